@@ -1,0 +1,20 @@
+// The module: conversion only, no logic. Each noun of the core binds itself in a file of its own.
+#include <nanobind/nanobind.h>
+
+namespace penstock::binding {
+void order(nanobind::module_& m);
+void engine(nanobind::module_& m);
+void scan(nanobind::module_& m);
+}  // namespace penstock::binding
+
+NB_MODULE(_core, m) {
+  m.doc() = "The compiled core of penstock: arrays in, arrays out.";
+#ifdef PENSTOCK_SANITIZED
+  m.attr("sanitized") = PENSTOCK_SANITIZED;
+#else
+  m.attr("sanitized") = nanobind::none();
+#endif
+  penstock::binding::order(m);
+  penstock::binding::engine(m);
+  penstock::binding::scan(m);
+}

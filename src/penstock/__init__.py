@@ -1,0 +1,1 @@
+"""penstock: training data from storage to accelerators."""

@@ -1,0 +1,69 @@
+"""What a loader may use: the only knob for speed, never for content.
+
+Two loaders that differ in nothing but their budgets give the same batches in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from . import limits
+from .errors import UsageError
+
+FastPath = Literal["required", "auto", "off"]
+"""Whether a fast path must be used, may be used where it helps, or must not be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Resources granted to one loader; every field can change while it runs.
+
+    threads:          reading threads; None lets the engine choose for its backend.
+    bytes_per_s:      bandwidth drawn from storage; None is unlimited.
+    readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
+                      always allowed.
+    io_uring, mmap:   fast paths of the engine; the pread pool is always there.
+    direct:           O_DIRECT, which passes the page cache by.
+    """
+
+    threads: int | None = None
+    bytes_per_s: float | None = None
+    readahead_bytes: int = limits.readahead_bytes_default
+    io_uring: FastPath = "auto"
+    mmap: FastPath = "auto"
+    direct: FastPath = "auto"
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not (
+            isinstance(self.threads, int) and 1 <= self.threads <= limits.threads_max
+        ):
+            raise UsageError(
+                f"Budget.threads is {self.threads!r}: use None or 1..{limits.threads_max}"
+            )
+        if self.bytes_per_s is not None and not self.bytes_per_s > 0:
+            raise UsageError(
+                f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate above 0"
+            )
+        if not (isinstance(self.readahead_bytes, int) and self.readahead_bytes > 0):
+            raise UsageError(
+                f"Budget.readahead_bytes is {self.readahead_bytes!r}: use a number of bytes above 0"
+            )
+        for name in ("io_uring", "mmap", "direct"):
+            value = getattr(self, name)
+            if value not in get_args(FastPath):
+                raise UsageError(
+                    f"Budget.{name} is {value!r}: use one of {', '.join(get_args(FastPath))}"
+                )
+        if self.io_uring == "required" and self.mmap == "required":
+            raise UsageError(
+                "Budget.io_uring and Budget.mmap are both 'required': only one backend reads"
+            )
+        if self.mmap == "required" and self.direct == "required":
+            raise UsageError(
+                "Budget.mmap and Budget.direct are both 'required': a map reads through the page cache"
+            )
+
+    def replace(self, **changes: Any) -> Budget:
+        """A copy with the given fields changed, checked again."""
+        return replace(self, **changes)

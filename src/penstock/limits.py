@@ -1,0 +1,49 @@
+"""Every bound of the library, in one place. Units come last in each name.
+
+The engine's own bounds have a twin in `cpp/limits.hpp`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+MIB = 1 << 20
+
+# -- order -----------------------------------------------------------------------------------
+order_count_max = 1 << 62
+"""Largest number of samples: the permutation's halves are 31 bits each (docs/decisions)."""
+
+# -- index -----------------------------------------------------------------------------------
+sidecar_bytes_verified_max = 256 * MIB
+"""A sidecar up to this size has its checksum verified on load; above, `inspect --verify` does."""
+
+# -- plan ------------------------------------------------------------------------------------
+window_samples_max = 1 << 15
+"""Samples planned in one vectorised pass: large enough to amortise numpy, small enough (1 ms)
+not to delay a step."""
+window_steps_max = 64
+"""Steps planned in one pass."""
+run_bytes_max = 4 * MIB
+"""Most bytes one merged read covers; a bounce buffer for O_DIRECT must hold it."""
+run_extents_max = 256
+"""Most extents one merged read scatters to: below IOV_MAX (1024) also when each extent is
+followed by a gap, 2 * 256 <= 1024."""
+gap_bytes_default = 16 * 1024
+"""Unwanted bytes between two wanted extents that are cheaper to read than to skip."""
+
+# -- engine ----------------------------------------------------------------------------------
+threads_max = 256
+"""Most threads of one engine."""
+open_files_max = 4096
+"""Files an engine keeps open; a dataset of more files opens each file for each read."""
+ring_entries = 64
+"""Operations one io_uring has in flight."""
+mmap_extent_bytes_max = 32 * 1024
+"""Above this mean extent, copying from a map costs more than pread (page faults)."""
+
+# -- loader ----------------------------------------------------------------------------------
+readahead_bytes_default = 256 * MIB
+"""Bytes of batches requested or ready but not yet handed over, unless the budget says."""
+readahead_steps_max = 64
+"""Steps requested or ready but not yet handed over, however small they are."""
+
+assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
+assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"
