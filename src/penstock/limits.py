@@ -15,6 +15,11 @@ order_count_max = 1 << 62
 sidecar_bytes_verified_max = 256 * MIB
 """A sidecar up to this size has its checksum verified on load; above, `inspect --verify` does."""
 
+scan_threads = 16
+"""Threads that list folders and stat files: on shared storage each answer is a round trip."""
+header_bytes_max = 1 * MIB
+"""Longest header of a container that is parsed; a longer one is taken for damage."""
+
 # -- plan ------------------------------------------------------------------------------------
 window_samples_max = 1 << 15
 """Samples planned in one vectorised pass: large enough to amortise numpy, small enough (1 ms)

@@ -1,0 +1,305 @@
+"""Open data where it lies: `open` finds the format, and the index or makes one, and gives a Dataset."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import operator
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from . import store as stores
+from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
+from .formats import FORMATS, Place, choose
+from .index import Field, Index
+
+Options = dict[str, Any]
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    record_bytes: int | None = None,
+    header_bytes: int = 0,
+    dtype: Any = None,
+    shape: Sequence[int] | None = None,
+    extensions: str | Sequence[str] | None = None,
+    index: str | os.PathLike[str] = "auto",
+    progress: stores.Progress | None = None,
+) -> Dataset:
+    """The samples at `path`, of which nothing is read but what says where they are.
+
+    path:          a folder of files, a text file of paths, a file of records or an .npy file; or a
+                   pattern such as "train-*.bin" for files of records.
+    format:        tree, listing, records or npy; by default what the content shows.
+    record_bytes:  size of a record; or `dtype` and `shape` of one. `header_bytes` are skipped at
+                   the start of each file.
+    extensions:    which files of a folder count; by default all.
+    index:         "auto" takes the saved index where it is fresh, and else makes and saves it;
+                   "rebuild" makes and saves it; "memory" neither reads nor writes one; anything
+                   else is the path of a saved index, which must fit the data.
+    progress:      called now and then with the number of files seen.
+
+    Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
+    """
+    place, store = _locate(os.fspath(path))
+    options: Options = {}
+    given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
+    options |= {name: value for name, value in given.items() if value is not None}
+    if header_bytes != 0:
+        options["header_bytes"] = header_bytes
+    if extensions is not None:
+        options["extensions"] = stores.checked_extensions(extensions)
+    request = _Request(place, store, format, options, progress)
+    how = os.fspath(index)
+    if how == "memory":
+        return Dataset(place.path, request.build())
+    if how not in ("auto", "rebuild"):
+        return Dataset(place.path, request.load(how), how)
+    if how == "auto":
+        for sidecar in sidecar_paths(place):
+            found = request.fresh(sidecar)
+            if found is not None:
+                return Dataset(place.path, found, sidecar)
+    built = request.build()
+    return Dataset(place.path, built, _save(built, place))
+
+
+class _Request:
+    """What was asked for, and the two ways to an index: a saved one that fits, or a new one."""
+
+    def __init__(
+        self,
+        place: Place,
+        store: stores.Posix,
+        format: str | None,
+        options: Options,
+        progress: stores.Progress | None,
+    ) -> None:
+        self.place, self.store, self.progress = place, store, progress
+        self.unknown: PenstockError | None = None
+        try:
+            self.format = choose(store, place, format, options)
+            self.options = self.format.canonical(options)
+        except FormatError as error:  # a saved index may still know what the file is
+            self.unknown = error
+
+    def build(self) -> Index:
+        if self.unknown is not None:
+            raise self.unknown
+        started_ns = time.time_ns()
+        made = self.format.build(self.store, self.place, self.options, self.progress)
+        return replace(made, options=self.options).marked(started_ns)
+
+    def load(self, sidecar: str) -> Index:
+        """The saved index, or SidecarError where it is not of this data."""
+        try:
+            found = Index.load(sidecar, self.store.root)
+        except OSError as error:
+            raise stores.failure(error.errno or errno.EIO, sidecar) from None
+        reason = self._misfit(found) or found.validate()
+        if reason is not None:
+            raise SidecarError(
+                f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
+                f"rebuild it with `penstock index --force {self.place.path}`"
+            )
+        return found
+
+    def fresh(self, sidecar: str) -> Index | None:
+        """The saved index, if it is there, whole, up to date and of the same options."""
+        try:
+            found = Index.load(sidecar, self.store.root)
+        except OSError:
+            return None
+        except SidecarError as error:
+            warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=3)
+            return None
+        stale = found.racy or self._misfit(found) or found.validate()
+        return None if stale else found
+
+    def _misfit(self, found: Index) -> str | None:
+        """How the saved index differs from what was asked for, or None."""
+        if self.place.kind == "file" and self.place.name not in (
+            found.files.name(0),
+            found.sources.name(0),
+        ):
+            return f"it is of {found.sources.name(0)}"
+        if self.unknown is not None:
+            return None
+        if found.format != self.format.name:
+            return f"it was made as {found.format!r}, not as {self.format.name!r}"
+        if found.options != self.options:
+            return f"it was made with {dict(found.options)}, not with {self.options}"
+        return None
+
+
+def _locate(given: str) -> tuple[Place, stores.Posix]:
+    """What a path stands for, and the store that holds it."""
+    if not given:
+        raise UsageError("the path is empty: name a file or a folder")
+    if "\0" in given:
+        raise UsageError(f"the path {given!r} holds a zero byte")
+    path = os.path.abspath(given)
+    folder, name = os.path.split(path)
+    try:
+        mode = os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ENOENT and glob.has_magic(given):
+            return _locate_pattern(path)
+        raise stores.failure(error.errno or errno.EIO, path) from None
+    if os.path.isdir(path):
+        return Place("folder", "", path), stores.Posix(path)
+    if not os.path.isfile(path):
+        raise UsageError(f"{path} is neither a file nor a folder (mode {mode.st_mode:o})")
+    return Place("file", name, path), stores.Posix(folder)
+
+
+def _locate_pattern(path: str) -> tuple[Place, stores.Posix]:
+    root = path
+    while glob.has_magic(root):
+        root = os.path.dirname(root)
+    return Place("pattern", os.path.relpath(path, root), path), stores.Posix(root)
+
+
+# -- where the index is saved ----------------------------------------------------------------------
+
+
+def sidecar_paths(place: Place) -> list[str]:
+    """Where an index is looked for and saved, best first: beside the data, then the user's cache.
+
+    Beside a folder, not inside: writing there would change the folder's time and so the data.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    digest = hashlib.blake2b(os.fsencode(os.path.realpath(place.path)), digest_size=8).hexdigest()
+    name = os.path.basename(place.path)[:100].replace("*", "_")
+    cache = os.path.join(base, "penstock", f"{digest}-{name}.penstock")
+    return [cache] if place.kind == "pattern" else [f"{place.path}.penstock", cache]
+
+
+def _save(index: Index, place: Place) -> str | None:
+    """Save the index where that is possible, and say where; failing is no more than a warning."""
+    problem: OSError | None = None
+    for number, sidecar in enumerate(sidecar_paths(place)):
+        try:
+            if number or place.kind == "pattern":
+                os.makedirs(os.path.dirname(sidecar), exist_ok=True)
+            index.save(sidecar)
+            return sidecar
+        except OSError as error:
+            problem = error
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                break
+    warnings.warn(
+        f"{place.path}: the index could not be saved ({problem}) and will be made again at the next "
+        f"open: make room or a writable place, or use index='memory'",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return None
+
+
+# -- dataset ---------------------------------------------------------------------------------------
+
+
+class Dataset:
+    """Samples by number, and the index that says where they are.
+
+    `dataset[i]` reads one sample and checks that its file is as it was indexed; loaders read many
+    at once. Immutable; may be pickled, and then opens the saved index again.
+    """
+
+    def __init__(self, path: str, index: Index, sidecar: str | None = None) -> None:
+        self.path = path
+        self.index = index
+        self.sidecar = sidecar
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The parts of a sample."""
+        return self.index.fields
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, where labels stand for names."""
+        return self.index.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the data: equal for a copy elsewhere, different for other data."""
+        return self.index.fingerprint
+
+    def __len__(self) -> int:
+        return self.index.count
+
+    def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
+        """One sample: its fields, its "__key__" and, where known, its "label".
+
+        A field of one size is an array, one whose length varies bytes. ChangedError where the file
+        is not as it was indexed.
+        """
+        number = operator.index(sample)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
+        number %= len(self)
+        found: dict[str, Any] = {
+            part.name: self._read(number, field) for field, part in enumerate(self.fields)
+        }
+        found["__key__"] = self.index.key(number)
+        labels = self.index.labels(np.array([number]))
+        if labels is not None:
+            found["label"] = int(labels[0])
+        return found
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[sample] for sample in range(len(self)))
+
+    def _read(self, sample: int, field: int) -> bytes | np.ndarray[Any, np.dtype[Any]]:
+        file, offset, length = (
+            int(part[0]) for part in self.index.extents(np.array([sample]), field)
+        )
+        where = f"sample {sample:,}: {self.index.where(sample, field)}"
+        data = stores.read_sample(self.index.files, file, offset, length, where)
+        part = self.fields[field]
+        return data if part.shape is None else np.frombuffer(data, part.dtype).reshape(part.shape)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.sidecar is None:
+            return Dataset, (self.path, self.index)
+        index = self.index
+        asked = (index.files.root, index.format, dict(index.options), index.fingerprint)
+        return _reopen, (self.path, self.sidecar, *asked)
+
+    def __repr__(self) -> str:
+        labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return (
+            f"<penstock.Dataset {self.path!r}: {len(self):,} samples{labelled}, "
+            f"{self.index.total_bytes:,} bytes, format {self.index.format}>"
+        )
+
+
+def _reopen(
+    path: str, sidecar: str, root: str, format: str, options: Options, fingerprint: str
+) -> Dataset:
+    """The dataset that was pickled: by its saved index, or else by a new one of the same data."""
+    try:
+        found = Index.load(sidecar, root)
+        if found.fingerprint == fingerprint:
+            return Dataset(path, found, sidecar)
+    except (OSError, SidecarError):
+        pass  # moved or damaged since: the data itself decides
+    place, store = _locate(path)
+    made = FORMATS[format].build(store, place, options, None)
+    if made.fingerprint != fingerprint:
+        raise ChangedError(
+            f"{path} is not the data that was pickled (fingerprint {made.fingerprint}, was "
+            f"{fingerprint}): open it again"
+        )
+    return Dataset(path, replace(made, options=options))

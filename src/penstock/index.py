@@ -1,0 +1,491 @@
+"""The index: every sample of a dataset as extents, whatever container it lies in.
+
+An index has two layouts behind one face. *Fixed*: records of one size, where an extent is
+arithmetic and a thousand million samples need no memory. *Table*: explicit columns, of which
+those that are constant or the sample number itself are implied.
+
+An index is a value: nothing changes it. Its fingerprint names the data (format, geometry, names,
+sizes, labels), wherever the data lies and whenever it was written, so that a copy has the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits, sidecar
+from .errors import UsageError
+from .extent import Extents, FileIds, Files, Int
+
+Samples = npt.NDArray[Any]
+"""Sample numbers: any integers; uint64 and int64 are used as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One part of a sample. `shape` is of one sample, in `dtype`; None where the length varies."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of one sample, or None where they vary."""
+        return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """Records of one size, back to back in each file.
+
+    first:  int64 (files + 1,), number of each file's first sample; the last is the count.
+    base:   int64 (files,), where each file's first record starts.
+    """
+
+    first: Int
+    base: Int
+    record_bytes: int
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    @property
+    def total_bytes(self) -> int:
+        return self.count * self.record_bytes
+
+    def extents(self, samples: Int) -> Extents:
+        lengths = self.lengths(samples)
+        if len(self.base) == 1:
+            offset = samples * np.int64(self.record_bytes)
+            if self.base[0]:
+                offset += self.base[0]
+            return Extents(np.zeros(len(samples), np.uint32), offset, lengths)
+        file = self.file_of(samples)
+        offset = samples - self.first[file]
+        offset *= self.record_bytes
+        offset += self.base[file]
+        return Extents(file.astype(np.uint32), offset, lengths)
+
+    def lengths(self, samples: Int) -> Int:
+        return np.full(len(samples), self.record_bytes, np.int64)
+
+    def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
+        return np.searchsorted(self.first, samples, side="right") - 1
+
+    def sections(self, prefix: str, _: Files) -> dict[str, npt.NDArray[Any]]:
+        return {f"{prefix}.first": self.first, f"{prefix}.base": self.base}
+
+    def flaw(self, files: Files) -> str | None:
+        if len(self.first) != len(files) + 1 or len(self.base) != len(files) or self.first[0] != 0:
+            return "the files' first samples do not match the files"
+        counts = np.diff(self.first)
+        if self.record_bytes <= 0 or (counts < 0).any() or (self.base < 0).any():
+            return "the files' first samples are not in order"
+        if (counts > (files.size - self.base) // self.record_bytes).any():
+            return "records lie beyond the end of their file"
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """One row a sample. `file` None: the sample's own number; `offset` None: 0."""
+
+    file: FileIds | None
+    offset: Int | None
+    length: Int
+
+    @property
+    def count(self) -> int:
+        return len(self.length)
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self.length.sum())
+
+    def extents(self, samples: Int) -> Extents:
+        if self.file is None:
+            file = samples.astype(np.uint32)
+        else:
+            file = self.file.take(samples)
+        if self.offset is None:
+            offset = np.zeros(len(samples), np.int64)
+        else:
+            offset = self.offset.take(samples)
+        return Extents(file, offset, self.length.take(samples))
+
+    def lengths(self, samples: Int) -> Int:
+        return self.length.take(samples)
+
+    def sections(self, prefix: str, files: Files) -> dict[str, npt.NDArray[Any]]:
+        columns: dict[str, npt.NDArray[Any]] = {}
+        if self.file is not None:
+            columns[f"{prefix}.file"] = self.file
+        if self.offset is not None:
+            columns[f"{prefix}.offset"] = self.offset
+        if self.length is not files.size:
+            columns[f"{prefix}.length"] = self.length
+        return columns
+
+    def flaw(self, files: Files) -> str | None:
+        count = len(self.length)
+        if self.file is None and count != len(files):
+            return "there are not as many files as samples"
+        if any(column is not None and len(column) != count for column in (self.file, self.offset)):
+            return "columns differ in length"
+        if self.file is not None and count and int(self.file.max()) >= len(files):
+            return "a sample lies in a file that is not there"
+        size = files.size if self.file is None else files.size[self.file]
+        offset = np.zeros(1, np.int64) if self.offset is None else self.offset
+        if (offset < 0).any() or (self.length < 0).any() or (offset > size - self.length).any():
+            return "a sample lies beyond the end of its file"
+        return None
+
+
+Layout = Fixed | Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """Where every sample of a dataset is.
+
+    files:    the files that hold samples, with the size and time that reads are checked against.
+    fields:   the parts of a sample; `layouts` says where each is.
+    classes:  names of the classes, where labels stand for names.
+    label_column:  int64 (count,), or None.
+    sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
+    options:  how the data was opened, as it matters for the index.
+    racy:     the data changed so shortly before the index was made that a later change might not
+              show in its time; such an index is used once, and made anew at the next open.
+    """
+
+    format: str
+    files: Files
+    fields: tuple[Field, ...]
+    layouts: tuple[Layout, ...]
+    sources: Files
+    classes: tuple[str, ...] | None = None
+    label_column: Int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    racy: bool = False
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self))
+
+    # -- samples -----------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.layouts[0].count
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all samples, all fields."""
+        return sum(layout.total_bytes for layout in self.layouts)
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a sample, on average."""
+        return self.total_bytes / self.count if self.count else 0.0
+
+    def extents(self, samples: Samples, field: int = 0) -> Extents:
+        """Where the samples are; one row each. UsageError where a number is not a sample's."""
+        return self.layouts[field].extents(self._checked(samples))
+
+    def lengths(self, samples: Samples, field: int = 0) -> Int:
+        """Bytes of each sample."""
+        return self.layouts[field].lengths(self._checked(samples))
+
+    def labels(self, samples: Samples) -> Int | None:
+        """The label of each sample, or None where the data has none."""
+        if self.label_column is None:
+            return None
+        return self.label_column.take(self._checked(samples))
+
+    def key(self, sample: int) -> str:
+        """The name of a sample: its file's path, with "#" and a number where a file has several."""
+        file, number = self._place(sample)
+        return self.files.name(file) if number is None else f"{self.files.name(file)}#{number}"
+
+    def where(self, sample: int, field: int = 0) -> str:
+        """Where a sample is, for messages."""
+        file, offset, length = self.extents(np.array([sample]), field)
+        return f"{self.files.path(int(file[0]))} at byte {offset[0]:,} ({length[0]:,} bytes)"
+
+    def _checked(self, samples: Samples) -> Int:
+        """The samples as int64; one pass finds numbers too large and, seen unsigned, negative."""
+        if samples.dtype.kind not in "ui" or samples.ndim != 1:
+            raise UsageError(
+                f"samples are {samples.dtype} of shape {samples.shape}: use one row of integers"
+            )
+        wide = samples if samples.itemsize == 8 else samples.astype(np.int64)
+        if len(wide) and int(wide.view(np.uint64).max()) >= self.count:
+            unsigned = wide.view(np.uint64)
+            wrong = samples[int(np.argmax(unsigned))]
+            raise UsageError(f"sample {wrong} does not exist: there are {self.count:,}, from 0 on")
+        return wide.view(np.int64)
+
+    def _place(self, sample: int) -> tuple[int, int | None]:
+        """The file of a sample and its number within, None where it has the file for itself."""
+        at = self._checked(np.array([sample]))
+        layout = self.layouts[0]
+        if isinstance(layout, Fixed):
+            file = int(layout.file_of(at)[0])
+            return file, sample - int(layout.first[file])
+        if layout.file is None:
+            return sample, None
+        file = int(layout.file[sample])
+        return file, sample - int(np.searchsorted(layout.file, file))
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def validate(self) -> str | None:
+        """Why the index no longer describes the data, or None. Stats each source, reads nothing."""
+        for source in range(len(self.sources)):
+            path = self.sources.path(source).rstrip("/")
+            try:
+                now = os.stat(path)
+            except OSError as error:
+                return f"{path}: {os.strerror(error.errno or 0)}"
+            size = int(self.sources.size[source])
+            if size >= 0 and now.st_size != size:
+                return f"{path} has {now.st_size:,} bytes and had {size:,}"
+            if now.st_mtime_ns != int(self.sources.mtime_ns[source]):
+                return f"{path} was written to"
+        return None
+
+    def marked(self, scanned_ns: int) -> Index:
+        """The same index, racy where a source changed close to `scanned_ns`, when it was made."""
+        times = self.sources.mtime_ns
+        coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
+        margin_ns = 2_000_000_000 if coarse else 50_000_000
+        racy = bool((np.abs(times - scanned_ns) <= margin_ns).any())
+        return replace(self, racy=racy)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sidecar, whole or not at all. OSError where that fails."""
+        header, sections = _packed(self)
+        sidecar.write(os.fspath(path), header, sections)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], root: str | None = None, verify: bool | None = None
+    ) -> Index:
+        """The index that was saved, by memory map, or SidecarError.
+
+        root:    where the data is now; else where it was.
+        verify:  read everything and check it; by default up to `limits.sidecar_bytes_verified_max`.
+        """
+        where = os.fspath(path)
+        header, sections = sidecar.read(where, verify)
+        if verify is None:
+            verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
+        try:
+            index = _unpacked(header, sections, root)
+            flaw = _flaw(index, int(header["count"])) if verify else None
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise sidecar.damaged(where, f"the header is malformed ({error!r})") from None
+        if flaw is not None:
+            raise sidecar.damaged(where, flaw)
+        return index
+
+
+def joined(first: Files, second: Files) -> Files:
+    """One table of the files of two, which lie below the same root."""
+    assert first.root == second.root
+    return Files(
+        first.root,
+        np.concatenate([first.names, second.names]),
+        np.concatenate([first.ends, second.ends + len(first.names)]),
+        np.concatenate([first.size, second.size]),
+        np.concatenate([first.mtime_ns, second.mtime_ns]),
+    )
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+def _fingerprint(index: Index) -> str:
+    """128 bits over what makes the data what it is; not where it lies, and not when it was written."""
+    state = hashlib.blake2b(digest_size=16)
+    for layout, part in zip(index.layouts, index.fields, strict=True):
+        record = layout.record_bytes if isinstance(layout, Fixed) else None
+        state.update(repr((part.name, part.dtype.str, part.shape, record)).encode())
+        for name, column in layout.sections("", index.files).items():
+            _absorb(state, name, column)
+    state.update(repr((index.format, index.count, index.classes)).encode())
+    _absorb(state, "names", index.files.names)
+    _absorb(state, "ends", index.files.ends)
+    _absorb(state, "size", index.files.size)
+    if index.label_column is not None:
+        _absorb(state, "labels", index.label_column)
+    return state.hexdigest()
+
+
+def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None:
+    state.update(f"{name}:{column.dtype.str}:{column.size};".encode())
+    state.update(np.ascontiguousarray(column).data)
+
+
+# -- sidecar ---------------------------------------------------------------------------------------
+
+
+def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
+    """The index as a JSON header and sections."""
+    sections = {f"files.{key}": column for key, column in _columns(index.files)}
+    shared = index.sources is index.files
+    if not shared:
+        sections |= {f"sources.{key}": column for key, column in _columns(index.sources)}
+    for number, layout in enumerate(index.layouts):
+        sections |= layout.sections(f"field{number}", index.files)
+    if index.label_column is not None:
+        sections["labels"] = index.label_column
+    header = {
+        "format": index.format,
+        "count": index.count,
+        "root": index.files.root,
+        "fields": [
+            {
+                "name": part.name,
+                "dtype": part.dtype.str,
+                "shape": part.shape,
+                "record_bytes": layout.record_bytes if isinstance(layout, Fixed) else None,
+            }
+            for part, layout in zip(index.fields, index.layouts, strict=True)
+        ],
+        "classes": index.classes,
+        "options": dict(index.options),
+        "sources": "files" if shared else "own",
+        "racy": index.racy,
+        "fingerprint": index.fingerprint,
+    }
+    return header, sections
+
+
+def _columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
+    return [(key, getattr(files, key)) for key in ("names", "ends", "size", "mtime_ns")]
+
+
+def _unpacked(
+    header: sidecar.Header, sections: Mapping[str, npt.NDArray[Any]], root: str | None
+) -> Index:
+    """The index of a header and sections; errors of the builtin kinds where they do not fit."""
+    where = str(header["root"]) if root is None else root
+    files = _files(sections, "files", where)
+    sources = files if header["sources"] == "files" else _files(sections, "sources", where)
+    described = list(header["fields"])
+    classes = header["classes"]
+    return Index(
+        format=str(header["format"]),
+        files=files,
+        fields=tuple(_field(part) for part in described),
+        layouts=tuple(
+            _layout(part, f"field{number}", sections, files)
+            for number, part in enumerate(described)
+        ),
+        sources=sources,
+        classes=None if classes is None else tuple(str(name) for name in classes),
+        label_column=_column(sections, "labels", np.int64) if "labels" in sections else None,
+        options=dict(header["options"]),
+        racy=bool(header["racy"]),
+        fingerprint=str(header["fingerprint"]),
+    )
+
+
+def _column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
+    column = sections[key]
+    if column.dtype != dtype:
+        raise ValueError(f"section {key!r} is {column.dtype}")
+    return column
+
+
+def _files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
+    return Files(
+        root,
+        _column(sections, f"{prefix}.names", np.uint8),
+        _column(sections, f"{prefix}.ends", np.int64),
+        _column(sections, f"{prefix}.size", np.int64),
+        _column(sections, f"{prefix}.mtime_ns", np.int64),
+    )
+
+
+def _field(part: Mapping[str, Any]) -> Field:
+    dtype = np.dtype(str(part["dtype"]))
+    if dtype.hasobject:
+        raise ValueError(f"a field of {dtype}")
+    shape = part["shape"]
+    return Field(str(part["name"]), dtype, None if shape is None else tuple(int(n) for n in shape))
+
+
+def _layout(
+    part: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]], files: Files
+) -> Layout:
+    get = functools.partial(_column, sections)
+    if part["record_bytes"] is not None:
+        first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
+        return Fixed(first, base, int(part["record_bytes"]))
+    has = sections.__contains__
+    return Table(
+        get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None,
+        get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None,
+        get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size,
+    )
+
+
+def _flaw(index: Index, count: int) -> str | None:
+    """What makes the index impossible, or None."""
+    for name, files in (("files", index.files), ("sources", index.sources)):
+        flaw = _files_flaw(files)
+        if flaw is not None:
+            return f"{name}: {flaw}"
+    if (index.files.size < 0).any():
+        return "a file's size is negative"
+    if not index.layouts or any(layout.count != count for layout in index.layouts):
+        return f"the columns do not hold {count:,} samples"
+    if count > limits.order_count_max:
+        return f"{count:,} samples are more than limits.order_count_max"
+    labels = index.label_column
+    if labels is not None and len(labels) != count:
+        return "there are not as many labels as samples"
+    if labels is not None and index.classes is not None and len(labels):
+        if labels.min() < 0 or labels.max() >= len(index.classes):
+            return "a label is not the number of a class"
+    for layout, part in zip(index.layouts, index.fields, strict=True):
+        if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
+            return f"field {part.name!r} does not fill its record"
+        flaw = layout.flaw(index.files)
+        if flaw is not None:
+            return flaw
+    return None
+
+
+def _files_flaw(files: Files) -> str | None:
+    if not len(files.ends) == len(files.size) == len(files.mtime_ns):
+        return "columns differ in length"
+    if (np.diff(files.ends, prepend=0) < 0).any():
+        return "the names' ends are not monotonic"
+    if (int(files.ends[-1]) if len(files.ends) else 0) != len(files.names):
+        return "the names' ends do not match the names"
+    return None

@@ -1,0 +1,218 @@
+"""A store is the place where data lives: names, sizes, times and bytes of files.
+
+Formats ask a store for what they parse and touch nothing else. Every failure of the operating
+system becomes one of penstock's errors here, with the path, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, limits
+from .errors import ChangedError, FormatError, MissingError, PenstockError, StorageError, UsageError
+from .extent import Files, Int
+
+Progress = Callable[[int], None]
+"""Told about ten times a second how many files were seen so far."""
+
+
+SaidBy = Callable[[int], str]
+"""Which line or record named a file, by its number: the start of an error's message."""
+
+
+class Listing(NamedTuple):
+    """What a folder holds.
+
+    files:    the regular files below it, in ascending order of path bytes.
+    folder:   int32, for each file the number of the folder that it lies in.
+    folders:  the folders, the root (with the empty name) first; their size is -1.
+    """
+
+    files: Files
+    folder: npt.NDArray[np.int32]
+    folders: Files
+
+
+class Store(Protocol):
+    """What a format may ask for; names are relative to `root`, or absolute."""
+
+    @property
+    def root(self) -> str: ...
+
+    def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
+        """All files below the root, without hidden ones and sidecars."""
+        ...
+
+    def match(self, pattern: str) -> list[str]:
+        """The names of files that a shell pattern stands for, sorted."""
+        ...
+
+    def probe(self, names: Sequence[str]) -> tuple[Files, npt.NDArray[np.int32]]:
+        """Sizes and times of files, and for each the errno that prevented an answer, or 0."""
+        ...
+
+    def stat(self, names: Sequence[str], said_by: SaidBy | None = None) -> Files:
+        """Sizes and times of files; an error names the first that has none, and who said it."""
+        ...
+
+    def folders(self, names: Sequence[str]) -> Files:
+        """The times of folders; their size is -1."""
+        ...
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """The bytes of a range; fewer where the file ends."""
+        ...
+
+
+class Posix:
+    """Files below a folder of this machine, local or mounted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
+        suffixes = [os.fsencode(extension.lower()) for extension in extensions]
+        names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_ns, failures = (
+            _core.scan(os.fsencode(self.root), suffixes, limits.scan_threads, progress)
+        )
+        if failures:
+            raise self._scan_error(failures)
+        files = Files(self.root, names, ends, size, mtime_ns)
+        sizes = np.full(len(folder_ends), -1, np.int64)
+        return Listing(files, folder, Files(self.root, folder_names, folder_ends, sizes, folder_ns))
+
+    def match(self, pattern: str) -> list[str]:
+        found = sorted(glob.glob(pattern, root_dir=self.root, recursive=True), key=os.fsencode)
+        return [name for name in found if os.path.isfile(os.path.join(self.root, name))]
+
+    def probe(self, names: Sequence[str]) -> tuple[Files, npt.NDArray[np.int32]]:
+        empty = np.zeros(0, np.int64)
+        table = Files.of(self.root, names, empty, empty)
+        size, mtime_ns, errors = _core.stat(
+            os.fsencode(self.root), table.names, table.ends, limits.scan_threads
+        )
+        return Files(self.root, table.names, table.ends, size, mtime_ns), errors
+
+    def stat(self, names: Sequence[str], said_by: SaidBy | None = None) -> Files:
+        files, errors = self.probe(names)
+        for row in np.flatnonzero(errors)[:1]:
+            by = said_by(int(row)) if said_by else ""
+            raise failure(int(errors[row]), files.path(int(row)), said_by=by)
+        return files
+
+    def folders(self, names: Sequence[str]) -> Files:
+        times = []
+        for name in names:
+            path = os.path.join(self.root, name)
+            try:
+                times.append(os.stat(path).st_mtime_ns)
+            except OSError as error:
+                raise failure(error.errno or errno.EIO, path) from None
+        size = np.full(len(times), -1, np.int64)
+        return Files.of(self.root, names, size, np.array(times, np.int64))
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        path = os.path.join(self.root, name)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _pread(file, offset, length)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise failure(error.errno or errno.EIO, path) from None
+
+    def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
+        code, name = failures[0]
+        more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
+        return failure(code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more)
+
+
+def _pread(file: int, offset: int, length: int) -> bytes:
+    """Read until the range or the file ends: one call may return less."""
+    parts = []
+    while length > 0:
+        part = os.pread(file, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def failure(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
+    """The error for what the operating system said about a path."""
+    error: PenstockError
+    if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
+        error = MissingError(
+            f"{said_by}{path} is a link to what does not exist{more}: repair or remove the link"
+        )
+    elif code in (errno.ENOENT, errno.ENOTDIR):
+        error = MissingError(
+            f"{said_by}{path} does not exist{more}: check the path, and that it is mounted"
+        )
+    elif code in (errno.EACCES, errno.EPERM):
+        error = StorageError(
+            f"{said_by}{path} cannot be read: permission denied{more}: "
+            f"`chmod -R a+rX` it, or run as its owner"
+        )
+    elif code in (errno.EISDIR, errno.EINVAL):
+        error = FormatError(f"{said_by}{path} is not a regular file: name files only")
+    elif code == errno.ELOOP:
+        error = StorageError(f"{said_by}{path} is behind too many links{more}: untangle them")
+    else:
+        error = StorageError(f"{said_by}{path} cannot be read: {os.strerror(code)}{more}")
+    if isinstance(error, OSError):
+        error.errno = code
+    return error
+
+
+def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
+    """The bytes of one extent, or an error: ChangedError unless the file is as it was indexed."""
+    path = files.path(file)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise changed(where, "the file vanished") from None
+    except OSError as error:
+        raise failure(error.errno or errno.EIO, path) from None
+    try:
+        now = os.fstat(descriptor)
+        size, mtime_ns = int(files.size[file]), int(files.mtime_ns[file])
+        if now.st_size != size:
+            raise changed(where, f"the file has {now.st_size:,} bytes and had {size:,}")
+        if now.st_mtime_ns != mtime_ns:
+            raise changed(where, "the file was written to")
+        data = _pread(descriptor, offset, length)
+    except OSError as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise failure(error.errno or errno.EIO, path) from None
+    finally:
+        os.close(descriptor)
+    if len(data) != length:
+        raise changed(where, f"only {len(data):,} bytes are there")
+    return data
+
+
+def changed(where: str, what: str) -> ChangedError:
+    """The error for a sample that is not as it was indexed."""
+    return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
+
+
+def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The extensions as a sorted tuple, lower case, each with its dot."""
+    if extensions is None:
+        return ()
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not given or not all(isinstance(e, str) and e.strip(".") for e in given):
+        raise UsageError(f"extensions is {extensions!r}: use names such as ['.jpg', '.png']")
+    return tuple(sorted({"." + e.lower().lstrip(".") for e in given}))
