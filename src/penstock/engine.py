@@ -105,15 +105,13 @@ def _refuse(bad: Mask, message: Callable[[int], str]) -> None:
 
 
 def _check_columns(requests: Requests) -> None:
-    dtypes = Requests(np.uint32, np.int64, np.int64, np.uint32, np.int64, np.int64)  # type: ignore[arg-type]
-    for name, column, dtype in zip(Requests._fields, requests, dtypes, strict=True):
+    for name, column in requests._asdict().items():
+        dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(
-                f"requests.{name} is {_described(column)}: use a one-dimensional array"
-                f" of {np.dtype(dtype)}"
+                f"requests.{name} is {_described(column)}: use a one-dimensional array of {dtype}"
             )
-    for name, column in zip(Requests._fields[:-1], requests[:-1], strict=True):
-        if len(column) != len(requests.file):
+        if name != "runs" and len(column) != len(requests.file):
             raise UsageError(
                 f"requests.{name} has {len(column)} values where requests.file has"
                 f" {len(requests.file)}: give one for each extent"
@@ -122,8 +120,8 @@ def _check_columns(requests: Requests) -> None:
 
 def _check_extents(requests: Requests, file_count: int | None) -> None:
     file, offset, length = requests.file, requests.offset, requests.length
-    for name, column in (("offset", offset), ("length", length)):
-        _refuse(column < 0, lambda i, n=name, c=column: f"extent {i} has {n} {c[i]}: use 0 or above")
+    _refuse(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
+    _refuse(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
     # Both are at least 0 here, so a negative sum has wrapped round.
     _refuse(
         offset + length < 0,
@@ -275,9 +273,7 @@ class MemoryEngine:
     def _read(self, requests: Requests, buffers: list[Buffer]) -> tuple[Failure, ...]:
         failures = []
         columns = (column.tolist() for column in requests[:-1])
-        for extent, (file, offset, length, buffer, target) in enumerate(
-            zip(*columns, strict=True)
-        ):
+        for extent, (file, offset, length, buffer, target) in enumerate(zip(*columns, strict=True)):
             content = self._contents[file]
             if content is None:
                 failures.append(Failure(extent, errno.ENOENT, 0))

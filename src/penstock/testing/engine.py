@@ -108,27 +108,18 @@ class Reading:
         """Every byte that can arrive has, all else is untouched, and the failures say the rest."""
         failures = {each.extent: each for each in completion.failures}
         assert len(failures) == len(completion.failures), "an extent is reported twice"
-        columns = (column.tolist() for column in self.requests[:-1])
-        for number, extent in enumerate(zip(*columns, strict=True)):
-            self._assert_extent(number, *extent, failures.pop(number, None))
+        for number in range(len(self.requests.file)):
+            self._assert_extent(number, failures.pop(number, None))
         assert not failures, "failures of extents that were not requested"
         for buffer, expected in zip(self.buffers, self._expected, strict=True):
             np.testing.assert_array_equal(buffer, expected)
 
-    def _assert_extent(
-        self,
-        number: int,
-        file: int,
-        offset: int,
-        length: int,
-        buffer: int,
-        target: int,
-        failure: Failure | None,
-    ) -> None:
+    def _assert_extent(self, number: int, failure: Failure | None) -> None:
         """Judge the failure of one extent, and note its bytes in `_expected`."""
+        file, offset, length, buffer, target = (int(each[number]) for each in self.requests[:-1])
         content = self.contents[file]
         if content is None:
-            if length or failure:  # nothing of a vanished file may count as arrived, or not
+            if length or failure:  # no bytes of a vanished file arrive, or do not
                 assert failure == Failure(number, errno.ENOENT, 0)
             found = b""
         else:
@@ -166,7 +157,7 @@ def _joined(extents: Iterable[Extent], random: np.random.Generator) -> list[list
                 runs[-1].append(extent)
                 continue
         runs.append([extent])
-    random.shuffle(runs)  # type: ignore[arg-type]
+    random.shuffle(runs)
     return runs
 
 
@@ -201,7 +192,7 @@ def _with(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
 
 
 def _replaced(
-    **columns: Callable[[np.ndarray], np.ndarray],  # type: ignore[type-arg]
+    **columns: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[[Requests, list[Buffer]], Bent]:
     """A bend of good requests that passes the named columns through functions."""
 
@@ -245,7 +236,7 @@ _bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
     "run descends": _replaced(offset=lambda offset: offset[[1, 0, 2, 3]]),
     "run overlaps itself": _replaced(offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]),
     "no buffers": lambda requests, buffers: (requests, []),
-    "buffer of other type": lambda requests, buffers: (requests, [buffers[0].view(np.int8)]),  # type: ignore[list-item]
+    "buffer of other type": lambda requests, buffers: (requests, [buffers[0].view(np.int8)]),
     "buffer with stride": lambda requests, buffers: (requests, [np.repeat(buffers[0], 2)[::2]]),
     "buffer with two dimensions": lambda requests, buffers: (requests, [buffers[0][None]]),
     "read-only buffer": lambda requests, buffers: (requests, [_read_only(buffers[0])]),
@@ -267,7 +258,9 @@ class EngineSuite:
         super().__init_subclass__()
         for name in dir(EngineSuite):
             if name.startswith("test_") and getattr(cls, name) is not getattr(EngineSuite, name):
-                raise TypeError(f"{cls.__name__}.{name} overrides a test of EngineSuite: mend the engine")
+                raise TypeError(
+                    f"{cls.__name__}.{name} overrides a test of EngineSuite: mend the engine"
+                )
 
     @contextmanager
     def opened(self, contents: Contents) -> Iterator[Engine]:
