@@ -12,6 +12,7 @@ pytest and hypothesis, which nothing else of penstock imports.
 
 from __future__ import annotations
 
-from .engine import EngineSuite, Reading, finish, write_files
+from .engine import EngineSuite
+from .reading import Reading, finish, write_files
 
 __all__ = ["EngineSuite", "Reading", "finish", "write_files"]
