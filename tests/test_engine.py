@@ -212,6 +212,12 @@ def test_throttled_twice_takes_the_slower_rate() -> None:
     assert clock.now_ns() == 5 * SECOND_NS
 
 
+def test_throttled_needs_a_rate() -> None:
+    """A rate of 0 would hold everything back for ever: it is refused."""
+    with pytest.raises(UsageError, match="bytes_per_s is 0"):
+        Throttled(MemoryEngine([]), 0)
+
+
 # -- Traced ----------------------------------------------------------------------------------
 
 

@@ -114,6 +114,8 @@ class Throttled:
         latency_ns: int = 0,
         clock: Clock = _system_clock,
     ) -> None:
+        if not bytes_per_s > 0:
+            raise UsageError(f"bytes_per_s is {bytes_per_s!r}: use a rate above 0")
         self.bytes_per_s = bytes_per_s
         self.latency_ns = latency_ns
         self._engine = engine
