@@ -346,6 +346,16 @@ class _Hoarder(MemoryEngine):
         return super().submit(requests, buffers)
 
 
+class _Borrower(MemoryEngine):
+    """Keeps the caller's list instead of what is in it."""
+
+    def submit(self, requests, buffers):  # type: ignore[no-untyped-def]
+        """Forget the copy."""
+        ticket = super().submit(requests, buffers)
+        self._pending[-1] = (ticket, requests, buffers)
+        return ticket
+
+
 class _Spiller(MemoryEngine):
     """Writes a byte before each destination that is not at the start of its buffer."""
 
@@ -373,6 +383,7 @@ class _Stutterer(MemoryEngine):
         (lambda contents: Faulty(MemoryEngine(contents), lambda *_: Fault(cut=1)), "run_with_gaps"),
         (lambda contents: MemoryEngine([each or b"" for each in contents]), "missing_file"),
         (_Hoarder, "buffers_are_released"),
+        (_Borrower, "buffers_are_released"),
         (_Spiller, "adjacent_runs"),
         (_Stutterer, "many_tickets"),
     ],

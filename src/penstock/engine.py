@@ -5,8 +5,9 @@ they go to, and reports each submission once, with the extents that failed. What
 is the session's business; which system call reads it is `penstock.native`'s.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
-Between submit and that report requests and buffers belong to the engine: nobody else writes them.
-After the report, or after close, the engine holds no reference to them.
+Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
+them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
+report, or after close, the engine holds no reference to them.
 
 An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 

@@ -380,13 +380,16 @@ class EngineSuite:
     # -- the end -----------------------------------------------------------------------------
 
     def test_buffers_are_released(self) -> None:
-        """The caller may forget its buffers; the engine does so when it reports the ticket."""
+        """The caller may forget its buffers, and empty the list: the engine keeps them until it
+        reports the ticket, and not longer."""
         contents = [random_bytes(10_000, 1)]
         reading = Reading(contents, [[(0, 5, 9000)]], 3)
         with self.opened(contents) as engine:
             tickets = [engine.submit(reading.requests, reading.buffers)]
             watched = [weakref.ref(buffer) for buffer in reading.buffers]
             reading.buffers.clear()
+            gc.collect()
+            assert all(each() is not None for each in watched), "buffers die while in flight"
             finish(engine, tickets)
             gc.collect()
             assert not any(each() is not None for each in watched)
