@@ -7,6 +7,7 @@ session, the plan and the order.
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import sys
@@ -23,17 +24,19 @@ import numpy as np
 from . import limits
 from .batch import Batch, Ragged
 from .budget import Budget
-from .collate import AsArray, no_foreign
+from .collate import AsArray, Collation, no_foreign
 from .cursor import Cursor, Identity
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples
-from .engine import Buffer, Engine, Failure
-from .errors import ForkError, UsageError
-from .faults import failure_of
+from .engine import Buffer, Failure
+from .errors import ForkError, PenstockError, UsageError
+from .index import Index
 from .native import Arena, NativeEngine
 from .order import Order, Shuffle
-from .plan import Group, Layout, StepPlan, Steps
+from .plan import Group, StepPlan, Steps
 from .session import Session
+from .store import changed
+from .store import failure as failure_at
 from .topology import Place, detect
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
@@ -102,15 +105,27 @@ class Loader:
         self.dataset = dataset
         self.drop_last = _flag("drop_last", drop_last)
         self.pad = _flag("pad", pad)
-        self.batch_size = _batch_size(batch_size, global_batch_size)
-        self._global_batch_size = global_batch_size
+        if batch_size is not None and global_batch_size is not None:
+            raise UsageError("batch_size and global_batch_size are both given: choose one")
+        self.batch_size = (
+            None
+            if global_batch_size is not None
+            else _positive("batch_size", 1 if batch_size is None else batch_size)
+        )
+        self._global_batch_size = (
+            None if global_batch_size is None else _positive("global_batch_size", global_batch_size)
+        )
         self._order = Order(
             len(dataset), seed, shuffle=shuffle, block=block, group=group
         )
         self._decode = decode
         self._collate = collate
         self._as_array: AsArray = no_foreign
-        self._decode_threads = _thread_count(decode_threads)
+        self._decode_threads = (
+            len(os.sched_getaffinity(0))
+            if decode_threads is None
+            else _positive("decode_threads", decode_threads)
+        )
         self._budget = budget or Budget()
         self._asked_place = (rank, world_size)
         self._place: Place | None = None
@@ -119,7 +134,9 @@ class Loader:
         self._arena: Arena | None = None
         self._engine: NativeEngine | None = None
         self._threads: DecodeThreads | None = None
-        self._done: set[int] = set()
+        # Tickets not reported yet: who waits for them, and what they bring.
+        self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
+        self._driving = threading.RLock()  # user's and decode threads drive the engine in turn
         self._pid = os.getpid()
         self._stall_ns = 0
         self._batches = 0
@@ -207,7 +224,7 @@ class Loader:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-        self._done.clear()
+        self._waiting.clear()
         self._arena = None
 
     def __enter__(self) -> Loader:
@@ -293,6 +310,15 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
+    def _poll(self) -> None:
+        """Wait a while for the engine, and pass its reports on. Call while driving."""
+        assert self._engine is not None
+        for ticket, failures in self._engine.poll(_poll_ns):
+            reading, planned, group = self._waiting.pop(ticket)
+            waiting = reading()
+            if waiting is not None:
+                waiting._report(planned, group, failures)
+
     def _pool(self) -> DecodeThreads:
         if self._threads is None:
             self._threads = DecodeThreads(self._decode_threads)
@@ -303,7 +329,7 @@ class Reading:
     """One walk through an epoch: an iterator over its batches.
 
     The session says what to read; this submits it, waits for it and builds batches. With `decode`
-    each admitted step becomes a job for the decode threads, which wait for its bytes themselves, so
+    each of the next steps is a job for the decode threads, which wait for its bytes themselves, so
     that decoding goes on while the user computes.
     """
 
@@ -311,28 +337,25 @@ class Reading:
         engine, arena = loader._resources()
         self._loader = loader
         self._epoch = epoch
-        self._engine: Engine = engine
+        self._engine = engine
         self._arena = arena
-        index = loader.dataset.index
+        self._index = loader.dataset.index
         copying = engine.choice.backend == "mmap"
         self._session = Session(
-            index,
+            self._index,
             loader._order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
             readahead_bytes=loader.budget.readahead_bytes,
             readahead_steps=_copy_ahead_steps if copying else limits.readahead_steps_max,
-            # Small extents of a map are copied in any order at the same cost.
+            # Small extents of a map cost the same in any sequence: nothing to merge.
             gap_bytes=None if copying else limits.gap_bytes_default,
         )
-        self._fields = index.fields
-        self._waiting: dict[int, tuple[int, Group]] = {}  # ticket -> step and its group
-        self._buffers: dict[int, Buffer] = {}  # of steps requested and not handed over
-        self._jobs: dict[int, Job] = {}
-        self._undecoded: deque[StepPlan] = deque()  # requested, no job yet
-        self._drive = threading.RLock()  # decode threads and the user's thread drive the engine
-        self._structure: Any = None
+        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
+        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
+        self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
+        self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
         self._closed = False
         loader._readings.add(self)
         self._advance()
@@ -341,39 +364,207 @@ class Reading:
         return self
 
     def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
         loader = self._loader
-        loader._check_process()
+        if self._closed or self._session.finished:
+            self.close()
+            raise StopIteration
         try:
-            with self._drive:
-                if self._session.finished:
-                    self.close()
-                    raise StopIteration
-                if not self._session.ready:
-                    self._wait_for_head()
-            batch = self._decoded() if loader._decode is not None else self._raw()
-            with self._drive:
-                self._advance()
-        except StopIteration:
-            raise
+            loader._check_process()
+            started_ns = time.perf_counter_ns()
+            planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
+            loader._stall_ns += time.perf_counter_ns() - started_ns
+            self._advance()
         except BaseException:
             self.close()
             raise
         loader._batches += 1
-        loader._cursor.moved(self._epoch, self._next_step)  # type: ignore[union-attr]
+        loader.cursor.moved(self._epoch, planned.step + 1)
         return batch
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop here. What is being read is finished by the engine and dropped."""
         self._closed = True
-        for job in self._jobs.values():
-            job.fail(StopIteration())
+        for _, job in self._jobs:
+            job.fail(UsageError("the iterator was closed"))
         self._jobs.clear()
-        self._undecoded.clear()
-        self._waiting.clear()
+        self._admitted.clear()
         self._buffers.clear()
 
     def adopt(self, budget: Budget) -> None:
         """Take over a changed budget."""
         self._session.readahead_bytes = budget.readahead_bytes
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Submit what the session admits, and queue what may be decoded."""
+        loader = self._loader
+        with loader._driving:
+            for group in self._session.admit():
+                buffers = [self._arena.take(step.bytes) for step in group.steps]
+                for planned, buffer in zip(group.steps, buffers, strict=True):
+                    ticket = self._engine.submit(planned.requests, buffers)
+                    loader._waiting[ticket] = (weakref.ref(self), planned, group)
+                    self._buffers[planned.step] = buffer
+                if loader._decode is not None:
+                    self._admitted.extend(group.steps)
+        while self._admitted and len(self._jobs) < _decode_ahead_steps:
+            planned = self._admitted.popleft()
+            self._jobs.append((planned, self._queued_job(planned)))
+
+    def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
+        for failure in failures:
+            step, fault = _fault(self._index, planned, group, failure)
+            self._faults.setdefault(step, fault)
+        self._session.arrived(planned.step)
+
+    def _arrive(self, planned: StepPlan) -> Buffer:
+        """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
+        with self._loader._driving:
+            while self._session.reached <= planned.step and not self._closed:
+                self._loader._poll()
+            if planned.step in self._faults:
+                raise self._faults[planned.step]
+            if self._closed:
+                raise UsageError("the iterator was closed")
+            return self._buffers[planned.step]
+
+    def _next_raw(self) -> tuple[StepPlan, Batch]:
+        head = self._session.head
+        buffer = self._arrive(head)
+        self._session.hand_over()
+        del self._buffers[head.step]
+        fields = _fields(self._index, head, buffer)
+        return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
+
+    # -- decoding ------------------------------------------------------------------------------
+
+    def _next_decoded(self) -> tuple[StepPlan, Any]:
+        planned, job = self._jobs[0]
+        while not job.wait(_poll_ns * 1e-9):
+            pass  # woken now and then, so that Ctrl-C is noticed
+        batch = job.result()
+        self._jobs.popleft()
+        with self._loader._driving:
+            # A step without rows is decoded at once, before its (empty) requests are reported.
+            self._arrive(planned)
+            self._session.hand_over()
+            del self._buffers[planned.step]
+        if len(planned.ids) == 0:
+            batch = self._without_rows()
+        return planned, batch
+
+    def _queued_job(self, planned: StepPlan) -> Job:
+        loader = self._loader
+        assert loader._decode is not None
+        reading = weakref.ref(self)  # an abandoned iterator must not live on in the queue
+
+        def open_step() -> Samples:
+            alive = reading()
+            if alive is None:
+                raise UsageError("the iterator was closed")
+            return _samples(alive._index, planned, alive._arrive(planned))
+
+        job = Job(
+            len(planned.ids),
+            open_step,
+            loader._decode,
+            loader._collate,
+            self._arena.take,
+            loader._as_array,
+        )
+        loader._pool().submit(job)
+        return job
+
+    def _without_rows(self) -> Any:
+        """A batch of no samples in the structure of the others: that of a sample of the data."""
+        loader = self._loader
+        assert loader._decode is not None
+        if loader._collate is not None:
+            return loader._collate([])
+        first = loader._decode(loader.dataset[0])
+        return Collation(first, 0, self._arena.take, loader._as_array).result()
+
+
+def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+    """The arrays of a batch: views of the step's buffer."""
+    rows = len(planned.ids)
+    fields: dict[str, Any] = {}
+    for field, layout in zip(index.fields, planned.layouts, strict=True):
+        if field.shape is not None:
+            flat = buffer[layout.base : layout.base + rows * layout.row_bytes]
+            fields[field.name] = flat.view(field.dtype).reshape(rows, *field.shape)
+        else:
+            assert layout.bounds is not None
+            flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
+            fields[field.name] = Ragged(flat, layout.bounds)
+    if planned.labels is not None:
+        fields["label"] = planned.labels
+    return fields
+
+
+def _samples(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
+    """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
+    arrays."""
+    fields = _fields(index, planned, buffer)
+    fields.pop("label", None)
+    ids = planned.ids.tolist()
+    labels = None if planned.labels is None else planned.labels.tolist()
+
+    def sample(row: int) -> dict[str, Any]:
+        parts: dict[str, Any] = {}
+        for name, rows in fields.items():
+            part = rows[row]
+            raw = part.dtype == np.uint8 and part.ndim == 1
+            parts[name] = memoryview(part) if raw else part
+        parts["__key__"] = index.key(ids[row])
+        if labels is not None:
+            parts["label"] = labels[row]
+        return parts
+
+    return sample
+
+
+def _fault(
+    index: Index, planned: StepPlan, group: Group, failure: Failure
+) -> tuple[int, PenstockError]:
+    """Which step misses bytes, and the error that says whose and why."""
+    extent, code, got = failure
+    requests = planned.requests
+    owner = group.steps[int(requests.buffer[extent])]
+    target = int(requests.target[extent])
+    row, field = next(
+        found
+        for number, layout in enumerate(owner.layouts)
+        if (found := (layout.row_at(target), number))[0] is not None
+    )
+    sample = int(owner.ids[row])
+    where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
+    path = index.files.path(int(requests.file[extent]))
+    if code == errno.ESTALE:
+        return owner.step, changed(where, f"{path} is of another size or modification time")
+    if code == 0:
+        wanted = int(requests.length[extent])
+        return owner.step, changed(where, f"{path} was cut short: {got:,} of {wanted:,} bytes read")
+    return owner.step, failure_at(code, path, f" ({where})")
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} is {value!r}: use True or False")
+    return bool(value)
+
+
+def _positive(name: str, value: object) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}: use a whole number above 0") from None
+    if number < 1:
+        raise UsageError(f"{name} is {number}: use a whole number above 0")
+    return number
