@@ -4,6 +4,7 @@
 #include <bit>
 #include <cassert>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "limits.hpp"
@@ -90,10 +91,11 @@ struct Levels {
 
 // The index of the first value at or above count, or the size.
 std::size_t first_outside(std::span<const std::uint64_t> values, std::uint64_t count) noexcept {
-  // A maximum vectorises, a search does not; it is searched only where the maximum is too large.
-  std::uint64_t largest = 0;
-  for (const std::uint64_t v : values) largest = std::max(largest, v);
-  if (largest < count) return values.size();
+  // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits vectorises,
+  // a search does not: it comes only where there is something to find.
+  std::uint64_t gathered = 0;
+  for (const std::uint64_t v : values) gathered |= v | (count - 1 - v);
+  if (gathered >> 63 == 0) return values.size();
   const auto outside = [count](std::uint64_t v) { return v >= count; };
   return static_cast<std::size_t>(std::find_if(values.begin(), values.end(), outside) -
                                   values.begin());
@@ -121,8 +123,9 @@ void look_up(std::span<const std::uint16_t> table, std::span<const std::uint64_t
 
 }  // namespace
 
-Cipher::Cipher(std::uint64_t count_, std::uint64_t state) noexcept : count(count_), keys{} {
-  assert(count >= 1 && count <= limits::order_count_max);
+Cipher::Cipher(std::uint64_t count_, std::uint64_t state) : count(count_), keys{} {
+  if (count < 1 || count > limits::order_count_max)
+    throw std::invalid_argument("a permutation's count is outside 1..2^62");
   const auto length = static_cast<std::uint32_t>(std::bit_width(count - 1));
   right_bits = std::max(4u, length / 2);
   // The smallest domain is 256: below, eight rounds would not mix enough.

@@ -19,8 +19,9 @@ inline constexpr std::size_t table_count_max = 4096;
 
 // What a kernel needs to know: fewer than 64 bytes.
 struct Cipher {
-  // count in 1 .. limits::order_count_max; state seeds the generator of the round keys.
-  Cipher(std::uint64_t count, std::uint64_t state) noexcept;
+  // The state seeds the generator of the round keys. Throws std::invalid_argument where count is
+  // outside 1 .. limits::order_count_max.
+  Cipher(std::uint64_t count, std::uint64_t state);
 
   std::uint64_t count;
   std::uint32_t left_count;  // a, 16 .. 2^31
