@@ -2,8 +2,13 @@
 #include "order.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <initializer_list>
+#include <new>
 #include <numeric>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
@@ -12,6 +17,17 @@ using penstock::Level;
 using penstock::Permutation;
 using penstock::Small;
 using Values = std::vector<std::uint64_t>;
+
+static std::atomic<std::size_t> allocations = 0;
+
+// Not inlined: the compiler would see free() meet the result of new and warn.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -94,11 +110,51 @@ void outside_is_reported() {
   }
 }
 
+void bad_counts_throw() {
+  for (const std::uint64_t count : {std::uint64_t{0}, two_to(62) + 1}) {
+    bool thrown = false;
+    try {
+      const Permutation permutation(count, 1);
+    } catch (const std::invalid_argument&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+  }
+}
+
+void mapping_allocates_nothing() {
+  for (const std::uint64_t count : {std::uint64_t{1000}, two_to(30)}) {
+    const Permutation permutation(count, 3);
+    Values values(1000);
+    const std::size_t before = allocations;
+    CHECK(permutation.run(0, values) == values.size());
+    CHECK(permutation.inverse(values, values) == values.size());
+    CHECK(permutation.forward(values, values) == values.size());
+    CHECK(allocations == before);
+  }
+}
+
+void threads_share_a_permutation() {
+  const Permutation permutation(1'000'003, 8);
+  Values whole(100'000), parts(100'000);
+  CHECK(permutation.run(0, whole) == whole.size());
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      CHECK(permutation.run(t * 25'000, std::span(parts).subspan(t * 25'000, 25'000)) == 25'000);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(parts == whole);
+}
+
 }  // namespace
 
 int main() {
   golden_values();
   outside_is_reported();
+  bad_counts_throw();
+  mapping_allocates_nothing();
+  threads_share_a_permutation();
   for (const Level& level : penstock::levels()) {
     for (std::uint64_t count = 1; count <= 300; ++count) {
       bijection(count, Small::cipher, level);
