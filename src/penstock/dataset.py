@@ -1,4 +1,4 @@
-"""Open data where it lies: `open` finds the format, and the index or makes one, and gives a Dataset."""
+"""Open data where it lies: `open` finds the format, finds or makes the index, gives a Dataset."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def _save(index: Index, place: Place) -> str | None:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 break
     warnings.warn(
-        f"{place.path}: the index could not be saved ({problem}) and will be made again at the next "
-        f"open: make room or a writable place, or use index='memory'",
+        f"{place.path}: the index could not be saved ({problem}) and will be made again at the "
+        f"next open: make room or a writable place, or use index='memory'",
         RuntimeWarning,
         stacklevel=3,
     )

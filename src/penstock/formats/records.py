@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import limits
 from ..errors import FormatError, MissingError, UsageError
-from ..extent import Files
+from ..extent import Files, Int
 from ..index import Field, Fixed, Index, joined
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _count(name: str, value: Any, least: int) -> int:
 def _files(
     store: Store, kind: str, name: str, progress: Progress | None, extensions: Sequence[str]
 ) -> tuple[Files, Files]:
-    """The files of records, and what must stay unchanged: also their folders, lest files be added."""
+    """The files of records, and what must stay unchanged: also their folders, for files added."""
     if kind == "folder":
         found = store.scan(extensions, progress)
         if not len(found.files):
@@ -127,7 +127,7 @@ def _files(
 
 def _first(
     files: Files, record_bytes: int, header_bytes: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+) -> Int:
     """The number of each file's first record and, at the end, the count of all."""
     payload = files.size - header_bytes
     left = payload % record_bytes
@@ -144,7 +144,7 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
     """The error for a file that records do not fill, with the sizes near that would."""
     if size < header_bytes:
         return FormatError(
-            f"{path} has {size:,} bytes, less than its header of {header_bytes:,}: check header_bytes="
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check that"
         )
     payload = size - header_bytes
     left = payload % record_bytes
