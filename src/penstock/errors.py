@@ -2,7 +2,8 @@
 
     PenstockError
     ├── UsageError(ValueError)              wrong use: fix the call
-    │   └── ForkError(RuntimeError)         a loader or engine used in a forked child
+    │   ├── ForkError(RuntimeError)         a loader or engine used in a forked child
+    │   └── CollateError(RuntimeError)      decoded samples that do not fit into one batch
     ├── DataError                           wrong data: repair, re-index or leave out
     │   ├── FormatError(ValueError)         a file is not what it was opened as
     │   ├── MissingError(FileNotFoundError) a file or folder is not there
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = [
     "ChangedError",
+    "CollateError",
     "DataError",
     "ForkError",
     "FormatError",
@@ -43,6 +45,10 @@ class UsageError(PenstockError, ValueError):
 
 class ForkError(UsageError, RuntimeError):
     """A loader or engine was used in a process forked after its threads had started."""
+
+
+class CollateError(UsageError, RuntimeError):
+    """Decoded samples differ in structure, shape or dtype; torch raises RuntimeError here too."""
 
 
 class DataError(PenstockError):

@@ -1,0 +1,108 @@
+#include "arena.hpp"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t huge_page = 2u << 20;
+constexpr std::size_t small_unit = 64u << 10;
+
+// A block serves requests down to half its size; larger ones would be wasted on small batches.
+constexpr std::size_t oversize_max = 2;
+
+// An eighth more than asked, so that ragged batches, whose sizes vary, find their blocks again.
+std::size_t round_up(std::size_t bytes) {
+  const std::size_t unit = bytes >= huge_page / 2 ? huge_page : small_unit;
+  const std::size_t wanted = bytes + (bytes > huge_page ? bytes / 8 : 0);
+  return (wanted + unit - 1) / unit * unit;
+}
+
+std::byte* allocate(std::size_t capacity) {
+  // Huge pages only form at multiples of their size: take more and return the edges.
+  const std::size_t extra = capacity >= huge_page ? huge_page : 0;
+  void* raw = ::mmap(nullptr, capacity + extra, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) throw std::bad_alloc();
+  auto* begin = static_cast<std::byte*>(raw);
+  if (extra != 0) {
+    const auto address = reinterpret_cast<std::uintptr_t>(raw);
+    const std::size_t skip = (huge_page - address % huge_page) % huge_page;
+    if (skip != 0) ::munmap(begin, skip);
+    if (skip != extra) ::munmap(begin + skip + capacity, extra - skip);
+    begin += skip;
+    ::madvise(begin, capacity, MADV_HUGEPAGE);
+  }
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(begin, capacity, MADV_POPULATE_WRITE) == 0) return begin;
+#endif
+  std::memset(begin, 0, capacity);
+  return begin;
+}
+
+}  // namespace
+
+Block::Block(Block&& other) noexcept
+    : arena_(std::move(other.arena_)),
+      data_(std::exchange(other.data_, nullptr)),
+      capacity_(other.capacity_) {}
+
+Block::~Block() {
+  if (data_ != nullptr) arena_->give_back({data_, capacity_});
+}
+
+Arena::~Arena() {
+  for (const Piece& piece : kept_) ::munmap(piece.data, piece.capacity);
+}
+
+Block Arena::take(std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = kept_.size(); i-- > 0;) {
+      const Piece piece = kept_[i];
+      if (piece.capacity < bytes || piece.capacity / oversize_max > round_up(bytes)) continue;
+      kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
+      kept_bytes_ -= piece.capacity;
+      lent_bytes_ += piece.capacity;
+      return {shared_from_this(), piece.data, piece.capacity};
+    }
+  }
+  const std::size_t capacity = round_up(bytes == 0 ? 1 : bytes);
+  std::byte* data = allocate(capacity);
+  const std::lock_guard lock(mutex_);
+  lent_bytes_ += capacity;
+  return {shared_from_this(), data, capacity};
+}
+
+void Arena::give_back(Piece piece) {
+  if (::getpid() != owner_) return;  // the lock may have been held by a thread that is not here
+  std::vector<Piece> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    lent_bytes_ -= piece.capacity;
+    kept_.push_back(piece);
+    kept_bytes_ += piece.capacity;
+    while (kept_bytes_ > kept_bytes_max_) {
+      dropped.push_back(kept_.front());
+      kept_bytes_ -= kept_.front().capacity;
+      kept_.erase(kept_.begin());
+    }
+  }
+  for (const Piece& old : dropped) ::munmap(old.data, old.capacity);
+}
+
+std::size_t Arena::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_bytes_;
+}
+
+std::size_t Arena::lent_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return lent_bytes_;
+}
+
+}  // namespace penstock

@@ -1,0 +1,167 @@
+#include "files.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// Alignment where the kernel cannot be asked: right for every block device in use.
+constexpr std::size_t alignment_default = 4096;
+
+std::size_t direct_alignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0 && info.stx_dio_offset_align != 0) {
+    return std::max<std::size_t>(info.stx_dio_offset_align, info.stx_dio_mem_align);
+  }
+#else
+  (void)fd;
+#endif
+  return alignment_default;
+}
+
+bool as_indexed(int fd, std::int64_t size, std::int64_t mtime_ns, int& error) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) {
+    error = errno;
+    return false;
+  }
+  const std::int64_t mtime =
+      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (info.st_size != size || mtime != mtime_ns) {
+    error = ESTALE;
+    return false;
+  }
+  return true;
+}
+
+// Puts `fresh` into the slot unless another thread was first; then closes it and takes theirs.
+int keep(std::atomic<int>& slot, int fresh) {
+  int expected = -1;
+  if (slot.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
+  ::close(fresh);
+  return expected;
+}
+
+}  // namespace
+
+Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(columns)) {
+  const char* root = columns_.root.empty() ? "." : columns_.root.c_str();
+  root_fd_ = ::open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (root_fd_ < 0) root_error_ = errno;
+  if (count() <= keep_max) kept_ = std::make_unique<Kept[]>(std::max<std::size_t>(count(), 1));
+}
+
+Files::~Files() {
+  for (std::size_t i = 0; kept_ && i < count(); ++i) {
+    if (const std::byte* data = kept_[i].data.load()) {
+      ::munmap(const_cast<std::byte*>(data), static_cast<std::size_t>(columns_.size[i]));
+    }
+    if (const int fd = kept_[i].buffered.load(); fd >= 0) ::close(fd);
+    if (const int fd = kept_[i].direct.load(); fd >= 0) ::close(fd);
+  }
+  if (root_fd_ >= 0) ::close(root_fd_);
+}
+
+int Files::open_new(std::uint32_t file, Access access, int& error) {
+  if (root_fd_ < 0) {
+    error = root_error_;
+    return -1;
+  }
+  const auto begin = static_cast<std::size_t>(file == 0 ? 0 : columns_.ends[file - 1]);
+  const auto length = static_cast<std::size_t>(columns_.ends[file]) - begin;
+  std::array<char, PATH_MAX> path;
+  if (length >= path.size()) {
+    error = ENAMETOOLONG;
+    return -1;
+  }
+  std::memcpy(path.data(), columns_.names.data() + begin, length);
+  path[length] = '\0';
+  const int flags = O_RDONLY | O_CLOEXEC | (access == Access::direct ? O_DIRECT : 0);
+  const int fd = ::openat(root_fd_, path.data(), flags);
+  if (fd < 0) {
+    error = errno;
+    return -1;
+  }
+  if (!as_indexed(fd, columns_.size[file], columns_.mtime_ns[file], error)) {
+    ::close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+Opened Files::open(std::uint32_t file, Access access) {
+  if (access == Access::direct && direct_refused_.load(std::memory_order_relaxed)) {
+    access = Access::buffered;
+  }
+  const bool direct = access == Access::direct;
+  std::atomic<int>* slot =
+      kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
+  if (slot != nullptr) {
+    if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) return {fd, 0, false, direct};
+  }
+  int error = 0;
+  int fd = open_new(file, access, error);
+  if (fd < 0 && direct && error == EINVAL) {
+    direct_refused_.store(true, std::memory_order_relaxed);
+    return open(file, Access::buffered);
+  }
+  if (fd < 0) return {-1, error, false, false};
+  if (direct && alignment() == 0) alignment_.store(direct_alignment(fd), std::memory_order_relaxed);
+  if (slot != nullptr) return {keep(*slot, fd), 0, false, direct};
+  return {fd, 0, true, direct};
+}
+
+void Files::release(Opened& opened) {
+  if (opened.owned) ::close(opened.fd);
+  opened = {};
+}
+
+Mapped Files::map(std::uint32_t file) {
+  const auto size = static_cast<std::size_t>(columns_.size[file]);
+  Opened opened = open(file, Access::buffered);
+  if (opened.fd < 0) return {nullptr, 0, -1, opened.error, false};
+  if (!opened.owned) {
+    if (const std::byte* data = kept_[file].data.load(std::memory_order_acquire)) {
+      return {data, size, opened.fd, 0, false};
+    }
+  }
+  if (size == 0) return {nullptr, 0, opened.fd, 0, opened.owned};  // an empty map is EINVAL
+  void* fresh = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, opened.fd, 0);
+  if (fresh == MAP_FAILED) {
+    const int error = errno;
+    release(opened);
+    return {nullptr, 0, -1, error, false};
+  }
+  const auto* data = static_cast<const std::byte*>(fresh);
+  if (opened.owned) return {data, size, opened.fd, 0, true};
+  // Random access: readahead around a fault would fetch what nobody asked for.
+  ::madvise(fresh, size, MADV_RANDOM);
+  const std::byte* expected = nullptr;
+  if (!kept_[file].data.compare_exchange_strong(expected, data, std::memory_order_acq_rel)) {
+    ::munmap(fresh, size);
+    data = expected;
+  }
+  return {data, size, opened.fd, 0, false};
+}
+
+void Files::release(Mapped& mapped) {
+  if (mapped.owned) {
+    if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
+    ::close(mapped.fd);
+  }
+  mapped = {};
+}
+
+}  // namespace penstock

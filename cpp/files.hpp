@@ -1,0 +1,80 @@
+// The files of a dataset: opened by number, checked against what the index recorded.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace penstock {
+
+// Columns of the index; the owner of the arrays outlives the table.
+struct FileColumns {
+  std::string root;
+  std::span<const char> names;          // all relative paths, joined
+  std::span<const std::int64_t> ends;   // path i is names[ends[i-1], ends[i])
+  std::span<const std::int64_t> size;   // bytes when indexed
+  std::span<const std::int64_t> mtime_ns;
+};
+
+enum class Access : std::uint8_t { buffered, direct };
+
+// A descriptor, or the reason why there is none. `owned` ones are closed by Files::release.
+struct Opened {
+  int fd = -1;
+  int error = 0;
+  bool owned = false;
+  bool direct = false;
+};
+
+// A file mapped for reading, or the reason why it is not.
+struct Mapped {
+  const std::byte* data = nullptr;
+  std::size_t size = 0;  // as indexed; the file may have shrunk since
+  int fd = -1;
+  int error = 0;
+  bool owned = false;
+};
+
+// Thread-safe. A table of up to `keep_max` files keeps each open (and mapped) once used; a larger
+// one opens a file for each read, which is what a tree of one file per sample wants.
+class Files {
+ public:
+  Files(FileColumns columns, std::size_t keep_max);
+  ~Files();
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  std::size_t count() const { return columns_.ends.size(); }
+  std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
+  bool keeps() const { return kept_ != nullptr; }
+  std::size_t alignment() const { return alignment_.load(std::memory_order_relaxed); }
+
+  // Fails with ESTALE where size or modification time differ from the index. A direct request
+  // answers with a buffered descriptor (`direct` false) where the file system has no O_DIRECT.
+  Opened open(std::uint32_t file, Access access);
+  void release(Opened& opened);
+
+  Mapped map(std::uint32_t file);
+  void release(Mapped& mapped);
+
+ private:
+  struct Kept {
+    std::atomic<int> buffered{-1};
+    std::atomic<int> direct{-1};
+    std::atomic<const std::byte*> data{nullptr};
+  };
+
+  int open_new(std::uint32_t file, Access access, int& error);
+
+  FileColumns columns_;
+  int root_fd_ = -1;
+  int root_error_ = 0;
+  std::unique_ptr<Kept[]> kept_;
+  std::atomic<bool> direct_refused_{false};
+  std::atomic<std::size_t> alignment_{0};  // of O_DIRECT offsets, lengths and addresses; 0: unknown
+};
+
+}  // namespace penstock

@@ -1,0 +1,52 @@
+// One io_uring by raw system calls. Belongs to the thread that made it.
+#pragma once
+
+#include <linux/io_uring.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace penstock {
+
+struct Event {
+  std::uint64_t tag;
+  std::int32_t result;
+};
+
+class Ring {
+ public:
+  // Null where the kernel refuses; `error` then says why.
+  static std::unique_ptr<Ring> make(unsigned entries, int& error);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // Queues a read; the caller never has more than `entries` between push and pop.
+  void push(std::uint8_t opcode, int fd, const void* address, std::uint32_t length,
+            std::int64_t offset, std::uint64_t tag);
+  // Hands what is queued to the kernel and waits until `events_min` events are there. 0 or errno.
+  int enter(unsigned events_min);
+  bool pop(Event& event);
+  unsigned queued() const { return queued_; }
+
+ private:
+  Ring() = default;
+  int map(unsigned entries);
+
+  int fd_ = -1;
+  void* rings_ = nullptr;
+  std::size_t rings_bytes_ = 0;
+  void* entries_ = nullptr;
+  std::size_t entries_bytes_ = 0;
+  std::uint32_t* sq_tail_ = nullptr;
+  std::uint32_t sq_mask_ = 0;
+  std::uint32_t* sq_array_ = nullptr;
+  std::uint32_t* cq_head_ = nullptr;
+  std::uint32_t* cq_tail_ = nullptr;
+  std::uint32_t cq_mask_ = 0;
+  const io_uring_cqe* cqes_ = nullptr;
+  unsigned queued_ = 0;
+};
+
+}  // namespace penstock

@@ -1,0 +1,15 @@
+// Facts about where a file lies, for the choice of a backend.
+#pragma once
+
+#include <string>
+
+namespace penstock {
+
+// The file system's name ("ext4", "tmpfs", "fuse", "nfs", ...), or its number in hexadecimal.
+std::string file_system(const std::string& path);
+
+// The part of a file that is in the page cache, from up to 64 probes spread over it: 0..1, or -1
+// where the kernel does not tell (files of other users).
+double resident_fraction(const std::string& path);
+
+}  // namespace penstock

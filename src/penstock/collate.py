@@ -1,0 +1,184 @@
+"""Collating as torch's default_collate does, into memory that is recycled.
+
+Rows are written into the batch as they come, from any thread, so that a sample is copied while it
+is still in a cache and no second pass over the batch is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CollateError
+
+Take = Callable[[int], npt.NDArray[np.uint8]]
+"""Gives a writable uint8 array of so many bytes."""
+
+AsArray = Callable[[Any], npt.NDArray[Any] | None]
+"""Turns a foreign leaf (a tensor) into an array that shares its memory; None if it is not one."""
+
+
+def no_foreign(leaf: Any) -> npt.NDArray[Any] | None:
+    """The AsArray of a loader without torch."""
+    del leaf
+
+
+class Column(Protocol):
+    """One leaf of the samples' structure, for a whole batch."""
+
+    def put(self, row: int, value: Any) -> None: ...
+
+    def result(self) -> Any: ...
+
+
+class Collation:
+    """The batch of `rows` samples with the structure of `first`.
+
+    Arrays and array-likes are stacked and keep their dtype; int becomes int64, float float64, bool
+    bool; str, bytes and None stay in a list; mappings keep their type, namedtuples theirs; tuples
+    and lists become lists. `put` may be called from several threads for different rows.
+
+    Raises CollateError where a sample does not have the structure, shape or dtype of the first.
+    """
+
+    def __init__(self, first: Any, rows: int, take: Take, as_array: AsArray = no_foreign) -> None:
+        self._as_array = as_array
+        self._root = self._column(first, rows, take, "sample")
+
+    def put(self, row: int, sample: Any) -> None:
+        self._root.put(row, sample)
+
+    def result(self) -> Any:
+        return self._root.result()
+
+    def _column(self, value: Any, rows: int, take: Take, where: str) -> Column:
+        array = self._array(value)
+        if array is not None:
+            return _Stack(array, rows, take, where, self._array)
+        if isinstance(value, (bool, int, float, complex)):
+            return _Numbers(type(value), rows, where)
+        if isinstance(value, (str, bytes)) or value is None:
+            return _Objects(rows)
+        if isinstance(value, Mapping):
+            columns = {
+                k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()
+            }
+            return _Mapping(type(value), columns, where)
+        if isinstance(value, Sequence):
+            parts = [
+                self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)
+            ]
+            return _Sequence(type(value), parts, where)
+        raise CollateError(
+            f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
+            "numbers, strings, or dicts, tuples and lists of them, or give a collate function"
+        )
+
+    def _array(self, value: Any) -> npt.NDArray[Any] | None:
+        array = value if isinstance(value, np.ndarray) else None
+        if array is None and isinstance(value, np.generic):
+            array = np.asarray(value)
+        if array is None:
+            array = self._as_array(value)
+        if array is not None and array.dtype.kind in "OUSV":
+            raise CollateError(f"an array of dtype {array.dtype} cannot be collated: use numbers")
+        return array
+
+
+class _Stack:
+    def __init__(
+        self, first: npt.NDArray[Any], rows: int, take: Take, where: str, as_array: AsArray
+    ) -> None:
+        self._where = where
+        self._as_array = as_array
+        memory = take(rows * first.nbytes)
+        self._rows = memory.view(first.dtype).reshape((rows, *first.shape))
+
+    def put(self, row: int, value: Any) -> None:
+        array = self._as_array(value)
+        if array is None or array.shape != self._rows.shape[1:] or array.dtype != self._rows.dtype:
+            found = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
+            raise CollateError(
+                f"{self._where} is {found} but {self._rows.dtype} {self._rows.shape[1:]} in the "
+                "first sample of the batch: make decode return one shape, or give a collate function"
+            )
+        self._rows[row] = array
+
+    def result(self) -> npt.NDArray[Any]:
+        return self._rows
+
+
+class _Numbers:
+    def __init__(self, kind: type, rows: int, where: str) -> None:
+        self._kind = kind
+        self._where = where
+        self._rows = np.empty(rows, np.dtype(kind))  # int -> int64, float -> float64
+
+    def put(self, row: int, value: Any) -> None:
+        if type(value) is not self._kind:
+            raise CollateError(
+                f"{self._where} is {value!r} but a {self._kind.__name__} in the first sample"
+            )
+        self._rows[row] = value
+
+    def result(self) -> npt.NDArray[Any]:
+        return self._rows
+
+
+class _Objects:
+    def __init__(self, rows: int) -> None:
+        self._rows: list[Any] = [None] * rows
+
+    def put(self, row: int, value: Any) -> None:
+        self._rows[row] = value
+
+    def result(self) -> list[Any]:
+        return self._rows
+
+
+class _Mapping:
+    def __init__(self, kind: type, columns: dict[Any, Column], where: str) -> None:
+        self._kind = kind
+        self._columns = columns
+        self._where = where
+
+    def put(self, row: int, value: Any) -> None:
+        if not isinstance(value, Mapping) or value.keys() != self._columns.keys():
+            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            raise CollateError(
+                f"{self._where} has the keys {found} but {list(self._columns)} in the first sample"
+            )
+        for key, column in self._columns.items():
+            column.put(row, value[key])
+
+    def result(self) -> Any:
+        columns = {key: column.result() for key, column in self._columns.items()}
+        try:
+            return self._kind(columns)
+        except TypeError:  # a mapping whose constructor takes something else
+            return columns
+
+
+class _Sequence:
+    def __init__(self, kind: type, columns: list[Column], where: str) -> None:
+        self._kind = kind
+        self._columns = columns
+        self._where = where
+
+    def put(self, row: int, value: Any) -> None:
+        if not isinstance(value, Sequence) or len(value) != len(self._columns):
+            found = f"{len(value)} parts" if isinstance(value, Sequence) else type(value).__name__
+            raise CollateError(
+                f"{self._where} is {found} but {len(self._columns)} parts in the first sample"
+            )
+        for column, part in zip(self._columns, value, strict=True):
+            column.put(row, part)
+
+    def result(self) -> Any:
+        parts = [column.result() for column in self._columns]
+        if hasattr(self._kind, "_fields"):  # a namedtuple
+            return self._kind(*parts)
+        return parts

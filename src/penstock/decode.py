@@ -1,0 +1,180 @@
+"""Decoding in threads: the user's function on every sample, rows collated as they come.
+
+The usual decoders release the GIL, so threads scale and nothing is pickled. A job is one step.
+Each thread takes the next sample of the oldest job by advancing a shared iterator, which is one
+atomic step under the GIL: no lock and no queue per sample.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .collate import AsArray, Collation, Take, no_foreign
+
+Decode = Callable[[dict[str, Any]], Any]
+Collate = Callable[[list[Any]], Any]
+Samples = Callable[[int], dict[str, Any]]
+"""Gives the sample of a row."""
+
+DEFAULT = object()
+"""Collate by `penstock.collate`, into recycled memory."""
+
+
+class Job:
+    """One step on its way through the threads.
+
+    open() is called once by whichever thread comes first; it waits for the bytes to arrive and
+    returns the samples. Then rows are decoded in any order. `result` waits for all of them.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        open_step: Callable[[], Samples],
+        decode: Decode,
+        collate: Collate | None,
+        take: Take,
+        as_array: AsArray = no_foreign,
+    ) -> None:
+        self._rows = rows
+        self._open_step = open_step
+        self._decode = decode
+        self._collate = collate
+        self._take = take
+        self._as_array = as_array
+        self._next_row: Iterator[int] = iter(range(rows))
+        self._left = rows
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._samples: Samples | None = None
+        self._collation: Collation | None = None
+        self._list: list[Any] | None = [None] * rows if collate else None
+        self._error: BaseException | None = None
+        self._result: Any = None
+        if rows == 0:
+            self._done.set()
+
+    def run(self) -> None:
+        """Decode rows until none is left; called by each thread."""
+        count = 0
+        try:
+            samples = self._opened()
+            for row in self._next_row:
+                self._put(row, self._decode_row(samples, row))
+                count += 1
+        except BaseException as error:
+            self.fail(error)
+            return
+        with self._lock:
+            self._left -= count
+            last = self._left == 0 and not self._done.is_set()
+        if last and count:
+            self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """End the job; rows not yet begun are not decoded."""
+        self._next_row = iter(())
+        self._error = self._error or error
+        self._done.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the job has ended within the time."""
+        return self._done.wait(timeout_s)
+
+    def result(self) -> Any:
+        """The collated step, or the exception that ended it. Only once the job has ended."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _opened(self) -> Samples:
+        with self._lock:
+            if self._samples is None:
+                self._samples = self._open_step()
+            return self._samples
+
+    def _decode_row(self, samples: Samples, row: int) -> Any:
+        sample = samples(row)
+        try:
+            return self._decode(sample)
+        except Exception as error:
+            error.add_note(f"penstock: raised by decode for sample {sample['__key__']!r}")
+            raise
+
+    def _put(self, row: int, value: Any) -> None:
+        if self._list is not None:
+            self._list[row] = value
+            return
+        if self._collation is None:
+            with self._lock:
+                if self._collation is None:
+                    self._collation = Collation(value, self._rows, self._take, self._as_array)
+        self._collation.put(row, value)
+
+    def _finish(self) -> None:
+        try:
+            if self._list is not None and self._collate is not None:
+                self._result = self._collate(self._list)
+            elif self._collation is not None:
+                self._result = self._collation.result()
+        except BaseException as error:
+            self.fail(error)
+        self._samples = self._collation = self._list = None
+        self._done.set()
+
+
+class DecodeThreads:
+    """Threads that run jobs in the order in which they are given.
+
+    They end with `close` or with the object, and never keep the interpreter from exiting.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.pid = os.getpid()
+        self._threads = [
+            threading.Thread(
+                target=_run_jobs, args=(self._queue,), name=f"penstock-decode-{i}", daemon=True
+            )
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._finalizer = weakref.finalize(self, _stop, self._queue, threads, self.pid)
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; every thread will join it."""
+        for _ in self._threads:
+            self._queue.put(job)
+
+    def close(self) -> None:
+        """End the threads, after the rows they are at."""
+        self._finalizer()
+        if self.pid == os.getpid():
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+
+
+def _run_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        job.run()
+        del job  # the batch must not live until the next one comes
+
+
+def _stop(jobs: queue.SimpleQueue[Job | None], threads: int, pid: int) -> None:
+    if pid == os.getpid():
+        for _ in itertools.repeat(None, threads):
+            jobs.put(None)

@@ -1,0 +1,306 @@
+"""The native engine and arena: the compiled core behind the Engine protocol.
+
+Only this module and `order` import the core. A request is read by one of three backends:
+
+    io_uring   many reads in flight from each thread; the default for large files
+    pread      a pool of threads; works everywhere
+    mmap       copies from a map; cheapest for small extents that are in the page cache
+
+`choose` decides from facts about the storage, as the budget allows, and says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from . import _core, limits
+from .budget import Budget
+from .engine import Buffer, Completion, Failure
+from .errors import ForkError, UsageError
+from .extent import Files, Requests
+
+if _core.sanitized:  # nobody should time this build
+    warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
+
+Backend = Literal["pread", "io_uring", "mmap"]
+_backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
+
+_local = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
+_resident_min = 0.9
+
+
+class Facts(NamedTuple):
+    """What the choice of a backend depends on.
+
+    file_system:    of the first file ("ext4", "tmpfs", "fuse", "nfs", ...).
+    kept_open:      whether the files are few enough to be kept open.
+    mean_bytes:     mean length of an extent.
+    total_bytes:    of all files together.
+    resident:       part of the files found in the page cache; -1 where unknown.
+    memory_bytes:   memory of the machine.
+    ring_refusal:   errno of io_uring_setup; 0 where it works.
+    cores:          processors this process may use.
+    """
+
+    file_system: str
+    kept_open: bool
+    mean_bytes: float
+    total_bytes: int
+    resident: float
+    memory_bytes: int
+    ring_refusal: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the engine reads, and why it does not read otherwise."""
+
+    backend: Backend
+    direct: bool
+    threads: int
+    reasons: dict[str, str]
+
+
+def choose(facts: Facts, budget: Budget) -> Choice:
+    """The backend, O_DIRECT or not, and the number of threads. Pure.
+
+    Raises UsageError where the budget requires a fast path that cannot be had.
+    """
+    reasons: dict[str, str] = {}
+    direct = _wants_direct(facts, budget, reasons)
+    backend: Backend = "pread"
+    if _wants_mmap(facts, budget, direct, reasons):
+        backend = "mmap"
+    elif _wants_ring(facts, budget, reasons):
+        backend = "io_uring"
+    if budget.threads is not None:
+        threads = budget.threads
+    elif backend == "pread":
+        threads = min(16, 2 * facts.cores)  # a thread for each read in flight
+    elif backend == "io_uring":
+        threads = min(4, facts.cores)
+    else:
+        threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
+    return Choice(backend, direct, threads, reasons)
+
+
+def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
+    if budget.direct != "auto":
+        reasons["direct"] = f"the budget says {budget.direct}"
+        return budget.direct == "required"
+    if budget.mmap == "required":
+        reasons["direct"] = "the budget requires mmap, which reads through the page cache"
+    elif facts.total_bytes < facts.memory_bytes / 2:
+        reasons["direct"] = "the data fits in the page cache"
+    elif facts.mean_bytes < 64 * 1024:
+        reasons["direct"] = "the extents are small: the page cache may hold their neighbours"
+    elif facts.file_system not in {"ext4", "xfs", "btrfs"}:
+        reasons["direct"] = f"not known to help on {facts.file_system}"
+    else:
+        reasons["direct"] = "the data is larger than half of memory and its extents are large"
+        return True
+    return False
+
+
+def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
+    if budget.mmap != "auto" or budget.io_uring == "required":
+        reasons["mmap"] = (
+            f"the budget says {budget.mmap}"
+            if budget.mmap != "auto"
+            else "the budget requires io_uring"
+        )
+        return budget.mmap == "required"
+    if direct:
+        reasons["mmap"] = "reading with O_DIRECT"
+    elif not facts.kept_open:
+        reasons["mmap"] = "too many files to keep them mapped"
+    elif facts.mean_bytes > limits.mmap_extent_bytes_max:
+        reasons["mmap"] = f"the mean extent is above {limits.mmap_extent_bytes_max} bytes"
+    elif facts.file_system not in _local:
+        reasons["mmap"] = f"{facts.file_system} is not local: a page fault there blocks its thread"
+    elif facts.resident < _resident_min:
+        reasons["mmap"] = (
+            f"{facts.resident:.0%} of the data is in the page cache"
+            if facts.resident >= 0
+            else "whether the data is in the page cache is not known (files of another user)"
+        )
+    else:
+        reasons["mmap"] = "small extents of local files in the page cache"
+        return True
+    return False
+
+
+def _wants_ring(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
+    if budget.io_uring == "off":
+        reasons["io_uring"] = "the budget says off"
+    elif facts.ring_refusal != 0:
+        reasons["io_uring"] = f"the kernel refuses it: {os.strerror(facts.ring_refusal)}"
+        if budget.io_uring == "required":
+            raise UsageError(
+                f"Budget.io_uring is 'required' but {reasons['io_uring']} "
+                "(containers often forbid it): use 'auto', or allow io_uring_setup"
+            )
+    elif budget.io_uring == "required":
+        reasons["io_uring"] = "the budget says required"
+        return True
+    elif facts.file_system in {"tmpfs", "ramfs"} or facts.file_system == "fuse":
+        reasons["io_uring"] = (
+            f"{facts.file_system} hands each read to a kernel worker, which costs more than pread"
+        )
+    elif not facts.kept_open:
+        reasons["io_uring"] = "each file is opened for its read, which a ring does not speed up"
+    else:
+        reasons["io_uring"] = "local or network files that stay open"
+        return True
+    return False
+
+
+def open_files_max() -> int:
+    """Files an engine keeps open: a quarter of the process's limit, so that the user's own fit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits.open_files_max
+    return min(limits.open_files_max, soft // 4)
+
+
+def survey(files: Files, mean_bytes: float) -> Facts:
+    """Ask the machine for the facts about these files; probes a few of them."""
+    count = len(files)
+    probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
+    first = files.path(0) if count else files.root
+    resident = [_core.resident_fraction(files.path(i)) for i in probed]
+    return Facts(
+        file_system=_core.file_system(first),
+        kept_open=count <= open_files_max(),
+        mean_bytes=mean_bytes,
+        total_bytes=int(files.size.sum()),
+        resident=min(resident, default=-1.0),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        ring_refusal=_core.io_uring_refusal(),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+class NativeEngine:
+    """Reads the files of an index with the compiled core; see `penstock.engine.Engine`.
+
+    A file whose size or modification time is not that of `files` is reported with ESTALE.
+    Threads are started here and joined by `close`, which the garbage collector also calls.
+    """
+
+    def __init__(
+        self, files: Files, *, budget: Budget | None = None, mean_bytes: float | None = None
+    ) -> None:
+        budget = budget or Budget()
+        if mean_bytes is None:
+            mean_bytes = float(files.size.mean()) if len(files) else 0.0
+        self.files = files
+        self._mean_bytes = mean_bytes
+        self.choice = choose(survey(files, mean_bytes), budget)
+        self._core = _core.Engine(
+            root=files.root,
+            names=files.names,
+            ends=files.ends,
+            size=files.size,
+            mtime_ns=files.mtime_ns,
+            keep_max=open_files_max(),
+            backend=_backend_number[self.choice.backend],
+            direct=self.choice.direct,
+            threads=self.choice.threads,
+        )
+        self._core.throttle(budget.bytes_per_s or 0.0)
+        self._buffers: dict[int, Sequence[Buffer]] = {}  # alive while the core writes to them
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        self._check_usable()
+        try:
+            ticket: int = self._core.submit(*requests, buffers)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the engine cannot accept these requests: {error}") from None
+        self._buffers[ticket] = buffers
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        self._check_usable()
+        completions = []
+        for ticket, failures in self._core.poll(timeout_ns):
+            del self._buffers[ticket]
+            completions.append(
+                Completion(ticket, tuple(Failure(*f) for f in failures) if failures else ())
+            )
+        return completions
+
+    def close(self) -> None:
+        if not self._core.inherited:
+            self._core.close()
+            self._buffers.clear()
+
+    def adopt(self, budget: Budget) -> None:
+        """Apply a changed budget to the running engine: threads, rate, and the backend."""
+        self._check_usable()
+        choice = choose(survey(self.files, self._mean_bytes), budget)
+        if choice.direct != self.choice.direct and budget.direct != "auto":
+            raise UsageError(
+                "Budget.direct cannot change while the engine runs: close the loader first"
+            )
+        self.choice = choice
+        self._core.use(_backend_number[choice.backend])
+        self._core.resize(choice.threads)
+        self._core.throttle(budget.bytes_per_s or 0.0)
+
+    def counters(self) -> dict[str, int]:
+        """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
+        return dict(zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True))
+
+    def _check_usable(self) -> None:
+        if self._core.inherited:
+            raise ForkError(
+                "this engine's threads belong to the process that was forked: "
+                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+            )
+        if self._core.closed:
+            raise UsageError("this engine is closed: create another")
+
+
+class Arena:
+    """Recycled, touched, page-aligned memory for batches.
+
+    An array from `take` returns its memory when the last view of it is gone.
+    """
+
+    def __init__(self, kept_bytes_max: int) -> None:
+        self._core = _core.Arena(kept_bytes_max)
+
+    def take(self, size_bytes: int) -> Buffer:
+        """A writable uint8 array of the given size; its content is whatever was there before."""
+        try:
+            block: Buffer = self._core.take(size_bytes)
+        except MemoryError:
+            raise MemoryError(
+                f"no memory for a batch of {size_bytes:,} bytes: lower batch_size"
+            ) from None
+        return block
+
+    @property
+    def lent_bytes(self) -> int:
+        """Memory in arrays that are alive."""
+        return int(self._core.lent_bytes)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory waiting to be used again."""
+        return int(self._core.kept_bytes)
+
+
+def describe_errno(code: int) -> str:
+    """The operating system's words for an error number."""
+    return f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]"

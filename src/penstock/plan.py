@@ -1,0 +1,213 @@
+"""Steps and plans: who processes what, and which bytes that takes. Pure.
+
+`Steps` deals the positions of an epoch to steps and ranks; it is the same on every rank and
+knows nothing of bytes. `plan_window` turns a few steps of one rank into requests: positions ->
+samples -> extents -> destinations, sorted and merged. All of it is vectorised over the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
+from .extent import Int, Placed, Requests, interleave, merge, separate
+from .index import Index
+from .order import Order
+
+Ids = npt.NDArray[np.uint64]
+
+# Fields of one step lie one after the other in its buffer, each at a multiple of this: the
+# strictest alignment that O_DIRECT asks of a destination.
+field_alignment_bytes = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The geometry of an epoch: `count` samples in steps of `global_batch`, dealt to `world_size`.
+
+    Step k holds the positions [k * global_batch, (k+1) * global_batch); within it rank r has
+    every world_size-th position from the r-th on, as torch's DistributedSampler deals. The last
+    step may be smaller: it is left out (`drop_last`), dealt so that shares differ by at most one
+    (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
+    Every rank has the same number of steps.
+    """
+
+    count: int
+    global_batch: int
+    world_size: int
+    drop_last: bool = False
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if self.drop_last and self.pad:
+            raise UsageError("drop_last=True and pad=True exclude each other: choose one")
+        if self.global_batch < self.world_size:
+            raise UsageError(
+                f"the global batch of {self.global_batch} is smaller than the world of "
+                f"{self.world_size} ranks: each rank needs at least one sample a step"
+            )
+        if self.count < self.world_size:
+            raise UsageError(
+                f"{self.world_size} ranks share {self.count} samples: each rank needs at least "
+                "one; use fewer ranks"
+            )
+        if len(self) == 0:
+            raise UsageError(
+                f"drop_last=True leaves no batch: {self.count} samples are less than one global "
+                f"batch of {self.global_batch}; lower batch_size or use drop_last=False"
+            )
+
+    def __len__(self) -> int:
+        if self.drop_last:
+            return self.count // self.global_batch
+        return -(-self.count // self.global_batch)
+
+    @property
+    def full(self) -> int:
+        """Steps that hold a whole global batch."""
+        return self.count // self.global_batch
+
+    def rows(self, step: int, rank: int) -> int:
+        """Samples of one rank in one step."""
+        held = min(self.global_batch, self.count - step * self.global_batch)
+        if self.pad and step >= self.full:
+            return -(-held // self.world_size)
+        return (held - rank + self.world_size - 1) // self.world_size
+
+    def positions(self, first: int, last: int, rank: int) -> tuple[Ids, Int, int]:
+        """Positions of one rank in the steps [first, last).
+
+        Returns the positions, the boundaries of the steps within them (last - first + 1), and
+        how many at the end are repeats that fill a padded step.
+        """
+        whole = min(last, self.full)
+        rows = self.rows(0, rank) if self.full else 0
+        steps = np.arange(first, max(first, whole), dtype=np.uint64) * np.uint64(self.global_batch)
+        row = np.arange(rows, dtype=np.uint64) * np.uint64(self.world_size) + np.uint64(rank)
+        positions = (steps[:, None] + row).reshape(-1)
+        bounds = np.arange(len(steps) + 1, dtype=np.int64) * rows
+        if last <= self.full:
+            return positions, bounds, 0
+        start = self.full * self.global_batch
+        tail = np.arange(self.rows(self.full, rank), dtype=np.uint64)
+        tail = tail * np.uint64(self.world_size) + np.uint64(start + rank)
+        repeats = int(np.count_nonzero(tail >= self.count))
+        positions = np.concatenate([positions, tail % np.uint64(self.count)])
+        return positions, np.append(bounds, len(positions)), repeats
+
+
+class Layout(NamedTuple):
+    """Where one field of one step lies in the step's buffer.
+
+    base:     first byte.
+    bounds:   int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None where all rows
+              have `row_bytes`.
+    """
+
+    base: int
+    row_bytes: int
+    bounds: Int | None
+
+
+class StepPlan(NamedTuple):
+    """One step of one rank.
+
+    ids:       uint64 (rows,), the samples in the order of the batch.
+    repeats:   how many rows at the end fill a padded step and were seen before.
+    labels:    int64 (rows,) or None.
+    layouts:   one for each field.
+    bytes:     size of the step's buffer.
+    requests:  what to submit for this step. Their buffer numbers count the steps of the group
+               that this step belongs to: a merged read may bring bytes for later ones.
+    """
+
+    step: int
+    ids: Ids
+    repeats: int
+    labels: Int | None
+    layouts: tuple[Layout, ...]
+    bytes: int
+    requests: Requests
+
+
+class Group(NamedTuple):
+    """Steps whose buffers must exist together, because merged reads cross from one to another."""
+
+    steps: list[StepPlan]
+    bytes: int
+
+
+def plan_window(
+    index: Index,
+    order: Order,
+    steps: Steps,
+    rank: int,
+    first: int,
+    last: int,
+    gap_bytes: int | None,
+) -> list[Group]:
+    """Plan the steps [first, last) of one rank.
+
+    With `gap_bytes` the window's extents are sorted by file and offset and neighbours no further
+    apart than that are read together, by the earliest step that needs one of them; the window is
+    one group. With None each step asks for its samples in batch order and is a group of its own.
+    """
+    positions, bounds, repeats = steps.positions(first, last, rank)
+    ids = order.samples(positions)
+    labels = index.labels(ids)
+    placed, layouts, sizes = _place(index, ids, bounds)
+    if gap_bytes is None:
+        requests = separate(placed, bounds * len(index.fields))
+    else:
+        requests = merge(placed, last - first, gap_bytes)
+    edges = bounds.tolist()
+    planned = [
+        StepPlan(
+            first + k,
+            ids[edges[k] : edges[k + 1]],
+            repeats if first + k >= steps.full else 0,
+            None if labels is None else labels[edges[k] : edges[k + 1]],
+            layouts[k],
+            sizes[k],
+            requests[k],
+        )
+        for k in range(last - first)
+    ]
+    if gap_bytes is None:
+        return [Group([step], step.bytes) for step in planned]
+    return [Group(planned, sum(sizes))]
+
+
+def _place(index: Index, ids: Ids, bounds: Int) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
+    """Destinations for every field of every sample; extents in sample order, fields together."""
+    rows = np.diff(bounds)
+    step_of = np.repeat(np.arange(len(rows), dtype=np.uint32), rows)
+    base = np.zeros(len(rows), np.int64)  # of the next field, in each step's buffer
+    placed: list[Placed] = []
+    layouts: list[list[Layout]] = [[] for _ in rows]
+    for number, field in enumerate(index.fields):
+        extents = index.extents(ids, number)
+        if field.nbytes is not None:
+            row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
+            target = row * field.nbytes
+            filled = rows * field.nbytes
+            for k, start in enumerate(base.tolist()):
+                layouts[k].append(Layout(start, field.nbytes, None))
+        else:
+            ends = np.concatenate([[0], np.cumsum(extents.length)])
+            target = ends[:-1] - np.repeat(ends[bounds[:-1]], rows)
+            filled = ends[bounds[1:]] - ends[bounds[:-1]]
+            for k, start in enumerate(base.tolist()):
+                inside = ends[bounds[k] : bounds[k + 1] + 1] - ends[bounds[k]]
+                layouts[k].append(Layout(start, 0, inside))
+        if number:
+            target += np.repeat(base, rows)
+        placed.append(Placed(*extents, step_of, target))
+        base = base + filled
+        if number + 1 < len(index.fields):
+            base = -(-base // field_alignment_bytes) * field_alignment_bytes
+    return interleave(placed), [tuple(step) for step in layouts], base.tolist()

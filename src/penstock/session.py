@@ -1,0 +1,137 @@
+"""The session: one rank's walk through one epoch, as a pure state machine.
+
+It decides what to ask for next and which step may be handed over; it reads nothing, waits for
+nothing and knows no clock. The loader drives it over the real engine; a simulator may drive it
+over a modelled one.
+
+Theory of operation. A step goes through
+
+    planned -> requested -> handed
+
+`admit()` moves the next steps from planned to requested, in order, while the budget allows, and
+returns them; the driver submits their requests. `arrived(step)` records that a step's own requests
+have completed. A step is *ready* when it and all steps before it have arrived: a merged read
+belongs to the earliest step that wants it, so the head may depend on earlier steps, never on later
+ones. `hand_over()` takes the head.
+
+Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
+`readahead_bytes` (one group is always admitted, or nothing would move); until the first hand-overs
+only few steps are admitted, so that the first batch does not wait for memory that later ones need.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from . import limits
+from .errors import PenstockError
+from .index import Index
+from .order import Order
+from .plan import Group, StepPlan, Steps, plan_window
+
+
+class Session:
+    """The walk of `rank` through the steps from `first_step` on.
+
+    gap_bytes: see `plan_window`; None where reads are not worth merging.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        order: Order,
+        steps: Steps,
+        rank: int,
+        *,
+        first_step: int = 0,
+        readahead_bytes: int = limits.readahead_bytes_default,
+        readahead_steps: int = limits.readahead_steps_max,
+        gap_bytes: int | None = None,
+    ) -> None:
+        self._index = index
+        self._order = order
+        self._steps = steps
+        self._rank = rank
+        self.readahead_bytes = readahead_bytes
+        self._readahead_steps = readahead_steps
+        self._gap_bytes = gap_bytes
+        self._next_planned = first_step
+        self._window = 1
+        self._planned: deque[Group] = deque()
+        self._requested: deque[StepPlan] = deque()
+        self._arrived: set[int] = set()
+        self._requested_bytes = 0
+        self._handed = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step has been handed over."""
+        return not self._requested and not self._planned and self._next_planned >= len(self._steps)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the head may be handed over."""
+        return bool(self._requested) and self._requested[0].step in self._arrived
+
+    def admit(self) -> list[Group]:
+        """The groups to submit now, in order."""
+        admitted: list[Group] = []
+        while group := self._peek():
+            if self._requested and not self._room_for(group):
+                break
+            self._planned.popleft()
+            self._requested.extend(group.steps)
+            self._requested_bytes += group.bytes
+            admitted.append(group)
+        return admitted
+
+    def arrived(self, step: int) -> None:
+        """Record that the requests of a step have completed, all bytes in place."""
+        self._arrived.add(step)
+
+    def hand_over(self) -> StepPlan:
+        """Take the head, which must be ready."""
+        if not self.ready:
+            raise PenstockError("hand_over before the head is ready")
+        head = self._requested.popleft()
+        self._arrived.discard(head.step)
+        self._requested_bytes -= head.bytes
+        self._handed += 1
+        return head
+
+    def _room_for(self, group: Group) -> bool:
+        ramp = 2 + 2 * self._handed
+        steps_max = min(self._readahead_steps, max(ramp, len(group.steps)))
+        return (
+            len(self._requested) + len(group.steps) <= steps_max
+            and self._requested_bytes + group.bytes <= self.readahead_bytes
+        )
+
+    def _peek(self) -> Group | None:
+        if not self._planned and self._next_planned < len(self._steps):
+            last = min(len(self._steps), self._next_planned + self._window_steps())
+            self._planned.extend(
+                plan_window(
+                    self._index,
+                    self._order,
+                    self._steps,
+                    self._rank,
+                    self._next_planned,
+                    last,
+                    self._gap_bytes,
+                )
+            )
+            self._next_planned = last
+        return self._planned[0] if self._planned else None
+
+    def _window_steps(self) -> int:
+        """Steps in the next window: few at first, then as many as numpy needs to be cheap; merged
+        windows also have to fit the read-ahead twice, to overlap."""
+        rows = max(1, self._steps.rows(0, self._rank))
+        bound = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
+        if self._gap_bytes is not None:
+            step_bytes = max(1, int(self._index.mean_bytes * rows))
+            bound = max(1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes))
+        window = min(self._window, bound)
+        self._window = min(2 * window, limits.window_steps_max)
+        return window
