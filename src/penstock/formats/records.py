@@ -6,7 +6,6 @@ Nothing in such a file says what it is, so the geometry is given: `record_bytes`
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,9 @@ from ..index import Field, Fixed, Index, joined
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
+
+_REACH = 100_000
+"""How far from the size that was asked for one that divides is looked for."""
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +127,7 @@ def _files(
     return files, joined(folders, files)
 
 
-def _first(
-    files: Files, record_bytes: int, header_bytes: int
-) -> Int:
+def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
     """The number of each file's first record and, at the end, the count of all."""
     payload = files.size - header_bytes
     left = payload % record_bytes
@@ -159,8 +159,7 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
 
 def _divisors_near(payload: int, size: int) -> list[int]:
     """The nearest divisors below and above, within a factor of two."""
-    below = next(
-        (n for n in range(size - 1, max(size // 2, size - 100_000, 1), -1) if payload % n == 0), 0
-    )
-    above = next((n for n in range(size + 1, min(size * 2, size + 100_000)) if payload % n == 0), 0)
-    return [n for n in (below, above) if n and math.gcd(n, payload) == n]
+    smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
+    larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
+    found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
+    return [n for n in found if n]
