@@ -1,4 +1,4 @@
-"""Open data where it lies: `open` finds the format, and the index or makes one, and gives a Dataset."""
+"""Open data where it lies: `open` finds the format, finds or makes the index, gives a Dataset."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def open(
                    the start of each file.
     extensions:    which files of a folder count; by default all.
     index:         "auto" takes the saved index where it is fresh, and else makes and saves it;
-                   "rebuild" makes and saves it; "memory" neither reads nor writes one; anything
-                   else is the path of a saved index, which must fit the data.
+                   "read" does not save it; "rebuild" makes and saves it; "memory" neither reads
+                   nor writes one; anything else is the path of a saved index, which must fit.
     progress:      called now and then with the number of files seen.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
-    place, store = _locate(os.fspath(path))
+    place, store = locate(os.fspath(path))
     options: Options = {}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in given.items() if value is not None}
@@ -62,15 +62,15 @@ def open(
     how = os.fspath(index)
     if how == "memory":
         return Dataset(place.path, request.build())
-    if how not in ("auto", "rebuild"):
+    if how not in ("auto", "read", "rebuild"):
         return Dataset(place.path, request.load(how), how)
-    if how == "auto":
+    if how != "rebuild":
         for sidecar in sidecar_paths(place):
             found = request.fresh(sidecar)
             if found is not None:
                 return Dataset(place.path, found, sidecar)
     built = request.build()
-    return Dataset(place.path, built, _save(built, place))
+    return Dataset(place.path, built, None if how == "read" else _save(built, place))
 
 
 class _Request:
@@ -141,7 +141,7 @@ class _Request:
         return None
 
 
-def _locate(given: str) -> tuple[Place, stores.Posix]:
+def locate(given: str) -> tuple[Place, stores.Posix]:
     """What a path stands for, and the store that holds it."""
     if not given:
         raise UsageError("the path is empty: name a file or a folder")
@@ -198,8 +198,8 @@ def _save(index: Index, place: Place) -> str | None:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 break
     warnings.warn(
-        f"{place.path}: the index could not be saved ({problem}) and will be made again at the next "
-        f"open: make room or a writable place, or use index='memory'",
+        f"{place.path}: the index could not be saved ({problem}) and will be made again at the "
+        f"next open: make room or a writable place, or use index='memory'",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -295,7 +295,7 @@ def _reopen(
             return Dataset(path, found, sidecar)
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
-    place, store = _locate(path)
+    place, store = locate(path)
     made = FORMATS[format].build(store, place, options, None)
     if made.fingerprint != fingerprint:
         raise ChangedError(

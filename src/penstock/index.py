@@ -25,8 +25,24 @@ from . import limits, sidecar
 from .errors import UsageError
 from .extent import Extents, FileIds, Files, Int
 
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
 Samples = npt.NDArray[Any]
 """Sample numbers: any integers; uint64 and int64 are used as they are."""
+
+
+@functools.lru_cache(maxsize=8)
+def _block(value: int, dtype: str) -> npt.NDArray[Any]:
+    block = np.full(limits.window_samples_max, value, dtype)
+    block.flags.writeable = False
+    return block
+
+
+def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """One value many times: a read-only view, since fresh pages cost more than all arithmetic."""
+    if count > limits.window_samples_max:
+        return np.full(count, value, dtype)
+    return _block(value, dtype)[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +85,7 @@ class Fixed:
             offset = samples * np.int64(self.record_bytes)
             if self.base[0]:
                 offset += self.base[0]
-            return Extents(np.zeros(len(samples), np.uint32), offset, lengths)
+            return Extents(_constant(0, "u4", len(samples)), offset, lengths)
         file = self.file_of(samples)
         offset = samples - self.first[file]
         offset *= self.record_bytes
@@ -77,7 +93,7 @@ class Fixed:
         return Extents(file.astype(np.uint32), offset, lengths)
 
     def lengths(self, samples: Int) -> Int:
-        return np.full(len(samples), self.record_bytes, np.int64)
+        return _constant(self.record_bytes, "i8", len(samples))
 
     def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
         return np.searchsorted(self.first, samples, side="right") - 1
@@ -118,7 +134,7 @@ class Table:
         else:
             file = self.file.take(samples)
         if self.offset is None:
-            offset = np.zeros(len(samples), np.int64)
+            offset = _constant(0, "i8", len(samples))
         else:
             offset = self.offset.take(samples)
         return Extents(file, offset, self.length.take(samples))
@@ -204,7 +220,10 @@ class Index:
         return self.total_bytes / self.count if self.count else 0.0
 
     def extents(self, samples: Samples, field: int = 0) -> Extents:
-        """Where the samples are; one row each. UsageError where a number is not a sample's."""
+        """Where the samples are; one row each. The arrays may be read-only.
+
+        UsageError where a number is not a sample's.
+        """
         return self.layouts[field].extents(self._checked(samples))
 
     def lengths(self, samples: Samples, field: int = 0) -> Int:
@@ -328,7 +347,7 @@ def joined(first: Files, second: Files) -> Files:
 
 
 def _fingerprint(index: Index) -> str:
-    """128 bits over what makes the data what it is; not where it lies, and not when it was written."""
+    """128 bits over what makes the data what it is; not where it lies or when it was written."""
     state = hashlib.blake2b(digest_size=16)
     for layout, part in zip(index.layouts, index.fields, strict=True):
         record = layout.record_bytes if isinstance(layout, Fixed) else None
@@ -469,8 +488,9 @@ def _flaw(index: Index, count: int) -> str | None:
     labels = index.label_column
     if labels is not None and len(labels) != count:
         return "there are not as many labels as samples"
-    if labels is not None and index.classes is not None and len(labels):
-        if labels.min() < 0 or labels.max() >= len(index.classes):
+    if labels is not None and index.classes is not None:
+        unknown = (labels < 0) | (labels >= len(index.classes))
+        if unknown.any():
             return "a label is not the number of a class"
     for layout, part in zip(index.layouts, index.fields, strict=True):
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:

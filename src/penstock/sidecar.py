@@ -39,7 +39,7 @@ def damaged(path: str, what: str) -> SidecarError:
 
 
 def write(path: str, header: Header, sections: Sections) -> None:
-    """Replace the file at once, durably; on any failure the old file stays and OSError is raised."""
+    """Replace the file at once, durably; on any failure the old file stays (OSError)."""
     arrays = {name: np.ascontiguousarray(array) for name, array in sections.items()}
     prelude, places = _plan(header, arrays)
     folder, name = os.path.split(path)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from . import _core, limits
 from .errors import ChangedError, FormatError, MissingError, PenstockError, StorageError, UsageError
-from .extent import Files, Int
+from .extent import Files
 
 Progress = Callable[[int], None]
 """Told about ten times a second how many files were seen so far."""

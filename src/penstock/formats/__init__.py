@@ -1,4 +1,4 @@
-"""The containers that penstock reads: one module each, which only turns names and bytes into an Index.
+"""The containers that penstock reads: one module each, which turns names and bytes into an Index.
 
 A format asks the store for what it parses (see `penstock.store.Store`) and opens nothing itself.
 What a file is follows from its content, and only where that says nothing from the options given.
@@ -35,7 +35,7 @@ class Place:
 class Format:
     """One container: what it is, where it can be, which options it takes, and how it is read.
 
-    canonical:  the options in their one spelling, as JSON knows it; UsageError where they are wrong.
+    canonical:  the options in their one spelling, as JSON knows it; or UsageError.
     build:      the index; options are canonical.
     """
 
@@ -131,6 +131,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     if listing.looks_like(head, os.path.splitext(place.name)[1]):
         return "listing"
     raise FormatError(
-        f"{place.path} is of no format that penstock knows (it starts with {head[:8]!r}): for binary "
-        f"records give record_bytes=, or dtype= and shape=; else give format= ({', '.join(FORMATS)})"
+        f"{place.path} is of no format that penstock knows (it starts with {head[:8]!r}): for "
+        f"binary records give record_bytes=, or dtype= and shape=; else give format= "
+        f"({', '.join(FORMATS)})"
     )

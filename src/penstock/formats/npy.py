@@ -41,7 +41,8 @@ def build(store: Store, name: str) -> Index:
     if count * part.nbytes > size - header.data_offset:
         raise FormatError(
             f"{path}: the header says {count:,} samples of {part.nbytes:,} bytes, and "
-            f"{max(0, size - header.data_offset):,} bytes follow it: the file is truncated, save it again"
+            f"{max(0, size - header.data_offset):,} bytes follow it: the file is truncated, "
+            f"save it again"
         )
     first, base = np.array([0, count], np.int64), np.array([header.data_offset], np.int64)
     return Index(
@@ -54,7 +55,7 @@ def build(store: Store, name: str) -> Index:
 
 
 def parse(path: str, head: bytes) -> Header:
-    """The header, or FormatError. `head` is the first bytes of the file, the whole header among them."""
+    """The header, or FormatError. `head` holds the first bytes of the file, the whole header."""
     if not head.startswith(MAGIC) or len(head) < 10:
         raise FormatError(f"{path} is not an .npy file: it starts with {head[:8]!r}")
     major = head[6]

@@ -6,7 +6,6 @@ Nothing in such a file says what it is, so the geometry is given: `record_bytes`
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,14 @@ import numpy as np
 
 from .. import limits
 from ..errors import FormatError, MissingError, UsageError
-from ..extent import Files
+from ..extent import Files, Int
 from ..index import Field, Fixed, Index, joined
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
+
+_REACH = 100_000
+"""How far from the size that was asked for one that divides is looked for."""
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def _count(name: str, value: Any, least: int) -> int:
 def _files(
     store: Store, kind: str, name: str, progress: Progress | None, extensions: Sequence[str]
 ) -> tuple[Files, Files]:
-    """The files of records, and what must stay unchanged: also their folders, lest files be added."""
+    """The files of records, and what must stay unchanged: also their folders, for files added."""
     if kind == "folder":
         found = store.scan(extensions, progress)
         if not len(found.files):
@@ -125,9 +127,7 @@ def _files(
     return files, joined(folders, files)
 
 
-def _first(
-    files: Files, record_bytes: int, header_bytes: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
     """The number of each file's first record and, at the end, the count of all."""
     payload = files.size - header_bytes
     left = payload % record_bytes
@@ -144,7 +144,7 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
     """The error for a file that records do not fill, with the sizes near that would."""
     if size < header_bytes:
         return FormatError(
-            f"{path} has {size:,} bytes, less than its header of {header_bytes:,}: check header_bytes="
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check that"
         )
     payload = size - header_bytes
     left = payload % record_bytes
@@ -159,8 +159,7 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
 
 def _divisors_near(payload: int, size: int) -> list[int]:
     """The nearest divisors below and above, within a factor of two."""
-    below = next(
-        (n for n in range(size - 1, max(size // 2, size - 100_000, 1), -1) if payload % n == 0), 0
-    )
-    above = next((n for n in range(size + 1, min(size * 2, size + 100_000)) if payload % n == 0), 0)
-    return [n for n in (below, above) if n and math.gcd(n, payload) == n]
+    smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
+    larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
+    found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
+    return [n for n in found if n]

@@ -1,0 +1,446 @@
+"""The command line: `penstock index | inspect`.
+
+Results go to standard output, messages to standard error. An error that penstock foresees is one
+message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
+
+import numpy as np
+
+from .dataset import Dataset, locate, sidecar_paths
+from .dataset import open as open_dataset
+from .errors import PenstockError, SidecarError, UsageError
+from .index import Index
+from .store import Posix, Progress
+
+try:
+    import rich.box
+    import rich.console
+    import rich.markup
+    import rich.progress
+    import rich.table
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
+    ) from None
+
+app = typer.Typer(
+    help="Training data from storage to accelerators: look at data, index it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+out = rich.console.Console(highlight=False, soft_wrap=True)
+err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+
+_QUIET_S = 2.0
+"""What takes longer than this shows its progress."""
+
+_SHOWN = 8
+"""Rows shown of what may have many."""
+
+Path = Annotated[
+    str,
+    typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
+]
+Format = Annotated[
+    str | None, typer.Option(help="tree, listing, records or npy; by default as detected.")
+]
+RecordBytes = Annotated[int | None, typer.Option(help="Size of one record.")]
+HeaderBytes = Annotated[int, typer.Option(help="Bytes to skip at the start of each file.")]
+Dtype = Annotated[str | None, typer.Option(help="Number type of a record, such as float32.")]
+Shape = Annotated[str | None, typer.Option(help="Shape of a record, such as 3,32,32.")]
+Extension = Annotated[
+    list[str] | None, typer.Option(help="Count only such files of a folder; may be repeated.")
+]
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app()
+    except PenstockError as error:
+        _say(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(141)
+
+
+@app.callback()
+def _commands() -> None:
+    """Training data from storage to accelerators."""
+
+
+@app.command()
+def index(
+    path: Path,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    force: Annotated[bool, typer.Option(help="Make the index anew, however fresh it is.")] = False,
+) -> None:
+    """Find the samples of a data set and save where they are, beside the data.
+
+    Opening the data is then instant, in every job. [bold]penstock.open[/] does the same by itself
+    when there is no index; on large data, or where jobs may not write, do it here once.
+
+    Examples:
+
+      penstock index /data/imagenet/train
+
+      penstock index /data/tokens.bin --dtype uint16 --shape 2048
+
+      penstock index "/data/cifar/*.bin" --record-bytes 3073
+    """
+    options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
+    options = {**_remembered(path, options), **options}
+    before = _stamps(path)
+    started = time.monotonic()
+    with _progress(f"Looking at {path}") as progress, _warnings_said():
+        how = "rebuild" if force else "auto"
+        found = open_dataset(path, index=how, progress=progress, **options)
+    if found.sidecar is None:
+        raise SystemExit(1)
+    seconds = time.monotonic() - started
+    _print(f"[bold]{_escaped(found.path)}[/]: {_headline(found)}")
+    same = _stamps(path).get(found.sidecar) == before.get(found.sidecar)
+    done = "is up to date" if same else f"made in {seconds:.2f} s"
+    _print(f"index {done}: {_escaped(found.sidecar)}")
+
+
+@app.command()
+def inspect(
+    path: Path,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    verify: Annotated[
+        bool, typer.Option(help="Check all of the saved index, and every file against it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
+
+    Examples:
+
+      penstock inspect /data/imagenet/train
+
+      penstock inspect /data/tokens.bin --dtype uint16 --shape 2048
+
+      penstock inspect /data/imagenet/train --verify
+
+      penstock inspect /data/imagenet/train --json | jq .samples
+    """
+    options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
+    with _progress(f"Looking at {path}") as progress, _warnings_said():
+        found = open_dataset(path, index="read", progress=progress, **options)
+        states = dict(_sidecar_states(found, verify))
+        changed = _changed(found.index) if verify else []
+    if as_json:
+        sys.stdout.write(json.dumps(_report(found, states, changed, verify), indent=2) + "\n")
+    else:
+        _show(found, states, changed, verify)
+    if changed or (verify and any(state.startswith("damaged") for state in states.values())):
+        raise SystemExit(1)
+
+
+# -- what the commands share -----------------------------------------------------------------------
+
+
+def _options(
+    format: str | None,
+    record_bytes: int | None,
+    header_bytes: int,
+    dtype: str | None,
+    shape: str | None,
+    extension: list[str] | None,
+) -> dict[str, Any]:
+    """The options that were given, as `penstock.open` takes them."""
+    options = {
+        "format": format,
+        "record_bytes": record_bytes,
+        "header_bytes": header_bytes or None,
+        "dtype": dtype,
+        "shape": _parsed_shape(shape),
+        "extensions": extension or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.replace("x", ",").split(",") if size.strip())
+    except ValueError:
+        raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
+
+
+def _remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What records were last indexed as, where nothing is said now: their files do not show it."""
+    if options:
+        return {}
+    place, store = locate(path)
+    for sidecar in sidecar_paths(place):
+        with suppress(OSError, SidecarError):
+            saved = Index.load(sidecar, store.root)
+            if saved.format == "records":
+                return {"format": saved.format, **saved.options}
+    return {}
+
+
+def _stamps(path: str) -> dict[str, tuple[int, int]]:
+    """What tells one saved index from its successor: the file's number and time."""
+    stamps = {}
+    for sidecar in sidecar_paths(locate(path)[0]):
+        with suppress(OSError):
+            status = os.stat(sidecar)
+            stamps[sidecar] = status.st_ino, status.st_mtime_ns
+    return stamps
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    """A callback that, once it has gone on for two seconds, shows the files seen so far."""
+    bar = rich.progress.Progress(
+        rich.progress.SpinnerColumn(),
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TextColumn("{task.completed:,.0f} files"),
+        rich.progress.TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    task = bar.add_task(rich.markup.escape(what), total=None)
+    started = time.monotonic()
+
+    def seen(files: int) -> None:
+        bar.update(task, completed=files)
+        if not bar.live.is_started and time.monotonic() - started > _QUIET_S:
+            bar.start()
+
+    try:
+        yield seen
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Warnings as messages, without the line of code that they come from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                _say(f"warning: {warning.message}")
+
+
+def _say(text: str) -> None:
+    err.print(f"penstock: {text}", markup=False)
+
+
+def _print(text: str) -> None:
+    out.print(text)
+
+
+def _escaped(text: str) -> str:
+    """Text of the world (names may hold anything) as it may be printed."""
+    printable = text.encode("utf-8", "backslashreplace").decode()
+    return rich.markup.escape(printable)
+
+
+def _headline(found: Dataset) -> str:
+    index = found.index
+    files = "1 file" if len(index.files) == 1 else f"{len(index.files):,} files"
+    classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
+    return (
+        f"{index.format}, {index.count:,} samples{classes}, {_size(index.total_bytes)} in {files}"
+    )
+
+
+def _size(count: float) -> str:
+    """Bytes as people read them."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:,.1f} PiB"
+
+
+# -- inspect ---------------------------------------------------------------------------------------
+
+
+def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
+    """Each place where an index may be saved, and how it is."""
+    place, store = locate(found.path)
+    for path in sidecar_paths(place):
+        try:
+            saved = Index.load(path, store.root, verify or None)
+        except FileNotFoundError:
+            continue
+        except (OSError, SidecarError) as error:
+            yield path, f"damaged: {error}"
+            continue
+        stale = saved.validate()
+        if stale is not None:
+            yield path, f"stale: {stale}"
+        elif saved.racy:
+            yield path, "stale: the data changed while the index was made"
+        elif saved.fingerprint != found.fingerprint:
+            yield path, f"of other options: {dict(saved.options)}"
+        else:
+            yield path, "fresh"
+
+
+def _changed(index: Index) -> list[str]:
+    """Files that are not as they were indexed."""
+    files = index.files
+    names = [files.name(file) for file in range(len(files))]
+    now, errors = Posix(files.root).probe(names)
+    same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
+    return [names[file] for file in np.flatnonzero(~same)]
+
+
+def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The lengths of all samples, or of a million spread evenly."""
+    count = min(index.count, 1_000_000)
+    return index.lengths(np.linspace(0, index.count - 1, count).astype(np.int64))
+
+
+def _class_counts(index: Index) -> list[tuple[str, int]]:
+    """Samples of each class or label, in order of label."""
+    if index.label_column is None:
+        return []
+    if index.classes is not None:
+        counts = np.bincount(index.label_column, minlength=len(index.classes))
+        return [(name, int(n)) for name, n in zip(index.classes, counts, strict=True)]
+    values, counts = np.unique(index.label_column, return_counts=True)
+    return [(str(value), int(n)) for value, n in zip(values, counts, strict=True)]
+
+
+def _report(
+    found: Dataset, states: dict[str, str], changed: list[str], verify: bool
+) -> dict[str, Any]:
+    """All that inspect shows, as JSON knows it."""
+    index = found.index
+    lengths = _sampled_lengths(index)
+    return {
+        "path": found.path,
+        "format": index.format,
+        "options": dict(index.options),
+        "samples": index.count,
+        "files": len(index.files),
+        "bytes": index.total_bytes,
+        "mean_bytes": index.mean_bytes,
+        "min_bytes": int(lengths.min()),
+        "max_bytes": int(lengths.max()),
+        "fields": [
+            {"name": part.name, "dtype": part.dtype.str, "shape": part.shape}
+            for part in index.fields
+        ],
+        "classes": None if index.classes is None else len(index.classes),
+        "samples_per_label": dict(_class_counts(index)),
+        "fingerprint": index.fingerprint,
+        "sidecars": states,
+        "changed_files": changed if verify else None,
+    }
+
+
+def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
+    index = found.index
+    _print(f"[bold]{_escaped(found.path)}[/]: {_headline(found)}")
+    _print(f"fingerprint {index.fingerprint}")
+    for part in index.fields:
+        kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
+        _print(
+            f"field {_escaped(repr(part.name))}: {_escaped(kind)}, "
+            f"{_size(index.mean_bytes)} a sample on average"
+        )
+    _show_sizes(index)
+    _show_labels(index)
+    _show_samples(found)
+    _print("")
+    if not states:
+        _print(f"index: not saved; `penstock index {_escaped(found.path)}` saves it")
+    for path, state in states.items():
+        _print(f"index {_escaped(path)}: {_escaped(state)}")
+    for name in changed[:_SHOWN]:
+        _say(f"{name} is not as it was indexed")
+    if len(changed) > _SHOWN:
+        _say(f"and {len(changed) - _SHOWN:,} more files are not")
+    if verify and not changed:
+        _print(f"verified: {len(index.files):,} files have the size and time that were indexed")
+
+
+def _show_sizes(index: Index) -> None:
+    """A histogram of sample sizes, each bin half as large again as the one before."""
+    lengths = _sampled_lengths(index)
+    least, most = int(lengths.min()), int(lengths.max())
+    if least == most:
+        _print(f"sizes: every sample has {least:,} bytes")
+        return
+    edges = np.unique(np.geomspace(max(least, 1), most + 1, 13).astype(np.int64))
+    edges[0], edges[-1] = least, most + 1
+    counts, _ = np.histogram(lengths, edges)
+    _print("\nsizes")
+    for low, count in zip(edges[:-1], counts, strict=True):
+        bar = "█" * round(40 * count / counts.max()) or ("▏" if count else "")
+        _print(f"{_size(low):>10} {bar} {100 * count / len(lengths):.1f} %")
+
+
+def _show_labels(index: Index) -> None:
+    counts = _class_counts(index)
+    if not counts:
+        _print("labels: none")
+        return
+    each = [n for _, n in counts]
+    _print(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
+    for name, n in counts[:_SHOWN]:
+        _print(f"{n:>10,} {_escaped(name)}")
+    if len(counts) > _SHOWN:
+        _print(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
+
+
+def _show_samples(found: Dataset) -> None:
+    index = found.index
+    first = np.arange(min(4, index.count))
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in ("sample", "key", "file", "byte", "length", "label"):
+        table.add_column(name, justify="left" if name == "key" else "right", overflow="fold")
+    labels = index.labels(first)
+    for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
+        label = "" if labels is None else str(labels[sample])
+        row = (sample, _escaped(index.key(int(sample))), file, f"{offset:,}", f"{length:,}", label)
+        table.add_row(*(str(cell) for cell in row))
+    _print("")
+    out.print(table)
+
+
+if __name__ == "__main__":
+    main()
