@@ -79,7 +79,9 @@ def separate(placed: Placed, bounds: Int) -> list[Requests]:
     zeros = np.zeros(longest, np.uint32)
     file, offset, length, _, target = placed
     return [
-        Requests(file[a:b], offset[a:b], length[a:b], zeros[: b - a], target[a:b], runs[: b - a + 1])
+        Requests(
+            file[a:b], offset[a:b], length[a:b], zeros[: b - a], target[a:b], runs[: b - a + 1]
+        )
         for a, b in itertools.pairwise(edges)
     ]
 
@@ -94,8 +96,8 @@ def merge(placed: Placed, parts: int, gap_bytes: int) -> list[Requests]:
     """
     if len(placed.file) == 0:
         return separate(placed, np.zeros(parts + 1, np.int64))
-    order = _storage_order(placed)
-    file, offset, length, part, target = (column[order] for column in placed)
+    placed = _reordered(placed, _storage_order(placed))
+    file, offset, length, part, _ = placed
     starts = _run_starts(file, offset, length, gap_bytes)
     wanted = np.minimum.reduceat(part, starts)
     sizes = np.diff(starts, append=len(file))
@@ -107,17 +109,20 @@ def merge(placed: Placed, parts: int, gap_bytes: int) -> list[Requests]:
     else:
         moved = by_part
         ends = np.arange(1, len(file) + 1)
-    file, offset, length, part, target = (c[moved] for c in (file, offset, length, part, target))
+    file, offset, length, part, target = _reordered(placed, moved)
     edges = np.concatenate([[0], ends])
     runs_of_part = np.searchsorted(wanted[by_part], np.arange(parts + 1)).tolist()
     requests = []
     for first, last in itertools.pairwise(runs_of_part):
         a, b = int(edges[first]), int(edges[last])
         runs = edges[first : last + 1] - a
-        requests.append(
-            Requests(file[a:b], offset[a:b], length[a:b], part[a:b], target[a:b], runs)
-        )
+        requests.append(Requests(file[a:b], offset[a:b], length[a:b], part[a:b], target[a:b], runs))
     return requests
+
+
+def _reordered(placed: Placed, order: npt.NDArray[np.intp]) -> Placed:
+    file, offset, length, part, target = placed
+    return Placed(file[order], offset[order], length[order], part[order], target[order])
 
 
 def _storage_order(placed: Placed) -> npt.NDArray[np.intp]:

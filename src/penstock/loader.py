@@ -115,9 +115,7 @@ class Loader:
         self._global_batch_size = (
             None if global_batch_size is None else _positive("global_batch_size", global_batch_size)
         )
-        self._order = Order(
-            len(dataset), seed, shuffle=shuffle, block=block, group=group
-        )
+        self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
         self._decode = decode
         self._collate = collate
         self._as_array: AsArray = no_foreign
@@ -215,7 +213,7 @@ class Loader:
         return found
 
     def close(self) -> None:
-        """End all threads and free the batch memory; the loader may be iterated again afterwards."""
+        """End all threads and free the batch memory; the loader may be iterated again."""
         for reading in list(self._readings):
             reading.close()
         if self._threads is not None:

@@ -193,7 +193,9 @@ def plan_window(
     return [Group(planned, sum(sizes))]
 
 
-def _place(index: Index, ids: Ids, bounds: Int) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
+def _place(
+    index: Index, ids: Ids, bounds: Int
+) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
     """Destinations for every field of every sample; extents in sample order, fields together."""
     rows = np.diff(bounds)
     step_of = np.repeat(np.arange(len(rows), dtype=np.uint32), rows)
