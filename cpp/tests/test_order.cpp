@@ -87,7 +87,7 @@ void round_trip(std::uint64_t count) {
     const Permutation permutation(count, 9, Small::cipher, level);
     CHECK(forward(permutation, positions) == samples);
     CHECK(inverse(permutation, samples) == positions);
-    Values values = positions;
+    Values values = positions;  // in place
     CHECK(permutation.forward(values, values) == values.size());
     CHECK(values == samples);
     CHECK(permutation.inverse(values, values) == values.size());
