@@ -353,7 +353,8 @@ def blocked_by_lists(order):
     for q in range(-(-count // span)):
         members = stream[q * span : (q + 1) * span]
         size = len(members)
-        within = whole(twin.Permutation(size, order.key(0x200, q, size)), size).tolist()
+        state = order.key(0x200, span, q)
+        within = whole(twin.Permutation(size, state, cipher=True), size).tolist()
         result += [members[i] for i in within]
     return result
 
@@ -385,6 +386,32 @@ def test_blocked_keeps_groups_in_few_blocks(count):
     assert np.array_equal(order.positions(samples), np.arange(count))
     for start in range(0, count, 6400):
         assert len(np.unique(samples[start : start + 6400] // 64)) <= 101
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    count=st.one_of(st.integers(1, 3000), st.integers(1, 2**62)),
+    span=st.one_of(st.integers(1, 400), st.integers(1, 2**62)),
+    state=words,
+    values=st.lists(words, max_size=80),
+    width=st.integers(0, 1000),
+)
+def test_groups_of_every_level_equal_the_twin(count, span, state, values, width):
+    """Groups map alike on all instruction sets and in numpy, for scattered values and for runs."""
+    start = values[0] % count if values else 0
+    mixed = [v % count for v in values] + list(range(start, min(count, start + width)))
+    expected = mapped(twin.Groups(count, span, state).forward, mixed)
+    assert np.array_equal(
+        expected // np.uint64(span), np.array(mixed, np.uint64) // np.uint64(span)
+    )
+    for groups in [twin.Groups(count, span, state)] + [
+        _core.Groups(count, span, state, level) for level in LEVELS
+    ]:
+        assert np.array_equal(mapped(groups.forward, mixed), expected)
+        assert mapped(groups.inverse, expected).tolist() == mixed
+        bad = np.array([*mixed, count], np.uint64)
+        assert groups.forward(bad, np.empty_like(bad)) == len(mixed)
+        assert groups.inverse(bad, bad) == len(mixed)
 
 
 def test_blocked_groups_differ():
