@@ -135,16 +135,14 @@ class Scanner {
   }
 
   void wait(const ScanTick& tick) {
-    std::unique_lock lock(mutex_);
-    while (!finished_.wait_for(lock, tick_period, [this] { return outstanding_ == 0 || stopped_; })) {
-      if (!tick) continue;
-      lock.unlock();
-      const bool go_on = tick(files_.load(std::memory_order_relaxed));
-      lock.lock();
-      if (!go_on) {
-        stopped_ = cancelled_ = true;
-        ready_.notify_all();
+    const auto finished = [this] { return outstanding_ == 0 || stopped_; };
+    for (;;) {
+      if (tick && !tick(files_.load(std::memory_order_relaxed))) {
+        cancelled_ = true;
+        return stop();
       }
+      std::unique_lock lock(mutex_);
+      if (finished_.wait_for(lock, tick_period, finished)) return;
     }
   }
 

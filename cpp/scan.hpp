@@ -42,7 +42,8 @@ struct Listing {
   bool cancelled = false;
 };
 
-// Called on the calling thread about ten times a second with the files seen; false cancels.
+// Called on the calling thread at the start and then about ten times a second, with the number of
+// files seen; false cancels.
 using ScanTick = std::function<bool(std::uint64_t files)>;
 
 // Lists the regular files below `root`. Hidden entries and *.penstock are left out. Links are

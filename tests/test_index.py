@@ -290,10 +290,9 @@ def test_a_damaged_sidecar_is_an_error_or_harmless(index, data, tmp_path_factory
     path.write_bytes(content)
     try:
         loaded = Index.load(path)
-    except SidecarError as error:
-        assert str(path) in str(error)
-    else:
-        assert_equal(index, loaded)
+    except SidecarError:
+        return
+    assert_equal(index, loaded)
 
 
 def rewritten(path: Path, change) -> None:

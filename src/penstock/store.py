@@ -20,7 +20,7 @@ from .errors import ChangedError, FormatError, MissingError, PenstockError, Stor
 from .extent import Files
 
 Progress = Callable[[int], None]
-"""Told about ten times a second how many files were seen so far."""
+"""Told at once and then about ten times a second how many files were seen so far."""
 
 
 SaidBy = Callable[[int], str]
