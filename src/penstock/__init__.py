@@ -1,6 +1,52 @@
-"""penstock: training data from storage to accelerators."""
+"""penstock: training data from storage to accelerators.
 
+ds = penstock.open("/data/images")
+for batch in penstock.Loader(ds, batch_size=256, seed=0):
+    ...
+"""
+
+from .batch import Batch, Ragged
+from .budget import Budget
 from .dataset import Dataset, open
+from .errors import (
+    ChangedError,
+    CollateError,
+    DataError,
+    ForkError,
+    FormatError,
+    LimitError,
+    MissingError,
+    PenstockError,
+    SidecarError,
+    StateError,
+    StorageError,
+    UsageError,
+)
 from .index import Index
+from .loader import Loader
+from .order import Order
 
-__all__ = ["Dataset", "Index", "open"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Budget",
+    "ChangedError",
+    "CollateError",
+    "DataError",
+    "Dataset",
+    "ForkError",
+    "FormatError",
+    "Index",
+    "LimitError",
+    "Loader",
+    "MissingError",
+    "Order",
+    "PenstockError",
+    "Ragged",
+    "SidecarError",
+    "StateError",
+    "StorageError",
+    "UsageError",
+    "open",
+]

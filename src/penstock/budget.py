@@ -43,7 +43,8 @@ class Budget:
             )
         if self.bytes_per_s is not None and not self.bytes_per_s > 0:
             raise UsageError(
-                f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate above 0"
+                f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate"
+                " above 0"
             )
         if not (isinstance(self.readahead_bytes, int) and self.readahead_bytes > 0):
             raise UsageError(
@@ -61,7 +62,8 @@ class Budget:
             )
         if self.mmap == "required" and self.direct == "required":
             raise UsageError(
-                "Budget.mmap and Budget.direct are both 'required': a map reads through the page cache"
+                "Budget.mmap and Budget.direct are both 'required': a map reads through the page"
+                " cache"
             )
 
     def replace(self, **changes: Any) -> Budget:

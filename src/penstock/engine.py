@@ -5,32 +5,41 @@ they go to, and reports each submission once, with the extents that failed. What
 is the session's business; which system call reads it is `penstock.native`'s.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
-Between submit and that report the buffers belong to the engine.
+Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
+them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
+report, or after close, the engine holds no reference to them.
+
+An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 
 Every engine and every wrapper passes `penstock.testing.EngineSuite` unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from . import limits
+from .errors import UsageError
 from .extent import Requests
 
 Buffer = npt.NDArray[np.uint8]
 """A destination: one-dimensional, contiguous, writable, uint8."""
+
+Mask = npt.NDArray[np.bool_]
 
 
 class Failure(NamedTuple):
     """An extent that did not arrive whole.
 
     extent:  its number within the submitted requests.
-    errno:   the operating system's reason; 0 where the file ended early; ESTALE where the file's
-             size or modification time is not that of the index.
-    got:     bytes that did arrive.
+    errno:   the operating system's reason; 0 where the file ended early; ENOENT where the file is
+             gone; ESTALE where its size or modification time is not that of the index.
+    got:     bytes that did arrive, from the start; the rest of the destination is undefined.
     """
 
     extent: int
@@ -39,7 +48,11 @@ class Failure(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """The report on one ticket: `failures` is empty when every byte arrived."""
+    """The report on one ticket: `failures` is empty when every byte arrived.
+
+    A failure concerns its extent alone: the others of the ticket arrived. An extent of length 0
+    always arrives, unless its file cannot be opened.
+    """
 
     ticket: int
     failures: tuple[Failure, ...]
@@ -51,18 +64,223 @@ class Engine(Protocol):
     def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
         """Accept requests and return their ticket, a number that grows; never waits for storage.
 
-        Raises UsageError where an extent is negative, its destination lies outside its buffer, or
-        the engine is closed; nothing is read then.
+        Raises UsageError where `check` does and where the engine is closed; nothing is read then,
+        no ticket is used up, and the engine goes on. Destinations of unreported extents must not
+        overlap; nobody checks that.
         """
         ...
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets, each once; wait up to `timeout_ns` while there are none.
 
-        Returns at once, with an empty list, when no ticket is outstanding.
+        Returns at once, with an empty list, when no ticket is outstanding. Raises UsageError where
+        the engine is closed.
         """
         ...
 
     def close(self) -> None:
-        """Drop what has not started, wait for what has, free everything. May be called again."""
+        """Drop what has not started, wait for what has, free everything. May be called again.
+
+        Tickets that were not reported by then never are.
+        """
         ...
+
+
+def check(requests: Requests, buffers: Sequence[Buffer], file_count: int | None = None) -> None:
+    """Raise UsageError unless an engine of `file_count` files may execute these requests.
+
+    None leaves the file numbers unchecked, for wrappers, which do not know the files. The message
+    names the first extent, run or buffer that is wrong. A few vectorised passes.
+    """
+    _check_columns(requests)
+    _check_extents(requests, file_count)
+    _check_runs(requests)
+    _check_buffers(buffers)
+    _check_destinations(requests, buffers)
+
+
+def _refuse(bad: Mask, message: Callable[[int], str]) -> None:
+    """Raise UsageError with the message for the first number at which `bad` holds."""
+    if bad.any():
+        raise UsageError(message(int(bad.argmax())))
+
+
+def _check_columns(requests: Requests) -> None:
+    for name, column in requests._asdict().items():
+        dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
+            raise UsageError(
+                f"requests.{name} is {_described(column)}: use a one-dimensional array of {dtype}"
+            )
+        if name != "runs" and len(column) != len(requests.file):
+            raise UsageError(
+                f"requests.{name} has {len(column)} values where requests.file has"
+                f" {len(requests.file)}: give one for each extent"
+            )
+
+
+def _check_extents(requests: Requests, file_count: int | None) -> None:
+    file, offset, length = requests.file, requests.offset, requests.length
+    _refuse(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
+    _refuse(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
+    # Both are at least 0 here, so a negative sum has wrapped round.
+    _refuse(
+        offset + length < 0,
+        lambda i: f"extent {i} ends at {int(offset[i]) + int(length[i])}: stay below 2^63",
+    )
+    if file_count is not None:
+        _refuse(
+            file >= file_count,
+            lambda i: f"extent {i} is of file {file[i]}: the engine has {file_count} files",
+        )
+
+
+def _check_runs(requests: Requests) -> None:
+    file, offset, length, runs = requests.file, requests.offset, requests.length, requests.runs
+    count = len(file)
+    if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
+        raise UsageError(
+            f"requests.runs is {_described(runs)}: start at 0 and end at {count}, the number of"
+            " extents"
+        )
+    extents = np.diff(runs)
+    _refuse(
+        extents <= 0,
+        lambda j: f"run {j} goes from extent {runs[j]} to {runs[j + 1]}: give it one or more",
+    )
+    _refuse(
+        extents > limits.run_extents_max,
+        lambda j: (
+            f"run {j} has {extents[j]} extents, more than run_extents_max"
+            f" {limits.run_extents_max}: split it"
+        ),
+    )
+    follows = np.ones(max(count - 1, 0), np.bool_)  # extent i + 1 is in the run of extent i
+    follows[runs[1:-1] - 1] = False
+    _refuse(
+        follows & (file[1:] != file[:-1]),
+        lambda i: f"extents {i} and {i + 1} of one run are of files {file[i]} and {file[i + 1]}",
+    )
+    end = offset + length
+    _refuse(
+        follows & (offset[1:] < end[:-1]),
+        lambda i: (
+            f"extent {i + 1} starts at {offset[i + 1]}, before extent {i} of its run ends at"
+            f" {end[i]}: order them by offset, overlaps in runs of their own"
+        ),
+    )
+    if count:
+        span = end[runs[1:] - 1] - offset[runs[:-1]]
+        # A single long extent is no merged read: an engine splits it as it likes.
+        _refuse(
+            (extents > 1) & (span > limits.run_bytes_max),
+            lambda j: (
+                f"run {j} covers {span[j]} bytes, more than run_bytes_max"
+                f" {limits.run_bytes_max}: split it"
+            ),
+        )
+
+
+def _check_buffers(buffers: Sequence[Buffer]) -> None:
+    for number, buffer in enumerate(buffers):
+        if not (
+            isinstance(buffer, np.ndarray)
+            and buffer.dtype == np.uint8
+            and buffer.ndim == 1
+            and buffer.flags.c_contiguous
+            and buffer.flags.writeable
+        ):
+            raise UsageError(
+                f"buffer {number} is {_described(buffer)}: use a one-dimensional, contiguous,"
+                " writable array of uint8"
+            )
+
+
+def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
+    buffer, target, length = requests.buffer, requests.target, requests.length
+    _refuse(
+        buffer >= len(buffers),
+        lambda i: f"extent {i} goes to buffer {buffer[i]}: {len(buffers)} buffers were given",
+    )
+    if len(buffers) == 0:
+        return  # no extents either
+    size = np.array([len(each) for each in buffers], np.int64)[buffer]
+    _refuse(
+        (target < 0) | (target > size - length),
+        lambda i: (
+            f"extent {i} goes to {target[i]}..{int(target[i]) + int(length[i])} of buffer"
+            f" {buffer[i]}, which has {size[i]} bytes"
+        ),
+    )
+
+
+def _described(value: object) -> str:
+    """What an argument is, for messages."""
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}"
+    words = [f"{value.dtype} of shape {value.shape}"]
+    if not value.flags.c_contiguous:
+        words.append("not contiguous")
+    if not value.flags.writeable:
+        words.append("read-only")
+    if value.ndim == 1 and len(value):
+        words.append(f"{value[0]}..{value[-1]}")
+    return ", ".join(words)
+
+
+class MemoryEngine:
+    """An engine over byte strings: exact, single-threaded, and deterministic.
+
+    File i is `contents[i]`; None is a file that is not there. Every outstanding ticket is executed
+    and reported by the next poll, in the order of submission, failures in the order of extents.
+    """
+
+    def __init__(self, contents: Sequence[bytes | bytearray | memoryview | None]) -> None:
+        self._contents = [
+            None if content is None else np.frombuffer(content, np.uint8) for content in contents
+        ]
+        self._pending: list[tuple[int, Requests, list[Buffer]]] = []
+        self._submitted = 0
+        self._closed = False
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Check the requests and keep them for the next poll."""
+        self._require_open()
+        check(requests, buffers, len(self._contents))
+        ticket = self._submitted
+        self._submitted += 1
+        self._pending.append((ticket, requests, list(buffers)))
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Execute and report everything that was submitted; never waits."""
+        self._require_open()
+        pending, self._pending = self._pending, []
+        return [
+            Completion(ticket, self._read(requests, buffers))
+            for ticket, requests, buffers in pending
+        ]
+
+    def close(self) -> None:
+        """Drop what was not polled."""
+        self._closed = True
+        self._pending.clear()
+        self._contents.clear()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the engine is closed: make a new one")
+
+    def _read(self, requests: Requests, buffers: list[Buffer]) -> tuple[Failure, ...]:
+        failures = []
+        columns = (column.tolist() for column in requests[:-1])
+        for extent, (file, offset, length, buffer, target) in enumerate(zip(*columns, strict=True)):
+            content = self._contents[file]
+            if content is None:
+                failures.append(Failure(extent, errno.ENOENT, 0))
+                continue
+            found = content[offset : offset + length]
+            buffers[buffer][target : target + len(found)] = found
+            if len(found) < length:
+                failures.append(Failure(extent, 0, len(found)))
+        return tuple(failures)

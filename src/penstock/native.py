@@ -226,7 +226,7 @@ class NativeEngine:
             ticket: int = self._core.submit(*requests, buffers)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the engine cannot accept these requests: {error}") from None
-        self._buffers[ticket] = buffers
+        self._buffers[ticket] = tuple(buffers)  # the caller may reuse its list
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -244,6 +244,11 @@ class NativeEngine:
             self._core.close()
             self._buffers.clear()
 
+    def __del__(self) -> None:
+        # Before the buffers go: the core may be writing to them.
+        if hasattr(self, "_core"):
+            self.close()
+
     def adopt(self, budget: Budget) -> None:
         """Apply a changed budget to the running engine: threads, rate, and the backend."""
         self._check_usable()
@@ -259,7 +264,9 @@ class NativeEngine:
 
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
-        return dict(zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True))
+        return dict(
+            zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
+        )
 
     def _check_usable(self) -> None:
         if self._core.inherited:

@@ -111,6 +111,17 @@ class Layout(NamedTuple):
     base: int
     row_bytes: int
     bounds: Int | None
+    rows: int
+
+    def row_at(self, target: int) -> int | None:
+        """The row that begins at this byte of the buffer, or None."""
+        starts = (
+            np.arange(self.rows, dtype=np.int64) * self.row_bytes
+            if self.bounds is None
+            else self.bounds[:-1]
+        )
+        found = np.flatnonzero(starts == target - self.base)
+        return int(found[-1]) if len(found) else None  # rows of no bytes share their start
 
 
 class StepPlan(NamedTuple):
@@ -182,7 +193,9 @@ def plan_window(
     return [Group(planned, sum(sizes))]
 
 
-def _place(index: Index, ids: Ids, bounds: Int) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
+def _place(
+    index: Index, ids: Ids, bounds: Int
+) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
     """Destinations for every field of every sample; extents in sample order, fields together."""
     rows = np.diff(bounds)
     step_of = np.repeat(np.arange(len(rows), dtype=np.uint32), rows)
@@ -196,14 +209,14 @@ def _place(index: Index, ids: Ids, bounds: Int) -> tuple[Placed, list[tuple[Layo
             target = row * field.nbytes
             filled = rows * field.nbytes
             for k, start in enumerate(base.tolist()):
-                layouts[k].append(Layout(start, field.nbytes, None))
+                layouts[k].append(Layout(start, field.nbytes, None, int(rows[k])))
         else:
             ends = np.concatenate([[0], np.cumsum(extents.length)])
             target = ends[:-1] - np.repeat(ends[bounds[:-1]], rows)
             filled = ends[bounds[1:]] - ends[bounds[:-1]]
             for k, start in enumerate(base.tolist()):
                 inside = ends[bounds[k] : bounds[k + 1] + 1] - ends[bounds[k]]
-                layouts[k].append(Layout(start, 0, inside))
+                layouts[k].append(Layout(start, 0, inside, int(rows[k])))
         if number:
             target += np.repeat(base, rows)
         placed.append(Placed(*extents, step_of, target))

@@ -10,9 +10,9 @@ Theory of operation. A step goes through
 
 `admit()` moves the next steps from planned to requested, in order, while the budget allows, and
 returns them; the driver submits their requests. `arrived(step)` records that a step's own requests
-have completed. A step is *ready* when it and all steps before it have arrived: a merged read
-belongs to the earliest step that wants it, so the head may depend on earlier steps, never on later
-ones. `hand_over()` takes the head.
+have completed. A step is in place when it and all steps before it have arrived (`step < reached`):
+a merged read belongs to the earliest step that wants it, so a step may depend on earlier ones,
+never on later ones. `hand_over()` takes the head, which must be in place.
 
 Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
 `readahead_bytes` (one group is always admitted, or nothing would move); until the first hand-overs
@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import deque
 
 from . import limits
-from .errors import PenstockError
 from .index import Index
 from .order import Order
 from .plan import Group, StepPlan, Steps, plan_window
@@ -59,7 +58,8 @@ class Session:
         self._window = 1
         self._planned: deque[Group] = deque()
         self._requested: deque[StepPlan] = deque()
-        self._arrived: set[int] = set()
+        self._arrived: set[int] = set()  # from `reached` on
+        self._reached = first_step
         self._requested_bytes = 0
         self._handed = 0
 
@@ -69,9 +69,14 @@ class Session:
         return not self._requested and not self._planned and self._next_planned >= len(self._steps)
 
     @property
-    def ready(self) -> bool:
-        """Whether the head may be handed over."""
-        return bool(self._requested) and self._requested[0].step in self._arrived
+    def head(self) -> StepPlan:
+        """The step to be handed over next. Only between `admit` and `finished`."""
+        return self._requested[0]
+
+    @property
+    def reached(self) -> int:
+        """Every step below this one is in place, or handed over."""
+        return self._reached
 
     def admit(self) -> list[Group]:
         """The groups to submit now, in order."""
@@ -86,15 +91,17 @@ class Session:
         return admitted
 
     def arrived(self, step: int) -> None:
-        """Record that the requests of a step have completed, all bytes in place."""
+        """Record that the requests of a step have completed."""
         self._arrived.add(step)
+        while self._reached in self._arrived:
+            self._arrived.remove(self._reached)
+            self._reached += 1
 
     def hand_over(self) -> StepPlan:
-        """Take the head, which must be ready."""
-        if not self.ready:
-            raise PenstockError("hand_over before the head is ready")
+        """Take the head, which must be in place."""
+        assert self._requested, "no step has been admitted"
+        assert self._requested[0].step < self._reached, "the head is not in place"
         head = self._requested.popleft()
-        self._arrived.discard(head.step)
         self._requested_bytes -= head.bytes
         self._handed += 1
         return head
@@ -131,7 +138,9 @@ class Session:
         bound = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
         if self._gap_bytes is not None:
             step_bytes = max(1, int(self._index.mean_bytes * rows))
-            bound = max(1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes))
+            bound = max(
+                1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes)
+            )
         window = min(self._window, bound)
         self._window = min(2 * window, limits.window_steps_max)
         return window

@@ -1,0 +1,147 @@
+"""MixFeistel in numpy, bit-equal to the compiled core: its oracle, and its stand-in where absent.
+
+Like the core's, a `Permutation` maps one-dimensional uint64 arrays into others (which may be the
+same arrays) and returns the index of the first value outside [0, count), or the size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Halves = npt.NDArray[np.uint32]
+
+TABLE_COUNT_MAX = 4096
+WORD = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+PIECE = 8192  # values mapped at a time: their temporaries stay in the cache
+
+
+def mix64(z: int) -> int:
+    """SplitMix64's finaliser: a bijection of 64-bit words in which every bit moves half of all."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
+    return z ^ (z >> 31)
+
+
+def random_words(state: int, size: int) -> Words:
+    """The first outputs of SplitMix64 from a state."""
+    z = np.uint64(state) + np.uint64(GOLDEN) * np.arange(1, size + 1, dtype=np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def first_outside(values: Words, count: int) -> int:
+    """The index of the first value at or above count, or the size."""
+    if values.size == 0 or int(values.max()) < count:
+        return values.size
+    return int(np.argmax(values >= np.uint64(count)))
+
+
+class Permutation:
+    """A permutation of [0, count), drawn from a state: a table for small counts, else a cipher.
+
+    `cipher` forces the cipher at any count; `level` is the core's and has no meaning here.
+    """
+
+    def __init__(self, count: int, state: int, cipher: bool = False, level: str = "") -> None:
+        self.count = count
+        self.right_bits = max(4, (count - 1).bit_length() // 2)
+        self.left_count = max(16, -(-count >> self.right_bits))
+        self.keys: Halves = (random_words(state, 8) >> np.uint64(32)).astype(np.uint32)
+        self._table: Words | None = None
+        self._inverse_table: Words | None = None
+        if count <= TABLE_COUNT_MAX and not cipher:
+            self._table = _fisher_yates(count, state)
+            self._inverse_table = np.argsort(self._table).astype(np.uint64)
+
+    def forward(self, positions: Words, samples: Words) -> int:
+        return self._mapped(positions, samples, inverted=False)
+
+    def inverse(self, samples: Words, positions: Words) -> int:
+        return self._mapped(samples, positions, inverted=True)
+
+    def run(self, start: int, samples: Words) -> int:
+        samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
+        return self.forward(samples, samples)
+
+    def _mapped(self, values: Words, out: Words, inverted: bool) -> int:
+        outside = first_outside(values, self.count)
+        if outside != values.size:
+            return outside
+        table = self._inverse_table if inverted else self._table
+        if table is not None:
+            out[:] = table[values]
+            return values.size
+        for base in range(0, values.size, PIECE):
+            piece = slice(base, base + PIECE)
+            out[piece] = self._walked(values[piece], inverted)
+        return values.size
+
+    def _walked(self, values: Words, inverted: bool) -> Words:
+        """Pass values through the cipher until they are below count."""
+        once = self._undone if inverted else self._done
+        values = once(values)
+        strays = np.flatnonzero(values >= self.count)
+        while strays.size:
+            again = once(values[strays])
+            values[strays] = again
+            strays = strays[again >= self.count]
+        return values
+
+    def _done(self, values: Words) -> Words:
+        left, right = self._split(values)
+        a = np.uint32(self.left_count)
+        for r in (0, 2, 4, 6):
+            left += self._turn(right, r)
+            np.minimum(left, left - a, out=left)  # undoes a wrap: the wrapped one is the larger
+            right ^= _hash(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
+        return self._joined(left, right)
+
+    def _undone(self, values: Words) -> Words:
+        left, right = self._split(values)
+        a = np.uint32(self.left_count)
+        for r in (6, 4, 2, 0):
+            right ^= _hash(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
+            left -= self._turn(right, r)
+            np.minimum(left, left + a, out=left)
+        return self._joined(left, right)
+
+    def _turn(self, right: Halves, r: int) -> Halves:
+        """How far the left half turns: the hash taken to [0, a) by a multiplication."""
+        product = _hash(right, self.keys[r]).astype(np.uint64)
+        product *= np.uint64(self.left_count)
+        product >>= np.uint64(32)
+        return product.astype(np.uint32)
+
+    def _split(self, values: Words) -> tuple[Halves, Halves]:
+        left = (values >> np.uint64(self.right_bits)).astype(np.uint32)
+        right = values.astype(np.uint32)
+        right &= np.uint32((1 << self.right_bits) - 1)
+        return left, right
+
+    def _joined(self, left: Halves, right: Halves) -> Words:
+        values = left.astype(np.uint64)
+        values <<= np.uint64(self.right_bits)
+        values |= right
+        return values
+
+
+def _hash(x: Halves, key: np.uint32) -> Halves:
+    x = x ^ key
+    x *= np.uint32(0x85EBCA6B)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0xC2B2AE35)
+    x ^= x >> np.uint32(16)
+    return x
+
+
+def _fisher_yates(count: int, state: int) -> Words:
+    table = list(range(count))
+    draws = random_words(state, count - 1).tolist()
+    for j, draw in zip(range(count - 1, 0, -1), draws, strict=True):
+        r = draw * (j + 1) >> 64
+        table[j], table[r] = table[r], table[j]
+    return np.array(table, np.uint64)

@@ -1,0 +1,362 @@
+"""Adjectives for engines: Limited, Throttled, Traced, Faulty.
+
+Each wraps any engine, knows nothing but the protocol of `penstock.engine`, and is an engine again,
+so they stack in any order: `Limited(Throttled(Traced(engine, trace), bytes_per_s=1e9), 1 << 26)`.
+Closing a wrapper closes what it wraps. None starts a thread: they act when called.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from .clock import Clock, SystemClock
+from .engine import Buffer, Completion, Engine, Failure, check
+from .errors import UsageError
+from .extent import Requests
+
+_system_clock = SystemClock()
+
+
+class _Load(NamedTuple):
+    """What a ticket weighs."""
+
+    ticket: int
+    bytes: int
+    runs: int
+
+
+class Limited:
+    """Never more in flight than `inflight_bytes_max` and `inflight_runs_max` (None: any number).
+
+    What does not fit waits here, in the order of submission, and is handed on by poll as room
+    appears; a ticket that is larger than a limit goes alone. Both limits may be changed at any
+    time. Should the wrapped engine refuse a ticket that has waited (which only a wrong file number
+    can cause), each of its extents fails with EINVAL.
+    """
+
+    def __init__(
+        self, engine: Engine, inflight_bytes_max: int, inflight_runs_max: int | None = None
+    ) -> None:
+        self.inflight_bytes_max = inflight_bytes_max
+        self.inflight_runs_max = inflight_runs_max
+        self._engine = engine
+        self._waiting: deque[tuple[_Load, Requests, list[Buffer]]] = deque()
+        self._inflight: dict[int, _Load] = {}  # by ticket of the wrapped engine
+        self._submitted = 0
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Hand the requests on if there is room, else keep them."""
+        check(requests, buffers)  # now: later there is nobody to tell
+        load = _Load(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
+        if self._waiting or not self._fits(load):
+            self._waiting.append((load, requests, list(buffers)))
+        else:
+            self._inflight[self._engine.submit(requests, buffers)] = load
+        self._submitted += 1
+        return load.ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report what the wrapped engine does, and use the room that it left."""
+        done = self._advance()  # a limit may have been raised
+        for ticket, failures in self._engine.poll(0 if done else timeout_ns):
+            done.append(Completion(self._inflight.pop(ticket).ticket, failures))
+        return done + self._advance()
+
+    def close(self) -> None:
+        """Drop what waits, and close the wrapped engine."""
+        self._waiting.clear()
+        self._inflight.clear()
+        self._engine.close()
+
+    def _fits(self, load: _Load) -> bool:
+        if not self._inflight:
+            return True
+        loads = [load, *self._inflight.values()]
+        return sum(each.bytes for each in loads) <= self.inflight_bytes_max and (
+            self.inflight_runs_max is None
+            or sum(each.runs for each in loads) <= self.inflight_runs_max
+        )
+
+    def _advance(self) -> list[Completion]:
+        """Hand on what fits; return the reports on what was refused."""
+        refused = []
+        while self._waiting and self._fits(self._waiting[0][0]):
+            load, requests, buffers = self._waiting.popleft()
+            try:
+                self._inflight[self._engine.submit(requests, buffers)] = load
+            except UsageError:
+                count = len(requests.file)
+                failures = tuple(Failure(extent, errno.EINVAL, 0) for extent in range(count))
+                refused.append(Completion(load.ticket, failures))
+        return refused
+
+
+class Throttled:
+    """Reports as storage of `bytes_per_s` would that answers after `latency_ns`.
+
+    Requests go on at once, and their completions are held back until they are due: when the bytes
+    of all tickets before and of their own have passed at the rate, plus the latency. Rate and
+    latency may be changed at any time, for later tickets. With a JumpingClock waiting takes no
+    time.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        bytes_per_s: float,
+        latency_ns: int = 0,
+        clock: Clock = _system_clock,
+    ) -> None:
+        if not bytes_per_s > 0:
+            raise UsageError(f"bytes_per_s is {bytes_per_s!r}: use a rate above 0")
+        self.bytes_per_s = bytes_per_s
+        self.latency_ns = latency_ns
+        self._engine = engine
+        self._clock = clock
+        self._free_ns = 0  # when the last byte so far has passed
+        self._due_ns: dict[int, int] = {}  # of tickets that the wrapped engine has not reported
+        self._held: list[tuple[int, int, tuple[Failure, ...]]] = []  # heap: due_ns, ticket, ...
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Hand the requests on, and reckon when their report is due."""
+        ticket = self._engine.submit(requests, buffers)
+        passing_ns = math.ceil(int(requests.length.sum()) * 1e9 / self.bytes_per_s)
+        self._free_ns = max(self._clock.now_ns(), self._free_ns) + passing_ns
+        self._due_ns[ticket] = self._free_ns + self.latency_ns
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report what is finished and due."""
+        now_ns = self._clock.now_ns()
+        deadline_ns = now_ns + timeout_ns
+        self._hold(self._engine.poll(0))
+        while True:
+            done = self._release(now_ns)
+            if done or now_ns >= deadline_ns or not (self._due_ns or self._held):
+                return done
+            wake_ns = min(deadline_ns, self._held[0][0]) if self._held else deadline_ns
+            arrived = self._engine.poll(wake_ns - now_ns) if self._due_ns else []
+            self._hold(arrived)
+            if not arrived:
+                # The engine may have waited already, but by a clock of its own.
+                self._clock.wait_until_ns(wake_ns)
+            now_ns = self._clock.now_ns()
+
+    def close(self) -> None:
+        """Drop what is held back, and close the wrapped engine."""
+        self._due_ns.clear()
+        self._held.clear()
+        self._engine.close()
+
+    def _hold(self, completions: list[Completion]) -> None:
+        for ticket, failures in completions:
+            heapq.heappush(self._held, (self._due_ns.pop(ticket), ticket, failures))
+
+    def _release(self, now_ns: int) -> list[Completion]:
+        done = []
+        while self._held and self._held[0][0] <= now_ns:
+            _, ticket, failures = heapq.heappop(self._held)
+            done.append(Completion(ticket, failures))
+        return done
+
+
+class TraceEvent(NamedTuple):
+    """A line of a trace: a ticket was submitted or reported, or the engine was closed.
+
+    `bytes` and `extents` are those requested by the ticket, `failures` counts the extents that
+    failed. The line of close has ticket -1, and what the tickets that were never reported add
+    up to.
+    """
+
+    event: Literal["submit", "report", "close"]
+    ticket: int
+    time_ns: int
+    bytes: int
+    extents: int
+    failures: int
+
+
+class Traced:
+    """Writes a line for each submission and each report, and changes nothing.
+
+    `trace` is a list, which grows by a line for each ticket and report, or a function of a line.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        trace: list[TraceEvent] | Callable[[TraceEvent], None],
+        clock: Clock = _system_clock,
+    ) -> None:
+        self._engine = engine
+        self._write = trace.append if isinstance(trace, list) else trace
+        self._clock = clock
+        self._inflight: dict[int, tuple[int, int]] = {}  # ticket: bytes, extents
+        self._closed = False
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Hand the requests on; what is refused leaves no line."""
+        time_ns = self._clock.now_ns()  # before the engine starts, so that it counts as its time
+        ticket = self._engine.submit(requests, buffers)
+        size = int(requests.length.sum()), len(requests.file)
+        self._inflight[ticket] = size
+        self._write(TraceEvent("submit", ticket, time_ns, *size, 0))
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report what the wrapped engine does."""
+        done = self._engine.poll(timeout_ns)
+        time_ns = self._clock.now_ns()
+        for ticket, failures in done:
+            size = self._inflight.pop(ticket)
+            self._write(TraceEvent("report", ticket, time_ns, *size, len(failures)))
+        return done
+
+    def close(self) -> None:
+        """Close the wrapped engine, with one line however often it is called."""
+        self._engine.close()
+        if self._closed:
+            return
+        self._closed = True
+        sizes = [sum(size) for size in zip((0, 0), *self._inflight.values(), strict=True)]
+        self._inflight.clear()
+        self._write(TraceEvent("close", -1, self._clock.now_ns(), sizes[0], sizes[1], 0))
+
+
+class Fault(NamedTuple):
+    """What befalls an extent; the parts combine.
+
+    errno:  not 0: nothing arrives, and this is the reason that is reported.
+    cut:    so many bytes at the end do not arrive, which is reported as a file that ended early.
+    flip:   a mask by which every byte that arrives is exclusive-ored. Nobody is told.
+    """
+
+    errno: int = 0
+    cut: int = 0
+    flip: int = 0
+
+    def got(self, length: int) -> int:
+        """How many bytes of so many arrive."""
+        return 0 if self.errno else max(0, length - self.cut)
+
+
+class _Afflicted(NamedTuple):
+    """A ticket in flight, and the faults of its extents."""
+
+    ticket: int
+    requests: Requests
+    buffers: list[Buffer]
+    faults: dict[int, Fault]
+
+
+class Faulty:
+    """Fails as it is told: `fault(ticket, extent)` befalls an extent, None leaves it alone.
+
+    `hold(ticket)` is for how many polls a report stays back behind others; it never makes poll
+    return empty. Tickets count submissions from 0, so that faults that are functions of their
+    arguments, such as `seeded_faults`, strike the same extents whatever is wrapped. Bytes that
+    do not arrive leave their destination untouched. Real failures are reported as they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        fault: Callable[[int, int], Fault | None] = lambda ticket, extent: None,
+        hold: Callable[[int], int] = lambda ticket: 0,
+    ) -> None:
+        self._engine = engine
+        self._fault = fault
+        self._hold = hold
+        self._inflight: dict[int, _Afflicted] = {}  # by ticket of the wrapped engine
+        self._held: list[tuple[int, Completion]] = []  # polls to go
+        self._submitted = 0
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Hand on no more than what shall arrive of each extent."""
+        check(requests, buffers)
+        ticket = self._submitted
+        length = requests.length.copy()
+        faults = {}
+        for extent in range(len(length)):
+            fault = self._fault(ticket, extent)
+            if fault is not None:
+                faults[extent] = fault
+                length[extent] = fault.got(int(length[extent]))
+        engine_ticket = self._engine.submit(requests._replace(length=length), buffers)
+        self._inflight[engine_ticket] = _Afflicted(ticket, requests, list(buffers), faults)
+        self._submitted += 1
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report, with the faults, what need not wait; at least one if there are any."""
+        for ticket, failures in self._engine.poll(0 if self._held else timeout_ns):
+            completion = _afflict(self._inflight.pop(ticket), failures)
+            self._held.append((self._hold(completion.ticket), completion))
+        soonest = min((polls for polls, _ in self._held), default=0)
+        done = [completion for polls, completion in self._held if polls <= max(soonest, 0)]
+        self._held = [(polls - 1, each) for polls, each in self._held if polls > max(soonest, 0)]
+        return done
+
+    def close(self) -> None:
+        """Drop what is held back, and close the wrapped engine."""
+        self._inflight.clear()
+        self._held.clear()
+        self._engine.close()
+
+
+def _afflict(ticket: _Afflicted, failures: tuple[Failure, ...]) -> Completion:
+    """Flip what shall be flipped, and add the faults to the real failures."""
+    reported = {failure.extent: failure for failure in failures}
+    for extent, fault in ticket.faults.items():
+        length = int(ticket.requests.length[extent])
+        wanted = fault.got(length)
+        if extent not in reported and (fault.errno or wanted < length):
+            reported[extent] = Failure(extent, fault.errno, wanted)
+        got = reported[extent].got if extent in reported else length
+        start = int(ticket.requests.target[extent])
+        arrived = ticket.buffers[ticket.requests.buffer[extent]][start : start + got]
+        np.bitwise_xor(arrived, np.uint8(fault.flip), out=arrived)
+    return Completion(ticket.ticket, tuple(reported[extent] for extent in sorted(reported)))
+
+
+def seeded_faults(
+    seed: int, errno_share: float = 0.0, cut_share: float = 0.0, flip_share: float = 0.0
+) -> Callable[[int, int], Fault | None]:
+    """Faults that strike these shares of the extents, decided by seed, ticket and extent alone."""
+
+    def fault(ticket: int, extent: int) -> Fault | None:
+        lot = _mixed(seed, ticket, extent)
+        share = lot / 2**64
+        if share < errno_share:
+            return Fault(errno=errno.EIO)
+        if share < errno_share + cut_share:
+            return Fault(cut=1 + lot % 4096)
+        if share < errno_share + cut_share + flip_share:
+            return Fault(flip=1 + lot % 255)
+        return None
+
+    return fault
+
+
+def seeded_holds(seed: int, polls_max: int) -> Callable[[int], int]:
+    """Reports held back for 0 to `polls_max` polls, decided by seed and ticket alone."""
+    return lambda ticket: _mixed(seed, ticket) % (polls_max + 1)
+
+
+def _mixed(*values: int) -> int:
+    """64 bits that depend on every bit of the values (the finalizer of SplitMix64, chained)."""
+    mask = (1 << 64) - 1
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) & mask
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state

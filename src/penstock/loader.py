@@ -1,0 +1,568 @@
+"""The loader: drives a session over an engine, and hands over batches.
+
+What a user iterates. `Loader` holds what outlives an epoch (engine, memory, threads, cursor);
+`Reading` is one walk through an epoch. Everything that decides which samples come next is in the
+session, the plan and the order.
+"""
+
+from __future__ import annotations
+
+import errno
+import operator
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from . import limits
+from .batch import Batch, Ragged
+from .budget import Budget
+from .collate import AsArray, Collation, no_foreign
+from .cursor import Cursor, Identity
+from .dataset import Dataset
+from .decode import Collate, Decode, DecodeThreads, Job, Samples
+from .engine import Buffer, Failure
+from .errors import ForkError, PenstockError, UsageError
+from .index import Index
+from .native import Arena, NativeEngine
+from .order import Order, Shuffle
+from .plan import Group, StepPlan, Steps
+from .session import Session
+from .store import changed
+from .store import failure as failure_at
+from .topology import Place, detect
+
+_poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
+_decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
+_copy_ahead_steps = 16  # from memory to memory: more would only push the batches out of the caches
+
+
+class Loader:
+    """Batches of a dataset: every sample once an epoch, in a seeded order, on any number of ranks.
+
+    for batch in loader: is one epoch; the next `for` is the next epoch, unless `set_epoch` named
+    another. All ranks take the same number of steps. The sequence of global batches depends on the
+    data, `seed`, `shuffle` and the global batch, and on nothing else.
+
+    dataset:      from `penstock.open`.
+    batch_size:   samples of one rank in a step, as in torch.
+    shuffle:      "exact" (every sequence is possible), "blocked" (for storage that punishes small
+                  reads; `block` samples stay together, `group` blocks are mixed) or "none".
+    seed:         0..2^64-1. Equal on all ranks.
+    drop_last:    leave out the samples that do not fill a global batch.
+    pad:          fill the last step to equal shares with samples from the head of the epoch, as
+                  DistributedSampler does; `batch.valid` marks the repeats. Without it the last
+                  step's shares differ by at most one and may be empty.
+    decode:       function of a sample (a dict of bytes-like fields, "__key__" and, where known,
+                  "label"), called in `decode_threads` threads; the results are collated as torch's
+                  default_collate would, into numpy arrays, or by `collate`, a function of a list.
+    rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
+                  launcher, looked up at first use.
+    global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
+    assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on.
+    budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
+
+    Without `decode` a `Batch` is yielded. Raises UsageError for arguments that cannot be, and while
+    iterating ChangedError, MissingError or StorageError naming file, offset and sample.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int | None = None,
+        *,
+        shuffle: Shuffle = "exact",
+        seed: int = 0,
+        drop_last: bool = False,
+        pad: bool = False,
+        decode: Decode | None = None,
+        collate: Collate | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch_size: int | None = None,
+        assignment: Literal["strided"] = "strided",
+        decode_threads: int | None = None,
+        budget: Budget | None = None,
+        block: int = 256,
+        group: int = 64,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise UsageError(
+                f"dataset is a {type(dataset).__name__}: give what penstock.open() returns "
+                "(penstock.torch.DataLoader also takes torch datasets)"
+            )
+        if assignment != "strided":
+            raise UsageError(f"assignment is {assignment!r}: use 'strided'")
+        if collate is not None and decode is None:
+            raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
+        self.dataset = dataset
+        self.drop_last = _flag("drop_last", drop_last)
+        self.pad = _flag("pad", pad)
+        if batch_size is not None and global_batch_size is not None:
+            raise UsageError("batch_size and global_batch_size are both given: choose one")
+        self.batch_size = (
+            None
+            if global_batch_size is not None
+            else _positive("batch_size", 1 if batch_size is None else batch_size)
+        )
+        self._global_batch_size = (
+            None if global_batch_size is None else _positive("global_batch_size", global_batch_size)
+        )
+        self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
+        self._decode = decode
+        self._collate = collate
+        self._as_array: AsArray = no_foreign
+        self._decode_threads = (
+            len(os.sched_getaffinity(0))
+            if decode_threads is None
+            else _positive("decode_threads", decode_threads)
+        )
+        self._budget = budget or Budget()
+        self._asked_place = (rank, world_size)
+        self._place: Place | None = None
+        self._steps: Steps | None = None
+        self._cursor: Cursor | None = None
+        self._arena: Arena | None = None
+        self._engine: NativeEngine | None = None
+        self._threads: DecodeThreads | None = None
+        # Tickets not reported yet: who waits for them, and what they bring.
+        self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
+        self._driving = threading.RLock()  # user's and decode threads drive the engine in turn
+        self._pid = os.getpid()
+        self._stall_ns = 0
+        self._batches = 0
+        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        if rank is not None or world_size is not None:
+            self._settle()
+        elif drop_last:
+            Steps(len(dataset), self._global_batch(1), 1, drop_last)  # no world makes this more
+
+    # -- what a trainer asks -----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
+        self._check_process()
+        epoch, step = self.cursor.begin()
+        return Reading(self, epoch, step)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        self.cursor.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands: a few JSON-able values, the same on every rank, O(1).
+
+        Counts the batches that were handed over, not those read ahead. May be taken at any time.
+        """
+        return self.cursor.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter()` continues where `state` was taken, on any world size.
+
+        Raises StateError where the state is of other data, another seed, order or global batch.
+        """
+        self.cursor.restore(state, self.place.world_size)
+
+    @property
+    def sampler(self) -> Loader:
+        """Itself: trainers call `loader.sampler.set_epoch`."""
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that `state_dict` stands in."""
+        return self.cursor.epoch
+
+    @property
+    def budget(self) -> Budget:
+        """What the loader may use. Assign another to change it while running."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Budget) -> None:
+        if self._engine is not None:
+            self._engine.adopt(budget)
+        self._budget = budget
+        for reading in self._readings:
+            reading.adopt(budget)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
+        bytes, runs (read operations), extents, and how the engine reads."""
+        found: dict[str, Any] = {"batches": self._batches, "stall_ns": self._stall_ns}
+        if self._engine is not None:
+            choice = self._engine.choice
+            found |= self._engine.counters()
+            found |= {
+                "backend": choice.backend,
+                "direct": choice.direct,
+                "threads": choice.threads,
+                "reasons": dict(choice.reasons),
+            }
+        return found
+
+    def close(self) -> None:
+        """End all threads and free the batch memory; the loader may be iterated again."""
+        for reading in list(self._readings):
+            reading.close()
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self._waiting.clear()
+        self._arena = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        place = self._place
+        where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
+        return (
+            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._order.seed}, "
+            f"shuffle={self._order.shuffle!r}{where})"
+        )
+
+    # -- what is settled at first use ----------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size, and who told."""
+        self._settle()
+        assert self._place is not None
+        return self._place
+
+    @property
+    def steps(self) -> Steps:
+        """The geometry of an epoch."""
+        self._settle()
+        assert self._steps is not None
+        return self._steps
+
+    @property
+    def cursor(self) -> Cursor:
+        self._settle()
+        assert self._cursor is not None
+        return self._cursor
+
+    def _settle(self) -> None:
+        if self._place is not None:
+            return
+        place = detect(*self._asked_place, os.environ, sys.modules)
+        if place.conflict is not None:
+            warnings.warn(
+                f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
+                f"{place.world_size}, which is used",
+                stacklevel=3,
+            )
+        steps = Steps(
+            len(self.dataset),
+            self._global_batch(place.world_size),
+            place.world_size,
+            self.drop_last,
+            self.pad,
+        )
+        identity = Identity(
+            self.dataset.fingerprint, self._order.algorithm, self._order.seed, steps.global_batch
+        )
+        self._place, self._steps, self._cursor = place, steps, Cursor(identity, len(steps))
+
+    def _global_batch(self, world_size: int) -> int:
+        return self._global_batch_size or (self.batch_size or 1) * world_size
+
+    # -- what readings use ---------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            if self._engine is None and self._threads is None:
+                self._pid = os.getpid()  # nothing has been started: this process may
+                return
+            raise ForkError(
+                f"this loader was used in process {self._pid} and then forked: its threads do not "
+                "exist here. Create the loader in the child, or start processes by 'spawn'"
+            )
+
+    def _resources(self) -> tuple[NativeEngine, Arena]:
+        if self._engine is None:
+            index = self.dataset.index
+            self._engine = NativeEngine(
+                index.files, budget=self._budget, mean_bytes=index.mean_bytes
+            )
+        if self._arena is None:
+            self._arena = Arena(2 * self._budget.readahead_bytes)
+        return self._engine, self._arena
+
+    def _poll(self) -> None:
+        """Wait a while for the engine, and pass its reports on. Call while driving."""
+        assert self._engine is not None
+        for ticket, failures in self._engine.poll(_poll_ns):
+            reading, planned, group = self._waiting.pop(ticket)
+            waiting = reading()
+            if waiting is not None:
+                waiting._report(planned, group, failures)
+
+    def _pool(self) -> DecodeThreads:
+        if self._threads is None:
+            self._threads = DecodeThreads(self._decode_threads)
+        return self._threads
+
+
+class Reading:
+    """One walk through an epoch: an iterator over its batches.
+
+    The session says what to read; this submits it, waits for it and builds batches. With `decode`
+    each of the next steps is a job for the decode threads, which wait for its bytes themselves, so
+    that decoding goes on while the user computes.
+    """
+
+    def __init__(self, loader: Loader, epoch: int, step: int) -> None:
+        engine, arena = loader._resources()
+        self._loader = loader
+        self._epoch = epoch
+        self._engine = engine
+        self._arena = arena
+        self._index = loader.dataset.index
+        copying = engine.choice.backend == "mmap"
+        self._session = Session(
+            self._index,
+            loader._order.at_epoch(epoch),
+            loader.steps,
+            loader.place.rank,
+            first_step=step,
+            readahead_bytes=loader.budget.readahead_bytes,
+            readahead_steps=_copy_ahead_steps if copying else limits.readahead_steps_max,
+            # Small extents of a map cost the same in any sequence: nothing to merge.
+            gap_bytes=None if copying else limits.gap_bytes_default,
+        )
+        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
+        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
+        self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
+        self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
+        self._closed = False
+        loader._readings.add(self)
+        self._advance()
+
+    def __iter__(self) -> Reading:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if self._closed or self._session.finished:
+            self.close()
+            raise StopIteration
+        try:
+            loader._check_process()
+            started_ns = time.perf_counter_ns()
+            planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
+            loader._stall_ns += time.perf_counter_ns() - started_ns
+            self._advance()
+        except BaseException:
+            self.close()
+            raise
+        loader._batches += 1
+        loader.cursor.moved(self._epoch, planned.step + 1)
+        return batch
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop here. What is being read is finished by the engine and dropped."""
+        self._closed = True
+        for _, job in self._jobs:
+            job.fail(UsageError("the iterator was closed"))
+        self._jobs.clear()
+        self._admitted.clear()
+        self._buffers.clear()
+
+    def adopt(self, budget: Budget) -> None:
+        """Take over a changed budget."""
+        self._session.readahead_bytes = budget.readahead_bytes
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Submit what the session admits, and queue what may be decoded."""
+        loader = self._loader
+        with loader._driving:
+            for group in self._session.admit():
+                buffers = [self._arena.take(step.bytes) for step in group.steps]
+                for planned, buffer in zip(group.steps, buffers, strict=True):
+                    ticket = self._engine.submit(planned.requests, buffers)
+                    loader._waiting[ticket] = (weakref.ref(self), planned, group)
+                    self._buffers[planned.step] = buffer
+                if loader._decode is not None:
+                    self._admitted.extend(group.steps)
+        while self._admitted and len(self._jobs) < _decode_ahead_steps:
+            planned = self._admitted.popleft()
+            self._jobs.append((planned, self._queued_job(planned)))
+
+    def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
+        for failure in failures:
+            step, fault = _fault(self._index, planned, group, failure)
+            self._faults.setdefault(step, fault)
+        self._session.arrived(planned.step)
+
+    def _arrive(self, planned: StepPlan) -> Buffer:
+        """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
+        with self._loader._driving:
+            while self._session.reached <= planned.step and not self._closed:
+                self._loader._poll()
+            if planned.step in self._faults:
+                raise self._faults[planned.step]
+            if self._closed:
+                raise UsageError("the iterator was closed")
+            return self._buffers[planned.step]
+
+    def _next_raw(self) -> tuple[StepPlan, Batch]:
+        head = self._session.head
+        buffer = self._arrive(head)
+        self._session.hand_over()
+        del self._buffers[head.step]
+        fields = _fields(self._index, head, buffer)
+        return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
+
+    # -- decoding ------------------------------------------------------------------------------
+
+    def _next_decoded(self) -> tuple[StepPlan, Any]:
+        planned, job = self._jobs[0]
+        while not job.wait(_poll_ns * 1e-9):
+            pass  # woken now and then, so that Ctrl-C is noticed
+        batch = job.result()
+        self._jobs.popleft()
+        with self._loader._driving:
+            # A step without rows is decoded at once, before its (empty) requests are reported.
+            self._arrive(planned)
+            self._session.hand_over()
+            del self._buffers[planned.step]
+        if len(planned.ids) == 0:
+            batch = self._without_rows()
+        return planned, batch
+
+    def _queued_job(self, planned: StepPlan) -> Job:
+        loader = self._loader
+        assert loader._decode is not None
+        reading = weakref.ref(self)  # an abandoned iterator must not live on in the queue
+
+        def open_step() -> Samples:
+            alive = reading()
+            if alive is None:
+                raise UsageError("the iterator was closed")
+            return _samples(alive._index, planned, alive._arrive(planned))
+
+        job = Job(
+            len(planned.ids),
+            open_step,
+            loader._decode,
+            loader._collate,
+            self._arena.take,
+            loader._as_array,
+        )
+        loader._pool().submit(job)
+        return job
+
+    def _without_rows(self) -> Any:
+        """A batch of no samples in the structure of the others: that of a sample of the data."""
+        loader = self._loader
+        assert loader._decode is not None
+        if loader._collate is not None:
+            return loader._collate([])
+        first = loader._decode(loader.dataset[0])
+        return Collation(first, 0, self._arena.take, loader._as_array).result()
+
+
+def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+    """The arrays of a batch: views of the step's buffer."""
+    rows = len(planned.ids)
+    fields: dict[str, Any] = {}
+    for field, layout in zip(index.fields, planned.layouts, strict=True):
+        if field.shape is not None:
+            flat = buffer[layout.base : layout.base + rows * layout.row_bytes]
+            fields[field.name] = flat.view(field.dtype).reshape(rows, *field.shape)
+        else:
+            assert layout.bounds is not None
+            flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
+            fields[field.name] = Ragged(flat, layout.bounds)
+    if planned.labels is not None:
+        fields["label"] = planned.labels
+    return fields
+
+
+def _samples(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
+    """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
+    arrays."""
+    fields = _fields(index, planned, buffer)
+    fields.pop("label", None)
+    ids = planned.ids.tolist()
+    labels = None if planned.labels is None else planned.labels.tolist()
+
+    def sample(row: int) -> dict[str, Any]:
+        parts: dict[str, Any] = {}
+        for name, rows in fields.items():
+            part = rows[row]
+            raw = part.dtype == np.uint8 and part.ndim == 1
+            parts[name] = memoryview(part) if raw else part
+        parts["__key__"] = index.key(ids[row])
+        if labels is not None:
+            parts["label"] = labels[row]
+        return parts
+
+    return sample
+
+
+def _fault(
+    index: Index, planned: StepPlan, group: Group, failure: Failure
+) -> tuple[int, PenstockError]:
+    """Which step misses bytes, and the error that says whose and why."""
+    extent, code, got = failure
+    requests = planned.requests
+    owner = group.steps[int(requests.buffer[extent])]
+    target = int(requests.target[extent])
+    row, field = next(
+        found
+        for number, layout in enumerate(owner.layouts)
+        if (found := (layout.row_at(target), number))[0] is not None
+    )
+    sample = int(owner.ids[row])
+    where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
+    path = index.files.path(int(requests.file[extent]))
+    if code == errno.ESTALE:
+        return owner.step, changed(where, f"{path} is of another size or modification time")
+    if code == 0:
+        wanted = int(requests.length[extent])
+        return owner.step, changed(where, f"{path} was cut short: {got:,} of {wanted:,} bytes read")
+    return owner.step, failure_at(code, path, f" ({where})")
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} is {value!r}: use True or False")
+    return bool(value)
+
+
+def _positive(name: str, value: object) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}: use a whole number above 0") from None
+    if number < 1:
+        raise UsageError(f"{name} is {number}: use a whole number above 0")
+    return number

@@ -1,0 +1,18 @@
+"""The conformance suites of penstock's protocols, for its own implementations and for yours.
+
+    from penstock.testing import EngineSuite, write_files
+
+    class TestMyEngine(EngineSuite):
+        def make(self, contents, folder):
+            return MyEngine(write_files(folder, contents))
+
+A subclass says how to make one; overriding a test of a suite is a defect, and is refused. Needs
+pytest and hypothesis, which nothing else of penstock imports.
+"""
+
+from __future__ import annotations
+
+from .engine import EngineSuite
+from .reading import Reading, finish, write_files
+
+__all__ = ["EngineSuite", "Reading", "finish", "write_files"]

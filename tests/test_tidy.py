@@ -1,0 +1,318 @@
+"""Style as a test: layers, names, cycles and limits are checked, lengths are printed.
+
+Everything is read from the syntax tree; nothing of penstock needs to be compiled for it, except
+for the list of public names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from penstock import limits
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "penstock"
+
+PUBLIC = [
+    "Batch",
+    "Budget",
+    "ChangedError",
+    "CollateError",
+    "DataError",
+    "Dataset",
+    "ForkError",
+    "FormatError",
+    "Index",
+    "LimitError",
+    "Loader",
+    "MissingError",
+    "Order",
+    "PenstockError",
+    "Ragged",
+    "SidecarError",
+    "StateError",
+    "StorageError",
+    "UsageError",
+    "open",
+]
+"""The public names of penstock, sorted. Adding to this list is a decision."""
+
+
+class Layer(NamedTuple):
+    """Modules of one level, and the layers and single modules that they may import."""
+
+    modules: set[str]
+    uses: set[str]
+
+
+LAYERS = {
+    "ground": Layer({"errors", "limits", "clock"}, set()),
+    "values": Layer({"extent", "budget", "topology", "cursor"}, {"ground"}),
+    "data": Layer({"index", "sidecar", "formats", "order", "_order_numpy"}, {"ground", "values"}),
+    "policy": Layer(
+        {"placement", "plan", "session", "allocation", "schedule"}, {"ground", "values", "data"}
+    ),
+    # Mechanism receives requests as values: it knows neither index nor policy.
+    "mechanism": Layer(
+        {
+            "engine",
+            "engine_wrappers",
+            "native",
+            "store",
+            "peer",
+            "metrics",
+            "collate",
+            "decode",
+        },
+        {"ground", "values"},
+    ),
+    "drivers": Layer(
+        {"dataset", "batch", "loader", "checkpoint", "broker"},
+        {"ground", "values", "data", "policy", "mechanism"},
+    ),
+    "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
+    "faces": Layer(
+        {"torch", "gpu", "bench"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
+    ),
+    # The simulator has its own clock, engine and peers.
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "engine", "engine_wrappers"}),
+    "testing": Layer(
+        {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
+    ),
+    "command": Layer(
+        {"cli", "__main__"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
+    ),
+}
+
+NATIVE = {"native", "order", "store"}  # reading, permuting, scanning folders
+TORCH = {"torch", "gpu"}
+PURE = {"order", "plan", "placement", "session", "allocation", "schedule"} | LAYERS[
+    "values"
+].modules
+EXTENT_OS = {"fsencode", "fsdecode", "path"}
+# fmt: off
+IMPURE = {
+    "asyncio", "concurrent", "ctypes", "datetime", "fcntl", "glob", "io", "logging", "mmap",
+    "multiprocessing", "os", "pathlib", "random", "select", "selectors", "shutil", "signal",
+    "socket", "subprocess", "tempfile", "threading", "time", "urllib",
+}
+# fmt: on
+KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SeedSequence"}
+BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
+
+FUNCTION_LINES = 70
+FILE_LINES = 500
+
+
+class Import(NamedTuple):
+    """`module` is written in full; `line` is where."""
+
+    module: str
+    line: int
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Each file of the package, by its dotted name below penstock, parsed."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def path_of(name: str) -> Path:
+    """The file of a dotted name."""
+    folder = PACKAGE.joinpath(*name.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def exists(module: str) -> bool:
+    """Whether a full module name is a file of the package, or the compiled core."""
+    below = module.removeprefix("penstock.")
+    return below in sources() or below == "_core"
+
+
+def executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree without those that only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from executed(node)
+
+
+def imports(name: str) -> Iterator[Import]:
+    """What a file imports, anywhere in it; relative imports and submodules are resolved."""
+    here = ["penstock", *name.split(".")] if name != "__init__" else ["penstock"]
+    package = here if path_of(name).name == "__init__.py" else here[:-1]
+    for node in executed(sources()[name]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*parts, node.module] if node.module else parts)
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                yield Import(submodule if exists(submodule) else source, node.lineno)
+
+
+def own(module: str) -> str | None:
+    """The part of a full module name below penstock; None for other packages."""
+    if module == "penstock":
+        return "__init__"
+    return module.removeprefix("penstock.") if module.startswith("penstock.") else None
+
+
+def layer_of(name: str) -> str:
+    """The layer that a dotted name belongs to."""
+    top = name.split(".")[0]
+    for layer, (modules, _) in LAYERS.items():
+        if top in modules:
+            return layer
+    raise AssertionError(f"penstock.{top} is in no layer: add it to LAYERS in tests/test_tidy.py")
+
+
+def names() -> list[str]:
+    """All dotted names, as parameters."""
+    return list(sources())
+
+
+@pytest.mark.parametrize("name", names())
+def test_imports_lower_layers_only(name: str) -> None:
+    """A module imports its own layer and those that its layer may use."""
+    layer = layer_of(name)
+    allowed = LAYERS[layer].uses | {layer}
+    for module, line in imports(name):
+        target = own(module)
+        if target is None or target == "_core":
+            continue
+        top = target.split(".")[0]
+        assert layer_of(target) in allowed or top in allowed, (
+            f"{path_of(name)}:{line}: {layer} does not import penstock.{target} of"
+            f" {layer_of(target)}"
+        )
+
+
+@pytest.mark.parametrize("name", names())
+def test_only_few_import_core_and_torch(name: str) -> None:
+    """The compiled core and torch each have their few importers."""
+    for module, line in imports(name):
+        where = f"{path_of(name)}:{line}"
+        assert own(module) != "_core" or name in NATIVE, f"{where}: only {NATIVE} import _core"
+        assert module.split(".")[0] != "torch" or name in TORCH, (
+            f"{where}: only {TORCH} import torch"
+        )
+
+
+def impurities(name: str) -> Iterator[tuple[int, str]]:
+    """Where a module touches files, threads, clocks or global random state."""
+    for module, line in imports(name):
+        top = module.split(".")[0]
+        if top in IMPURE and not (name == "extent" and module == "os"):
+            yield line, f"import {module}"
+    for node in ast.walk(sources()[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "open":
+                yield node.lineno, "open()"
+        elif isinstance(node, ast.Attribute):
+            written = ast.unparse(node)
+            if written.startswith("os.") and written.split(".")[1] not in EXTENT_OS:
+                yield node.lineno, written
+            random = re.match(r"(?:np|numpy)\.random\.(\w+)", written)
+            if random is not None and random[1] not in KEYED_RANDOM:
+                yield node.lineno, written
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name.split(".")[0] in PURE])
+def test_pure_modules_are_pure(name: str) -> None:
+    """Values and policy touch no files, sockets, threads, clocks or unkeyed random numbers."""
+    found = [f"{path_of(name)}:{line}: {what}" for line, what in impurities(name)]
+    assert not found, "\n".join(found)
+
+
+def test_no_import_cycles() -> None:
+    """The modules can be ordered so that each imports only those before it."""
+    graph = {
+        name: {
+            target
+            for module, _ in imports(name)
+            if (target := own(module)) in sources() and target != name
+        }
+        for name in sources()
+    }
+    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert not graph, f"these modules import each other, or one that does: {sorted(graph)}"
+
+
+def test_no_banned_names() -> None:
+    """Modules and folders are named by nouns of the field, tests and benchmarks too."""
+    for folder in (PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "cpp"):
+        for path in folder.rglob("*"):
+            assert path.stem not in BANNED_NAMES, f"{path}: name it by what it holds"
+
+
+def test_public_names() -> None:
+    """The public names are the pinned ones, sorted, and every other name is private."""
+    import penstock
+
+    assert list(getattr(penstock, "__all__", [])) == PUBLIC == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(penstock, name) is not None
+
+
+def test_limits_agree_with_the_core() -> None:
+    """Every bound of cpp/limits.hpp has a twin of the same name and value in limits.py."""
+    header = (ROOT / "cpp" / "limits.hpp").read_text()
+    bounds = re.findall(r"^inline constexpr [\w:]+ (\w+) = (.+);", header, re.MULTILINE)
+    assert len(bounds) == header.count("inline constexpr"), "a bound is written in another way"
+    for name, expression in bounds:
+        assert getattr(limits, name) == value_of(expression), name
+
+
+def value_of(expression: str) -> int:
+    """The value of a constant of C++ that is made of integers, casts, <<, * and +."""
+    plain = re.sub(r"[\w:]+\{(\w+)\}", r"\1", expression)
+    plain = re.sub(r"\b(\d+)(?:u|ull|ul)\b", r"\1", plain, flags=re.IGNORECASE).replace("'", "")
+    assert re.fullmatch(r"[\d\s<*+()]+", plain), f"cannot read {expression!r}"
+    return int(eval(plain))
+
+
+def test_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    """Long functions and files are printed; at twice the orientation value they fail."""
+    long: list[tuple[str, int, int]] = []
+    for name, tree in sources().items():
+        path = path_of(name)
+        long.append((str(path), len(path.read_text().splitlines()), FILE_LINES))
+        long += [
+            (f"{path}:{node.lineno} {node.name}", code_lines(node), FUNCTION_LINES)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+    with capsys.disabled():
+        for where, lines, orientation in long:
+            if lines > orientation:
+                print(f"\nlong: {where}: {lines} lines, above {orientation}", end="")
+    assert [each for each in long if each[1] > 2 * each[2]] == []
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    lines = (function.end_lineno or 0) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        lines -= (docstring.end_lineno or 0) - docstring.lineno + 1
+    return lines
