@@ -50,11 +50,12 @@ using ScanTick = std::function<bool(std::uint64_t files)>;
 // followed; a link to a folder that contains it is left out, since its files are listed already.
 Listing scan(const std::string& root, const ScanOptions& options, const ScanTick& tick);
 
-// Sizes and times of named files; names are relative to `root` or absolute.
+// Sizes and times of named files; names are relative to `root` (empty: the root itself) or
+// absolute.
 struct Stats {
   std::vector<std::int64_t> size;
   std::vector<std::int64_t> mtime_ns;
-  std::vector<std::int32_t> error;  // errno; EISDIR for a folder, EINVAL for what is no file
+  std::vector<std::int32_t> error;  // errno; or EISDIR, EINVAL: size and time of what is no file
 };
 
 Stats stat(const std::string& root, std::span<const char> text,

@@ -64,7 +64,7 @@ FORMATS: dict[str, Format] = {
             ("file",),
             (),
             dict,
-            lambda store, place, options, progress: listing.build(store, place.name),
+            lambda store, place, options, progress: listing.build(store, place.name, progress),
         ),
         Format(
             "records",
