@@ -1,0 +1,260 @@
+"""Runs one race: sweep each reference for its best setting, then pair that with penstock.
+
+Every contender first runs a verifying epoch over every byte. Whoever disagrees with the first one
+about the number of samples or their sum has no result.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .contender import Candidate, Contender, ContenderError, Measurement
+from .corpus import resident_pages
+from .pairing import Comparison, Pairs, compare, epochs_per_block
+from .record import Row
+from .suite import Race, Reference
+
+SUBJECT = "penstock"
+UNIT = "samples/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Pairs for rows with a target and for those without; `quick` takes what a glance needs."""
+
+    gated: Pairs
+    informative: Pairs
+
+    @classmethod
+    def full(cls) -> Effort:
+        return cls(Pairs(12, 4, 50), Pairs(4, 2, 8))
+
+    @classmethod
+    def quick(cls) -> Effort:
+        return cls(Pairs(3, 2, 6), Pairs(2, 1, 1))
+
+
+@dataclass(slots=True)
+class Truth:
+    """What an epoch must add up to, as told by the first contender that finished one."""
+
+    samples: int | None = None
+    total: int | None = None
+    touch: int | None = None
+
+    def check_verified(self, samples: int, total: int) -> None:
+        if self.samples is None:
+            self.samples, self.total = samples, total
+        if (samples, total) != (self.samples, self.total):
+            raise ContenderError(
+                f"wrong data: {samples} samples with sum {total}, "
+                f"the first contender saw {self.samples} with sum {self.total}"
+            )
+
+    def check_touched(self, measured: Measurement, epochs: int) -> None:
+        if self.touch is None:
+            self.touch = measured.touch // epochs
+        expected = (self.samples or 0) * epochs, self.touch * epochs
+        if (measured.samples, measured.touch) != expected:
+            raise ContenderError(
+                f"wrong data: {measured.samples} samples, touch {measured.touch}, in {epochs} "
+                f"epochs; expected {expected[0]} and {expected[1]}"
+            )
+
+
+@dataclass(slots=True)
+class Running:
+    """A contender that has proved its data, with its first measurement."""
+
+    contender: Contender
+    first: Measurement
+    epoch_seconds: float
+
+
+@dataclass(slots=True)
+class Result:
+    """Rows of a race and everything they were made of."""
+
+    rows: list[Row] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=lambda: {"sweeps": {}, "pairs": {}})
+
+
+def run_race(race: Race, effort: Effort, only: frozenset[str], seed: int) -> Result:
+    """One race; a contender that fails is a row with its error."""
+    path = race.path()
+    race.prepare(path)
+    result = Result()
+    result.raw["resident_pages_before"] = resident_pages(path) if path.is_file() else None
+    truth = Truth()
+    with ExitStack() as stack:
+        best = {
+            reference: sweep(race, reference, truth, stack, result)
+            for reference in race.references
+            if selected(reference.group, only)
+        }
+        subject: Running | str = "not selected"
+        if selected(SUBJECT, only):
+            subject = start(race.subject(), truth, stack, result.raw["sweeps"], race.name, SUBJECT)
+        for reference, running in best.items():
+            row = pair(race, reference, subject, running, effort, seed, result)
+            result.rows.append(row)
+    result.raw["resident_pages_after"] = resident_pages(path) if path.is_file() else None
+    return result
+
+
+def selected(group: str, only: frozenset[str]) -> bool:
+    return not only or group in only
+
+
+def sweep(
+    race: Race, reference: Reference, truth: Truth, stack: ExitStack, result: Result
+) -> Running | str:
+    """The fastest candidate, still running, or why there is none."""
+    best: Running | str = "no candidate"
+    try:
+        candidates = reference.candidates()
+    except RuntimeError as error:
+        return str(error)
+    for candidate in candidates:
+        title = f"{reference.title}"
+        running = start(candidate, truth, stack, result.raw["sweeps"], race.name, title)
+        if isinstance(running, str):
+            best = running if isinstance(best, str) else best
+        elif isinstance(best, str) or running.epoch_seconds < best.epoch_seconds:
+            if not isinstance(best, str):
+                best.contender.close()
+            best = running
+        else:
+            running.contender.close()
+    return best
+
+
+def start(
+    candidate: Candidate,
+    truth: Truth,
+    stack: ExitStack,
+    sweeps: dict[str, Any],
+    race: str,
+    title: str,
+) -> Running | str:
+    """Starts, verifies and measures a candidate for the first time; its error if it fails."""
+    label = f"{title} [{candidate.label}]"
+    try:
+        contender = stack.enter_context(Contender(candidate))
+        truth.check_verified(*contender.verify())
+        once = contender.measure(1)
+        truth.check_touched(once, 1)
+        epochs = epochs_per_block(once.seconds)
+        block = contender.measure(epochs)
+        truth.check_touched(block, epochs)
+    except ContenderError as error:
+        sweeps[label] = {"error": str(error)}
+        say(f"{race}: {label}: {error}")
+        return str(error)
+    sweeps[label] = {"about": contender.about, "blocks": [asdict(once), asdict(block)]}
+    say(f"{race}: {label}: {block.rate_per_s:,.0f}/s, {block.cpu_us_per_sample:.2f} us CPU")
+    return Running(contender, block, block.seconds / epochs)
+
+
+def pair(
+    race: Race,
+    reference: Reference,
+    subject: Running | str,
+    running: Running | str,
+    effort: Effort,
+    seed: int,
+    result: Result,
+) -> Row:
+    """The row of one reference."""
+    name = f"{race.name} / {reference.title}"
+    if isinstance(subject, str) or isinstance(running, str):
+        return failed(name, reference, subject, running)
+    label = running.contender.candidate.label
+    pairs = effort.informative if reference.target is None else effort.gated
+    try:
+        comparison = compare(
+            subject.contender,
+            subject.epoch_seconds,
+            running.contender,
+            running.epoch_seconds,
+            pairs,
+        )
+    except ContenderError as error:
+        return failed(name, reference, subject, str(error))
+    row = compared(name, label, reference, comparison, seed)
+    running.contender.close()
+    result.raw["pairs"][name] = {
+        "candidate": label,
+        "ratios": comparison.ratios,
+        "blocks": [[asdict(one), asdict(other)] for one, other in comparison.pairs],
+        "idle_cpu_share": {
+            SUBJECT: idle_share(subject.contender),
+            reference.title: idle_share(running.contender),
+        },
+    }
+    say(f"{name}: ratio {row.ratio:.2f} ({row.low:.2f}..{row.high:.2f})")
+    return row
+
+
+def compared(name: str, label: str, reference: Reference, comparison: Comparison, seed: int) -> Row:
+    """Medians over the pairs."""
+    low, high = comparison.interval(seed)
+    ours, theirs = zip(*comparison.pairs, strict=True)
+    target = reference.target
+    return Row(
+        name=name,
+        value=median([one.rate_per_s for one in ours]),
+        unit=UNIT,
+        floor=median([one.rate_per_s for one in theirs]),
+        ratio=comparison.ratio,
+        target=target,
+        met=None if target is None else comparison.ratio >= target,
+        low=low,
+        high=high,
+        cpu_us_per_sample=median([one.cpu_us_per_sample for one in ours]),
+        floor_cpu_us_per_sample=median([one.cpu_us_per_sample for one in theirs]),
+        note=label,
+    )
+
+
+def failed(name: str, reference: Reference, subject: Running | str, running: Running | str) -> Row:
+    """A row without a ratio keeps whatever was measured and says what is missing."""
+    notes = []
+    if isinstance(running, str):
+        notes.append(f"{reference.title}: {running}")
+    else:
+        notes.append(running.contender.candidate.label)
+    if isinstance(subject, str):
+        notes.append(f"{SUBJECT}: {subject}")
+    return Row(
+        name=name,
+        value=None if isinstance(subject, str) else subject.first.rate_per_s,
+        unit=UNIT,
+        floor=None if isinstance(running, str) else running.first.rate_per_s,
+        target=reference.target,
+        met=None if reference.target is None else False,
+        cpu_us_per_sample=None if isinstance(subject, str) else subject.first.cpu_us_per_sample,
+        floor_cpu_us_per_sample=(
+            None if isinstance(running, str) else running.first.cpu_us_per_sample
+        ),
+        note="; ".join(notes),
+    )
+
+
+def idle_share(contender: Contender) -> float:
+    """CPU use of a contender while it should have slept, as a share of one core."""
+    return contender.idle_cpu_seconds / max(contender.idle_seconds, 1e-9)
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
+
+
+def say(text: str) -> None:
+    """Progress, apart from the table."""
+    print(text, file=sys.stderr, flush=True)
