@@ -27,7 +27,7 @@ def main() -> None:
     names = options.rows or [*RACES, *OTHERS]
     only = frozenset(options.only.split(",")) if options.only else frozenset()
     record = Record(
-        options.record or default_name(options), options.seed, {"rows": names, **vars(options)}
+        options.record or default_name(options), options.seed, {**vars(options), "rows": names}
     )
     sizes = Sizes.quick() if options.quick else Sizes()
     corpora = Corpora(Path(options.data).resolve(), sizes, options.seed)

@@ -136,7 +136,7 @@ class Contender:
                 raise ContenderError(f"no answer within {ANSWER_S} s")
             part = os.read(file, 65536)
             if not part:
-                raise ContenderError(f"ended without an answer: {self._last_words()}")
+                raise ContenderError(self._last_words())
             line += part
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

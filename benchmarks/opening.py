@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from .contender import ROOT
-from .corpus import OPEN_RECORD_BYTES
+from .corpus import OPEN_RECORD_BYTES, make_cold
 from .record import Row
 
 FIRST_BATCH_S = 0.2
@@ -20,8 +20,10 @@ LIMIT_S = 120
 
 def rows(path: Path, repeats: int) -> tuple[list[Row], dict[str, Any]]:
     """Time to first batch and memory, medians over fresh processes, beside a bare reader's."""
-    ours = [open_once("penstock", path) for _ in range(repeats)]
-    bare = [open_once("bare", path) for _ in range(repeats)]
+    ours, bare = [], []
+    for _ in range(repeats):
+        ours.append(open_once("penstock", path))
+        bare.append(open_once("bare", path))
     table = [
         ceiling_row("open1e9 / first batch", "first_batch_s", "s", FIRST_BATCH_S, ours, bare),
         ceiling_row("open1e9 / memory above numpy", "rss_mb", "MB", RSS_MB, ours, bare),
@@ -31,6 +33,7 @@ def rows(path: Path, repeats: int) -> tuple[list[Row], dict[str, Any]]:
 
 def open_once(reader: str, path: Path) -> dict[str, Any]:
     """One fresh process."""
+    make_cold(path)  # else the second run would find the first one's pages
     module = "benchmarks.baselines.open_first_batch"
     command = [sys.executable, "-m", module, reader, str(path), str(OPEN_RECORD_BYTES)]
     try:

@@ -6,9 +6,12 @@ about the number of samples or their sum has no result.
 
 from __future__ import annotations
 
+import resource
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from .contender import Candidate, Contender, ContenderError, Measurement
@@ -19,22 +22,29 @@ from .suite import Race, Reference
 
 SUBJECT = "penstock"
 UNIT = "samples/s"
+SLOW_S = 2.0
+PAGE_BYTES = resource.getpagesize()
+RESIDENT_MAX = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Pairs for rows with a target and for those without; `quick` takes what a glance needs."""
+    """Pairs for rows with a target and for those without, and how many settings to try.
+
+    `quick` tries the first candidate only, which is the one that usually wins.
+    """
 
     gated: Pairs
     informative: Pairs
+    candidates_max: int
 
     @classmethod
     def full(cls) -> Effort:
-        return cls(Pairs(12, 4, 50), Pairs(4, 2, 8))
+        return cls(Pairs(12, 10, 60), Pairs(4, 2, 8), candidates_max=8)
 
     @classmethod
     def quick(cls) -> Effort:
-        return cls(Pairs(3, 2, 6), Pairs(2, 1, 1))
+        return cls(Pairs(3, 2, 6), Pairs(2, 1, 1), candidates_max=1)
 
 
 @dataclass(slots=True)
@@ -54,14 +64,15 @@ class Truth:
                 f"the first contender saw {self.samples} with sum {self.total}"
             )
 
-    def check_touched(self, measured: Measurement, epochs: int) -> None:
+    def check_touched(self, measured: Measurement) -> None:
+        assert self.samples is not None
+        epochs, rest = divmod(measured.samples, self.samples)
         if self.touch is None:
             self.touch = measured.touch // epochs
-        expected = (self.samples or 0) * epochs, self.touch * epochs
-        if (measured.samples, measured.touch) != expected:
+        if rest or measured.touch != self.touch * epochs:
             raise ContenderError(
-                f"wrong data: {measured.samples} samples, touch {measured.touch}, in {epochs} "
-                f"epochs; expected {expected[0]} and {expected[1]}"
+                f"wrong data: {measured.samples} samples with touch {measured.touch}; "
+                f"an epoch has {self.samples} with touch {self.touch}"
             )
 
 
@@ -87,11 +98,12 @@ def run_race(race: Race, effort: Effort, only: frozenset[str], seed: int) -> Res
     path = race.path()
     race.prepare(path)
     result = Result()
-    result.raw["resident_pages_before"] = resident_pages(path) if path.is_file() else None
+    if path.is_file():
+        result.raw["resident_pages_before"] = resident_pages(path)
     truth = Truth()
     with ExitStack() as stack:
         best = {
-            reference: sweep(race, reference, truth, stack, result)
+            reference: sweep(race, reference, truth, stack, result, effort)
             for reference in race.references
             if selected(reference.group, only)
         }
@@ -99,10 +111,24 @@ def run_race(race: Race, effort: Effort, only: frozenset[str], seed: int) -> Res
         if selected(SUBJECT, only):
             subject = start(race.subject(), truth, stack, result.raw["sweeps"], race.name, SUBJECT)
         for reference, running in best.items():
-            row = pair(race, reference, subject, running, effort, seed, result)
+            row = pair(race, reference, subject, running, effort, truth, seed, result)
             result.rows.append(row)
-    result.raw["resident_pages_after"] = resident_pages(path) if path.is_file() else None
+    if race.cold:
+        refuse_if_warm(path, result)
     return result
+
+
+def refuse_if_warm(path: Path, result: Result) -> None:
+    """Takes the verdict from rows whose file ended up in the page cache: they were not cold."""
+    pages = resident_pages(path)
+    result.raw["resident_pages_after"] = pages
+    if pages is None:
+        note = "cannot tell whether the file stayed cold"
+    elif pages * PAGE_BYTES > RESIDENT_MAX * path.stat().st_size:
+        note = f"not cold: {pages} pages were in the page cache afterwards"
+    else:
+        return
+    result.rows = [replace(row, met=False, note=f"{row.note}; {note}") for row in result.rows]
 
 
 def selected(group: str, only: frozenset[str]) -> bool:
@@ -110,7 +136,7 @@ def selected(group: str, only: frozenset[str]) -> bool:
 
 
 def sweep(
-    race: Race, reference: Reference, truth: Truth, stack: ExitStack, result: Result
+    race: Race, reference: Reference, truth: Truth, stack: ExitStack, result: Result, effort: Effort
 ) -> Running | str:
     """The fastest candidate, still running, or why there is none."""
     best: Running | str = "no candidate"
@@ -118,9 +144,9 @@ def sweep(
         candidates = reference.candidates()
     except RuntimeError as error:
         return str(error)
-    for candidate in candidates:
-        title = f"{reference.title}"
-        running = start(candidate, truth, stack, result.raw["sweeps"], race.name, title)
+    for candidate in candidates[: effort.candidates_max]:
+        sweeps = result.raw["sweeps"]
+        running = start(candidate, truth, stack, sweeps, race.name, reference.title)
         if isinstance(running, str):
             best = running if isinstance(best, str) else best
         elif isinstance(best, str) or running.epoch_seconds < best.epoch_seconds:
@@ -146,10 +172,11 @@ def start(
         contender = stack.enter_context(Contender(candidate))
         truth.check_verified(*contender.verify())
         once = contender.measure(1)
-        truth.check_touched(once, 1)
+        truth.check_touched(once)
         epochs = epochs_per_block(once.seconds)
-        block = contender.measure(epochs)
-        truth.check_touched(block, epochs)
+        # One slow epoch says enough for a choice; a short one is measured again, as a block.
+        block = once if once.seconds > SLOW_S else contender.measure(epochs)
+        truth.check_touched(block)
     except ContenderError as error:
         sweeps[label] = {"error": str(error)}
         say(f"{race}: {label}: {error}")
@@ -165,6 +192,7 @@ def pair(
     subject: Running | str,
     running: Running | str,
     effort: Effort,
+    truth: Truth,
     seed: int,
     result: Result,
 ) -> Row:
@@ -182,6 +210,8 @@ def pair(
             running.epoch_seconds,
             pairs,
         )
+        for measured in chain.from_iterable(comparison.pairs):
+            truth.check_touched(measured)
     except ContenderError as error:
         return failed(name, reference, subject, str(error))
     row = compared(name, label, reference, comparison, seed)

@@ -23,6 +23,8 @@ STEAL_MAX = 0.02
 """Share of CPU time the host took away, above which timings are not to be trusted."""
 WIDTH_MAX = 0.10
 """Width of a ratio's interval relative to the ratio, above which it is not settled."""
+IDLE_MAX = 0.02
+"""Share of a core that a waiting contender may use; above it, it has disturbed the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Record:
     def as_dict(self) -> dict[str, Any]:
         steal = steal_share(self.cpu_before, cpu_ticks())
         doubts = reasons_for_doubt(self.rows, self.load_before[0], steal)
+        doubts += restless(self.raw)
         return {
             "name": self.name,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
@@ -104,6 +107,17 @@ def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:
     return doubts
 
 
+def restless(raw: dict[str, Any]) -> list[str]:
+    """Contenders that used the CPU while they should have slept."""
+    return [
+        f"{name}: {contender} used {share:.0%} of a core while idle"
+        for race in raw.values()
+        for name, pair in race.get("pairs", {}).items()
+        for contender, share in pair["idle_cpu_share"].items()
+        if share > IDLE_MAX
+    ]
+
+
 def cpu_ticks() -> list[int]:
     """The first line of /proc/stat: ticks by kind, over all cores."""
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
@@ -122,7 +136,6 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory": first_value("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
-        "system": platform.platform(),
         "python": platform.python_version(),
     }
 

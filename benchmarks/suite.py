@@ -143,7 +143,7 @@ def files(corpora: Corpora) -> Race:
         return corpora.files(100_000)
 
     def floors() -> list[Candidate]:
-        return [floor("files", f"threads={n}", path=path(), threads=n, **shape) for n in (1, 2)]
+        return [floor("files", f"threads={n}", path=path(), threads=n, **shape) for n in (2, 1)]
 
     def torch() -> list[Candidate]:
         return [
@@ -173,7 +173,7 @@ def cold(corpora: Corpora) -> Race:
     def floors() -> list[Candidate]:
         return [
             floor("direct", f"qd=32, {kind} buffers", path=path(), depth=32, buffers=kind, **shape)
-            for kind in ("plain", "fixed")
+            for kind in ("fixed", "plain")
         ]
 
     return Race(

@@ -14,7 +14,7 @@ from benchmarks.baselines.torch_dataset import rows
 
 
 def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
-    """The streaming loader over local chunks; items are uint8 tensors without a header."""
+    """The streaming loader over local chunks; items are arrays."""
     data = litdata.StreamingDataset(options.path, shuffle=True, drop_last=False, seed=options.seed)
     extra = {}
     if options.workers:

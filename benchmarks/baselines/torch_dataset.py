@@ -42,7 +42,8 @@ class Files(torch.utils.data.Dataset[torch.Tensor]):
     """One sample a file, all of one size: open, read, close."""
 
     def __init__(self, folder: str) -> None:
-        self.paths = sorted(entry.path for entry in os.scandir(folder))
+        found = (entry.path for entry in os.scandir(folder))
+        self.paths = sorted(path for path in found if path.endswith((".bin", ".jpg")))
         self.bytes = os.stat(self.paths[0]).st_size
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ namespace {
 std::vector<std::string> list(DIR* folder) {
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(folder))
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    if (std::string_view(entry->d_name).ends_with(".bin")) names.emplace_back(entry->d_name);
   std::sort(names.begin(), names.end());
   return names;
 }
