@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from . import opening, planning
 from .contender import ROOT
@@ -41,12 +42,16 @@ def main() -> None:
             record.raw[race.name] = result.raw
             record.write()  # a run that is cut short keeps what it has
     if "order" in names:
-        record.rows += order_rows()
+        ordered, record.raw["order"] = order_rows()
+        record.rows += ordered
     if "open1e9" in names:
         opened, record.raw["open1e9"] = opening.rows(corpora.sparse(), 2 if options.quick else 5)
         record.rows += opened
     if "planning" in names:
-        record.rows += planning.rows()
+        planned, record.raw["planning"] = planning.rows(
+            corpora.records(4096), 4096, 3 if options.quick else 11
+        )
+        record.rows += planned
     finish(record)
 
 
@@ -87,14 +92,19 @@ def build_floors() -> None:
             sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def order_rows() -> list[Row]:
-    """The rows of benchmarks/order.py, which times the permutation alone."""
+def order_rows() -> tuple[list[Row], dict[str, Any]]:
+    """The rows of benchmarks/order.py, which times the permutation alone, and its raw values."""
     try:
         order = importlib.import_module("benchmarks.order")
     except ModuleNotFoundError as error:
-        return [Row("order", None, "", met=False, note=f"absent: {error}")]
+        return [Row("order", None, "", met=False, note=f"absent: {error}")], {}
     say("order: ...")
-    return [row if isinstance(row, Row) else Row(**row) for row in order.rows()]
+    rows, raw = [], {}
+    for found in order.rows():
+        raw[found["name"]] = found.pop("raw", None)
+        met = None if found["target"] is None else found["met"]
+        rows.append(Row(**{**found, "name": f"order / {found['name']}", "met": met}))
+    return rows, raw
 
 
 def finish(record: Record) -> None:

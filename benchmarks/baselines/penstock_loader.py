@@ -21,7 +21,7 @@ def decode_sample(sample: Mapping[str, Any]) -> np.ndarray:
 
 def rows(batch: Any) -> np.ndarray:
     """A batch as the touch wants it: one sample a row, no copy."""
-    data = batch["data"] if isinstance(batch, Mapping) else batch
+    data = batch if isinstance(batch, np.ndarray) else batch["data"]
     if hasattr(data, "offsets"):  # ragged; the corpora's files all have one size
         return data.values.reshape(len(data.offsets) - 1, -1)
     return data.reshape(len(data), -1)
@@ -46,7 +46,7 @@ def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     def epochs() -> Iterator[np.ndarray]:
         return map(rows, loader)
 
-    return epochs, {"penstock": getattr(penstock, "__version__", "unknown")}
+    return epochs, {"penstock": penstock.__version__}
 
 
 if __name__ == "__main__":
