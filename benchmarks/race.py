@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .contender import Candidate, Contender, ContenderError, Measurement
@@ -97,22 +98,8 @@ def run_race(race: Race, effort: Effort, only: frozenset[str], seed: int) -> Res
     """One race; a contender that fails is a row with its error."""
     path = race.path()
     race.prepare(path)
-    result = Result()
-    if path.is_file():
-        result.raw["resident_pages_before"] = resident_pages(path)
-    truth = Truth()
     with ExitStack() as stack:
-        best = {
-            reference: sweep(race, reference, truth, stack, result, effort)
-            for reference in race.references
-            if selected(reference.group, only)
-        }
-        subject: Running | str = "not selected"
-        if selected(SUBJECT, only):
-            subject = start(race.subject(), truth, stack, result.raw["sweeps"], race.name, SUBJECT)
-        for reference, running in best.items():
-            row = pair(race, reference, subject, running, effort, truth, seed, result)
-            result.rows.append(row)
+        result = Course(race, effort, seed, stack).run(only)
     if race.cold:
         refuse_if_warm(path, result)
     return result
@@ -131,102 +118,115 @@ def refuse_if_warm(path: Path, result: Result) -> None:
     result.rows = [replace(row, met=False, note=f"{row.note}; {note}") for row in result.rows]
 
 
-def selected(group: str, only: frozenset[str]) -> bool:
-    return not only or group in only
+@dataclass(slots=True)
+class Course:
+    """One race while it runs; `stack` ends the contenders that are still there at its end."""
 
+    race: Race
+    effort: Effort
+    seed: int
+    stack: ExitStack
+    truth: Truth = field(default_factory=Truth)
+    result: Result = field(default_factory=Result)
 
-def sweep(
-    race: Race, reference: Reference, truth: Truth, stack: ExitStack, result: Result, effort: Effort
-) -> Running | str:
-    """The fastest candidate, still running, or why there is none."""
-    best: Running | str = "no candidate"
-    try:
-        candidates = reference.candidates()
-    except RuntimeError as error:
-        return str(error)
-    for candidate in candidates[: effort.candidates_max]:
-        sweeps = result.raw["sweeps"]
-        running = start(candidate, truth, stack, sweeps, race.name, reference.title)
-        if isinstance(running, str):
-            best = running if isinstance(best, str) else best
-        elif isinstance(best, str) or running.epoch_seconds < best.epoch_seconds:
-            if not isinstance(best, str):
-                best.contender.close()
-            best = running
-        else:
-            running.contender.close()
-    return best
+    def run(self, only: frozenset[str]) -> Result:
+        """All sweeps first, then all pairs, so that every pair meets the same warm subject."""
+        best = {
+            reference: self.sweep(reference)
+            for reference in self.race.references
+            if selected(reference.group, only)
+        }
+        subject: Running | str = "not selected"
+        if selected(SUBJECT, only):
+            subject = self.start(self.race.subject(), SUBJECT)
+        for reference, running in best.items():
+            self.result.rows.append(self.row(reference, subject, running))
+        return self.result
 
+    def sweep(self, reference: Reference) -> Running | str:
+        """The fastest candidate, still running, or why there is none."""
+        best: Running | str = "no candidate"
+        try:
+            candidates = reference.candidates()
+        except RuntimeError as error:
+            return str(error)
+        for candidate in candidates[: self.effort.candidates_max]:
+            running = self.start(candidate, reference.title)
+            if isinstance(running, str):
+                best = running if isinstance(best, str) else best
+            elif isinstance(best, str) or running.epoch_seconds < best.epoch_seconds:
+                if not isinstance(best, str):
+                    best.contender.close()
+                best = running
+            else:
+                running.contender.close()
+        return best
 
-def start(
-    candidate: Candidate,
-    truth: Truth,
-    stack: ExitStack,
-    sweeps: dict[str, Any],
-    race: str,
-    title: str,
-) -> Running | str:
-    """Starts, verifies and measures a candidate for the first time; its error if it fails."""
-    label = f"{title} [{candidate.label}]"
-    try:
-        contender = stack.enter_context(Contender(candidate))
-        truth.check_verified(*contender.verify())
-        once = contender.measure(1)
-        truth.check_touched(once)
-        epochs = epochs_per_block(once.seconds)
-        # One slow epoch says enough for a choice; a short one is measured again, as a block.
-        block = once if once.seconds > SLOW_S else contender.measure(epochs)
-        truth.check_touched(block)
-    except ContenderError as error:
-        sweeps[label] = {"error": str(error)}
-        say(f"{race}: {label}: {error}")
-        return str(error)
-    sweeps[label] = {"about": contender.about, "blocks": [asdict(once), asdict(block)]}
-    say(f"{race}: {label}: {block.rate_per_s:,.0f}/s, {block.cpu_us_per_sample:.2f} us CPU")
-    return Running(contender, block, block.seconds / epochs)
+    def start(self, candidate: Candidate, title: str) -> Running | str:
+        """Starts, verifies and measures a candidate for the first time; its error if it fails."""
+        label = f"{title} [{candidate.label}]"
+        try:
+            contender = self.stack.enter_context(Contender(candidate))
+            self.truth.check_verified(*contender.verify())
+            once = contender.measure(1)
+            self.truth.check_touched(once)
+            epochs = epochs_per_block(once.seconds)
+            # One slow epoch says enough for a choice; a short one is measured again, as a block.
+            block = once if once.seconds > SLOW_S else contender.measure(epochs)
+            self.truth.check_touched(block)
+        except ContenderError as error:
+            self.result.raw["sweeps"][label] = {"error": str(error)}
+            say(f"{self.race.name}: {label}: {error}")
+            return str(error)
+        self.result.raw["sweeps"][label] = {
+            "about": contender.about,
+            "blocks": [asdict(once), asdict(block)],
+        }
+        rate, cpu = block.rate_per_s, block.cpu_us_per_sample
+        say(f"{self.race.name}: {label}: {rate:,.0f}/s, {cpu:.2f} us CPU")
+        return Running(contender, block, block.seconds / epochs)
 
+    def row(self, reference: Reference, subject: Running | str, running: Running | str) -> Row:
+        """The row of one reference."""
+        name = f"{self.race.name} / {reference.title}"
+        if isinstance(subject, str) or isinstance(running, str):
+            return failed(name, reference, subject, running)
+        try:
+            comparison = self.pair(reference, subject, running)
+        except ContenderError as error:
+            return failed(name, reference, subject, str(error))
+        label = running.contender.candidate.label
+        row = compared(name, label, reference, comparison, self.seed)
+        running.contender.close()
+        self.result.raw["pairs"][name] = {
+            "candidate": label,
+            "ratios": comparison.ratios,
+            "blocks": [[asdict(one), asdict(other)] for one, other in comparison.pairs],
+            "idle_cpu_share": {
+                SUBJECT: idle_share(subject.contender),
+                reference.title: idle_share(running.contender),
+            },
+        }
+        say(f"{name}: ratio {row.ratio:.2f} ({row.low:.2f}..{row.high:.2f})")
+        return row
 
-def pair(
-    race: Race,
-    reference: Reference,
-    subject: Running | str,
-    running: Running | str,
-    effort: Effort,
-    truth: Truth,
-    seed: int,
-    result: Result,
-) -> Row:
-    """The row of one reference."""
-    name = f"{race.name} / {reference.title}"
-    if isinstance(subject, str) or isinstance(running, str):
-        return failed(name, reference, subject, running)
-    label = running.contender.candidate.label
-    pairs = effort.informative if reference.target is None else effort.gated
-    try:
+    def pair(self, reference: Reference, subject: Running, running: Running) -> Comparison:
+        """The turns of the two, every block checked."""
         comparison = compare(
             subject.contender,
             subject.epoch_seconds,
             running.contender,
             running.epoch_seconds,
-            pairs,
+            self.effort.informative if reference.target is None else self.effort.gated,
         )
         for measured in chain.from_iterable(comparison.pairs):
-            truth.check_touched(measured)
-    except ContenderError as error:
-        return failed(name, reference, subject, str(error))
-    row = compared(name, label, reference, comparison, seed)
-    running.contender.close()
-    result.raw["pairs"][name] = {
-        "candidate": label,
-        "ratios": comparison.ratios,
-        "blocks": [[asdict(one), asdict(other)] for one, other in comparison.pairs],
-        "idle_cpu_share": {
-            SUBJECT: idle_share(subject.contender),
-            reference.title: idle_share(running.contender),
-        },
-    }
-    say(f"{name}: ratio {row.ratio:.2f} ({row.low:.2f}..{row.high:.2f})")
-    return row
+            self.truth.check_touched(measured)
+        return comparison
+
+
+def selected(group: str, only: frozenset[str]) -> bool:
+    """Whether `--only` lets a group take part."""
+    return not only or group in only
 
 
 def compared(name: str, label: str, reference: Reference, comparison: Comparison, seed: int) -> Row:
@@ -277,12 +277,6 @@ def failed(name: str, reference: Reference, subject: Running | str, running: Run
 def idle_share(contender: Contender) -> float:
     """CPU use of a contender while it should have slept, as a share of one core."""
     return contender.idle_cpu_seconds / max(contender.idle_seconds, 1e-9)
-
-
-def median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
 
 
 def say(text: str) -> None:
