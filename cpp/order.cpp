@@ -32,7 +32,7 @@ struct Generator {
   }
 };
 
-__extension__ using Product = unsigned __int128;
+__extension__ typedef unsigned __int128 Product;
 
 std::uint64_t high_product(std::uint64_t x, std::uint64_t y) noexcept {
   return static_cast<std::uint64_t>((Product{x} * y) >> 64);
