@@ -32,7 +32,7 @@ struct Generator {
   }
 };
 
-__extension__ using Product = unsigned __int128;
+__extension__ typedef unsigned __int128 Product;
 
 std::uint64_t high_product(std::uint64_t x, std::uint64_t y) noexcept {
   return static_cast<std::uint64_t>((Product{x} * y) >> 64);
@@ -91,8 +91,8 @@ struct Levels {
 
 // The index of the first value at or above count, or the size.
 std::size_t first_outside(std::span<const std::uint64_t> values, std::uint64_t count) noexcept {
-  // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits vectorises,
-  // a search does not: it comes only where there is something to find.
+  // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits
+  // vectorises, a search does not: it comes only where there is something to find.
   std::uint64_t gathered = 0;
   for (const std::uint64_t v : values) gathered |= v | (count - 1 - v);
   if (gathered >> 63 == 0) return values.size();
