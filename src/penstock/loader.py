@@ -41,7 +41,6 @@ from .topology import Place, detect
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
-_copy_ahead_steps = 16  # from memory to memory: more would only push the batches out of the caches
 
 
 class Loader:
@@ -352,17 +351,19 @@ class Reading:
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
-        copying = engine.choice.backend == "mmap"
+        cached = engine.choice.cached
         self._session = Session(
             self._index,
             loader._order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
-            readahead_bytes=loader.budget.readahead_bytes,
-            readahead_steps=_copy_ahead_steps if copying else limits.readahead_steps_max,
+            readahead_bytes=_readahead_bytes(loader.budget, cached),
+            readahead_steps=(
+                limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
+            ),
             # Small extents of a map cost the same in any sequence: nothing to merge.
-            gap_bytes=None if copying else limits.gap_bytes_default,
+            gap_bytes=None if engine.choice.backend == "mmap" else limits.gap_bytes_default,
         )
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
@@ -407,7 +408,7 @@ class Reading:
 
     def adopt(self, budget: Budget) -> None:
         """Take over a changed budget."""
-        self._session.readahead_bytes = budget.readahead_bytes
+        self._session.readahead_bytes = _readahead_bytes(budget, self._engine.choice.cached)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -500,6 +501,12 @@ class Reading:
             return loader._collate([])
         first = loader._decode(loader.dataset[0])
         return Collation(first, 0, self._arena.take, loader._as_array).result()
+
+
+def _readahead_bytes(budget: Budget, cached: bool) -> int:
+    if not cached:
+        return budget.readahead_bytes
+    return min(budget.readahead_bytes, limits.readahead_cached_bytes_max)
 
 
 def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
