@@ -358,7 +358,7 @@ class Reading:
             loader.steps,
             loader.place.rank,
             first_step=step,
-            readahead_bytes=_readahead_bytes(loader.budget, cached),
+            readahead_bytes=self._readahead_bytes(loader.budget),
             readahead_steps=(
                 limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
             ),
@@ -408,7 +408,14 @@ class Reading:
 
     def adopt(self, budget: Budget) -> None:
         """Take over a changed budget."""
-        self._session.readahead_bytes = _readahead_bytes(budget, self._engine.choice.cached)
+        self._session.readahead_bytes = self._readahead_bytes(budget)
+
+    def _readahead_bytes(self, budget: Budget) -> int:
+        if not self._engine.choice.cached:
+            return budget.readahead_bytes
+        rows = self._loader.steps.rows(0, self._loader.place.rank)
+        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * self._index.mean_bytes))
+        return min(budget.readahead_bytes, enough)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -501,12 +508,6 @@ class Reading:
             return loader._collate([])
         first = loader._decode(loader.dataset[0])
         return Collation(first, 0, self._arena.take, loader._as_array).result()
-
-
-def _readahead_bytes(budget: Budget, cached: bool) -> int:
-    if not cached:
-        return budget.readahead_bytes
-    return min(budget.readahead_bytes, limits.readahead_cached_bytes_max)
 
 
 def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
