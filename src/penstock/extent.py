@@ -98,9 +98,7 @@ def merge(placed: Placed, parts: int, gap_bytes: int) -> list[Requests]:
         return separate(placed, np.zeros(parts + 1, np.int64))
     count = len(placed.file)
     order = _storage_order(placed)
-    starts = _run_starts(
-        placed.file[order], placed.offset[order], placed.length[order], gap_bytes
-    )
+    starts = _run_starts(placed.file[order], placed.offset[order], placed.length[order], gap_bytes)
     wanted = placed.part[order]
     if len(starts) == count:  # nothing to merge: runs are extents
         order = order[_by_part(wanted)]
