@@ -98,6 +98,9 @@ def shared() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
+    folder.chmod(0o755)
+    for inner in folder.iterdir():
+        inner.chmod(0o755)
     shutil.rmtree(folder)
 
 
@@ -282,6 +285,7 @@ def test_where_the_data_cannot_be_written_to_the_cache_is_used(shared, monkeypat
     cache.mkdir()
     cache.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    shared.chmod(0o555)
     expected = sidecar_paths(locate(str(shared / "data"))[0])[1]
     assert expected.startswith(f"{cache}/penstock/")
     for _ in range(2):
@@ -294,6 +298,7 @@ def test_where_nothing_can_be_written_the_index_stays_in_memory(shared, monkeypa
     (shared / "data").mkdir()
     (shared / "data/a").write_text("a")
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "none"))
+    shared.chmod(0o555)
 
     def work() -> tuple[int, str]:
         with warnings.catch_warnings(record=True) as caught:

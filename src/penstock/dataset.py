@@ -63,7 +63,8 @@ def open(
     if how == "memory":
         return Dataset(place.path, request.build())
     if how not in ("auto", "read", "rebuild"):
-        return Dataset(place.path, request.load(how), how)
+        sidecar = os.path.abspath(how)
+        return Dataset(place.path, request.load(sidecar), sidecar)
     if how != "rebuild":
         for sidecar in sidecar_paths(place):
             found = request.fresh(sidecar)
