@@ -123,7 +123,7 @@ def _files(
     files = store.stat(names)
     if kind == "file":
         return files, files
-    folders = store.folders(sorted({os.path.dirname(name) for name in names}))
+    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
     return files, joined(folders, files)
 
 
