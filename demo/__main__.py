@@ -92,12 +92,14 @@ def images_task(folder: Path) -> Any:
         raise SystemExit(f"demo: {folder} has {found.count} images; the demo needs 20 or more")
     said = f"{found.total:,} images in {folder}"
     if found.count < found.total:
-        said += f", of which the demo takes {found.count:,}, drawn by penstock's own shuffle"
-    console.print(escape(said) + ". Every fifth is held out. Nothing is written there.")
+        said += f",\nof which the demo takes {found.count:,}, drawn by penstock's own shuffle"
+    console.print(f"{escape(said)}.\nEvery fifth is held out. That folder is only read.")
     count = found.count - found.count // 5
     batch = min(64, max(2, count // 8))
     if found.classes is None:
-        console.print("There are no class sub-folders, so an autoencoder is trained: no labels.")
+        console.print(
+            "Not all lie in class sub-folders: an autoencoder is trained, without labels."
+        )
     else:
         console.print(f"The {len(found.classes)} sub-folders are the classes.")
     return Task(

@@ -46,7 +46,7 @@ class Decode:
     def array(self, data: Any) -> np.ndarray:
         """The pixels; JPEG is decoded near the wanted size, which saves most of the work."""
         image = self._jpeg(data) if bytes(data[:2]) == b"\xff\xd8" else None
-        if image is None:  # not a JPEG, or a CMYK one
+        if image is None:
             image = Image.open(io.BytesIO(data))
         image = image.convert("L" if self.channels == 1 else "RGB")
         if image.size != (self.side, self.side):
@@ -55,10 +55,12 @@ class Decode:
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def _jpeg(self, data: Any) -> Image.Image | None:
-        if simplejpeg.decode_jpeg_header(data, strict=False)[2] in ("CMYK", "YCCK"):
-            return None
+        """None for what simplejpeg does not take: CMYK, and faults that Pillow is to judge."""
         size = {"min_height": self.side, "min_width": self.side, "min_factor": 2}
-        return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB", strict=False, **size))
+        try:
+            return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB", **size))
+        except ValueError:
+            return None
 
 
 def write_digits(folder: Path) -> tuple[Path, Path]:
