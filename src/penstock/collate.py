@@ -24,6 +24,7 @@ AsArray = Callable[[Any], npt.NDArray[Any] | None]
 def no_foreign(leaf: Any) -> npt.NDArray[Any] | None:
     """The AsArray of a loader without torch."""
     del leaf
+    return None
 
 
 class Column(Protocol):
@@ -63,14 +64,10 @@ class Collation:
         if isinstance(value, (str, bytes)) or value is None:
             return _Objects(rows)
         if isinstance(value, Mapping):
-            columns = {
-                k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()
-            }
+            columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
             return _Mapping(type(value), columns, where)
         if isinstance(value, Sequence):
-            parts = [
-                self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)
-            ]
+            parts = [self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)]
             return _Sequence(type(value), parts, where)
         raise CollateError(
             f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
@@ -95,7 +92,7 @@ class _Stack:
         self._where = where
         self._as_array = as_array
         memory = take(rows * first.nbytes)
-        self._rows = memory.view(first.dtype).reshape((rows, *first.shape))
+        self._rows: npt.NDArray[Any] = memory.view(first.dtype).reshape((rows, *first.shape))
 
     def put(self, row: int, value: Any) -> None:
         array = self._as_array(value)
@@ -103,7 +100,7 @@ class _Stack:
             found = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
             raise CollateError(
                 f"{self._where} is {found} but {self._rows.dtype} {self._rows.shape[1:]} in the "
-                "first sample of the batch: make decode return one shape, or give a collate function"
+                "first sample of the batch: make decode return one shape, or give collate"
             )
         self._rows[row] = array
 
@@ -115,7 +112,9 @@ class _Numbers:
     def __init__(self, kind: type, rows: int, where: str) -> None:
         self._kind = kind
         self._where = where
-        self._rows = np.empty(rows, np.dtype(kind))  # int -> int64, float -> float64
+        self._rows: npt.NDArray[Any] = np.empty(
+            rows, np.dtype(kind)
+        )  # int -> int64, float -> float64
 
     def put(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:

@@ -105,7 +105,7 @@ class _Request:
             found = Index.load(sidecar, self.store.root)
         except OSError as error:
             raise stores.failure(error.errno or errno.EIO, sidecar) from None
-        reason = self._misfit(found) or found.validate()
+        reason = self._misfit(found) or found.validate(self.store)
         if reason is not None:
             raise SidecarError(
                 f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
@@ -122,7 +122,7 @@ class _Request:
         except SidecarError as error:
             warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=3)
             return None
-        stale = found.racy or self._misfit(found) or found.validate()
+        stale = found.racy or self._misfit(found) or found.validate(self.store)
         return None if stale else found
 
     def _misfit(self, found: Index) -> str | None:

@@ -10,13 +10,14 @@ sizes, labels), wherever the data lies and whenever it was written, so that a co
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ import numpy.typing as npt
 from . import limits, sidecar
 from .errors import UsageError
 from .extent import Extents, FileIds, Files, Int
+
+if TYPE_CHECKING:
+    from .store import Store
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -273,20 +277,26 @@ class Index:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def validate(self) -> str | None:
-        """Why the index no longer describes the data, or None. Stats each source, reads nothing."""
-        for source in range(len(self.sources)):
-            path = self.sources.path(source).rstrip("/")
-            try:
-                now = os.stat(path)
-            except OSError as error:
-                return f"{path}: {os.strerror(error.errno or 0)}"
-            size = int(self.sources.size[source])
-            if size >= 0 and now.st_size != size:
-                return f"{path} has {now.st_size:,} bytes and had {size:,}"
-            if now.st_mtime_ns != int(self.sources.mtime_ns[source]):
-                return f"{path} was written to"
-        return None
+    def validate(self, store: Store) -> str | None:
+        """Why the index no longer describes the store's data, or None.
+
+        Asks for the time of each source, and reads nothing.
+        """
+        was = self.sources
+        now, errors = store.probe(was)
+        folder = was.size < 0
+        wrong = errors != np.where(folder, errno.EISDIR, 0)
+        wrong |= now.mtime_ns != was.mtime_ns
+        wrong |= (now.size != was.size) & ~folder
+        if not wrong.any():
+            return None
+        row = int(np.argmax(wrong))
+        path, error = now.path(row).rstrip("/"), int(errors[row])
+        if error not in (0, errno.EISDIR):
+            return f"{path}: {os.strerror(error)}"
+        if not folder[row] and now.size[row] != was.size[row]:
+            return f"{path} has {now.size[row]:,} bytes and had {was.size[row]:,}"
+        return f"{path} was written to"
 
     def marked(self, scanned_ns: int) -> Index:
         """The same index, racy where a source changed close to `scanned_ns`, when it was made."""
@@ -329,6 +339,12 @@ class Index:
         if flaw is not None:
             raise sidecar.damaged(where, flaw)
         return index
+
+
+def unseen(root: str, names: Sequence[str]) -> Files:
+    """A table of files whose sizes and times are not known yet."""
+    unknown = np.full(len(names), -1, np.int64)
+    return Files.of(root, names, unknown, unknown)
 
 
 def joined(first: Files, second: Files) -> Files:

@@ -41,7 +41,6 @@ from .topology import Place, detect
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
-_copy_ahead_steps = 16  # from memory to memory: more would only push the batches out of the caches
 
 
 class Loader:
@@ -115,9 +114,7 @@ class Loader:
         self._global_batch_size = (
             None if global_batch_size is None else _positive("global_batch_size", global_batch_size)
         )
-        self._order = Order(
-            len(dataset), seed, shuffle=shuffle, block=block, group=group
-        )
+        self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
         self._decode = decode
         self._collate = collate
         self._as_array: AsArray = no_foreign
@@ -136,15 +133,18 @@ class Loader:
         self._threads: DecodeThreads | None = None
         # Tickets not reported yet: who waits for them, and what they bring.
         self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
-        self._driving = threading.RLock()  # user's and decode threads drive the engine in turn
+        # The user's thread and the decode threads drive the engine. One of them polls, without
+        # holding the lock; the others wait until it has passed its reports on.
+        self._moved = threading.Condition(threading.Lock())
+        self._polling = False
         self._pid = os.getpid()
         self._stall_ns = 0
         self._batches = 0
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         if rank is not None or world_size is not None:
             self._settle()
-        elif drop_last:
-            Steps(len(dataset), self._global_batch(1), 1, drop_last)  # no world makes this more
+        else:  # what one rank alone cannot do, no world can
+            Steps(len(dataset), self._global_batch(1), 1, self.drop_last, self.pad)
 
     # -- what a trainer asks -----------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Loader:
         return found
 
     def close(self) -> None:
-        """End all threads and free the batch memory; the loader may be iterated again afterwards."""
+        """End all threads and free the batch memory; the loader may be iterated again."""
         for reading in list(self._readings):
             reading.close()
         if self._threads is not None:
@@ -310,10 +310,21 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
-    def _poll(self) -> None:
-        """Wait a while for the engine, and pass its reports on. Call while driving."""
+    def _wait(self) -> None:
+        """Wait a while for reports of the engine. Call with `_moved` held."""
+        if self._polling:
+            self._moved.wait(_poll_ns * 1e-9)
+            return
         assert self._engine is not None
-        for ticket, failures in self._engine.poll(_poll_ns):
+        self._polling = True
+        self._moved.release()
+        try:
+            reports = self._engine.poll(_poll_ns)
+        finally:
+            self._moved.acquire()
+            self._polling = False
+            self._moved.notify_all()
+        for ticket, failures in reports:
             reading, planned, group = self._waiting.pop(ticket)
             waiting = reading()
             if waiting is not None:
@@ -340,17 +351,19 @@ class Reading:
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
-        copying = engine.choice.backend == "mmap"
+        cached = engine.choice.cached
         self._session = Session(
             self._index,
             loader._order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
-            readahead_bytes=loader.budget.readahead_bytes,
-            readahead_steps=_copy_ahead_steps if copying else limits.readahead_steps_max,
+            readahead_bytes=self._readahead_bytes(loader.budget),
+            readahead_steps=(
+                limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
+            ),
             # Small extents of a map cost the same in any sequence: nothing to merge.
-            gap_bytes=None if copying else limits.gap_bytes_default,
+            gap_bytes=None if engine.choice.backend == "mmap" else limits.gap_bytes_default,
         )
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
@@ -395,14 +408,21 @@ class Reading:
 
     def adopt(self, budget: Budget) -> None:
         """Take over a changed budget."""
-        self._session.readahead_bytes = budget.readahead_bytes
+        self._session.readahead_bytes = self._readahead_bytes(budget)
+
+    def _readahead_bytes(self, budget: Budget) -> int:
+        if not self._engine.choice.cached:
+            return budget.readahead_bytes
+        rows = self._loader.steps.rows(0, self._loader.place.rank)
+        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * self._index.mean_bytes))
+        return min(budget.readahead_bytes, enough)
 
     # -- reading -------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Submit what the session admits, and queue what may be decoded."""
         loader = self._loader
-        with loader._driving:
+        with loader._moved:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
@@ -423,20 +443,24 @@ class Reading:
 
     def _arrive(self, planned: StepPlan) -> Buffer:
         """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
-        with self._loader._driving:
+        with self._loader._moved:
             while self._session.reached <= planned.step and not self._closed:
-                self._loader._poll()
+                self._loader._wait()
             if planned.step in self._faults:
                 raise self._faults[planned.step]
             if self._closed:
                 raise UsageError("the iterator was closed")
             return self._buffers[planned.step]
 
+    def _hand_over(self, planned: StepPlan) -> None:
+        with self._loader._moved:
+            self._session.hand_over()
+            del self._buffers[planned.step]
+
     def _next_raw(self) -> tuple[StepPlan, Batch]:
         head = self._session.head
         buffer = self._arrive(head)
-        self._session.hand_over()
-        del self._buffers[head.step]
+        self._hand_over(head)
         fields = _fields(self._index, head, buffer)
         return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
 
@@ -448,11 +472,8 @@ class Reading:
             pass  # woken now and then, so that Ctrl-C is noticed
         batch = job.result()
         self._jobs.popleft()
-        with self._loader._driving:
-            # A step without rows is decoded at once, before its (empty) requests are reported.
-            self._arrive(planned)
-            self._session.hand_over()
-            del self._buffers[planned.step]
+        self._arrive(planned)  # a job without rows may end before its (empty) requests
+        self._hand_over(planned)
         if len(planned.ids) == 0:
             batch = self._without_rows()
         return planned, batch

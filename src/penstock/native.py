@@ -62,11 +62,15 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the engine reads, and why it does not read otherwise."""
+    """How the engine reads, and why it does not read otherwise.
+
+    cached: whether the data was found in the page cache, so that reading is copying.
+    """
 
     backend: Backend
     direct: bool
     threads: int
+    cached: bool
     reasons: dict[str, str]
 
 
@@ -90,7 +94,8 @@ def choose(facts: Facts, budget: Budget) -> Choice:
         threads = min(4, facts.cores)
     else:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
-    return Choice(backend, direct, threads, reasons)
+    cached = not direct and facts.resident >= _resident_min
+    return Choice(backend, direct, threads, cached, reasons)
 
 
 def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
@@ -264,7 +269,9 @@ class NativeEngine:
 
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
-        return dict(zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True))
+        return dict(
+            zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
+        )
 
     def _check_usable(self) -> None:
         if self._core.inherited:
