@@ -35,7 +35,8 @@ class Sizes:
 
     @classmethod
     def quick(cls) -> Sizes:
-        return cls(records=50_000, files=4_000, cold=8_192, images=400)
+        # More files than a loader is likely to keep open, so that each is opened in each epoch.
+        return cls(records=50_000, files=5_000, cold=8_192, images=400)
 
 
 @dataclass(frozen=True, slots=True)
