@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from penstock import limits, sidecar
 from penstock.errors import SidecarError, UsageError
-from penstock.extent import Files
-from penstock.index import Field, Fixed, Index, Table, joined
+from penstock.extent import Files, joined
+from penstock.index import Field, Fixed, Index, Table
 
 RAW = np.dtype(np.uint8)
 

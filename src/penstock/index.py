@@ -15,7 +15,7 @@ import functools
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -348,24 +348,6 @@ class Index:
         if flaw is not None:
             raise sidecar.damaged(where, flaw)
         return index
-
-
-def unseen(root: str, names: Sequence[str]) -> Files:
-    """A table of files whose sizes and times are not known yet."""
-    unknown = np.full(len(names), -1, np.int64)
-    return Files.of(root, names, unknown, unknown)
-
-
-def joined(first: Files, second: Files) -> Files:
-    """One table of the files of two, which lie below the same root."""
-    assert first.root == second.root
-    return Files(
-        first.root,
-        np.concatenate([first.names, second.names]),
-        np.concatenate([first.ends, second.ends + len(first.names)]),
-        np.concatenate([first.size, second.size]),
-        np.concatenate([first.mtime_ns, second.mtime_ns]),
-    )
 
 
 # -- identity --------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, MissingError
-from ..extent import Int
-from ..index import Field, Index, Table, unseen
+from ..extent import Int, unseen
+from ..index import Field, Index, Table
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
