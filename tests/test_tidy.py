@@ -43,7 +43,7 @@ LAYERS = {
         {"engine", "engine_wrappers", "native", "store", "peer", "metrics"}, {"ground", "values"}
     ),
     "drivers": Layer(
-        {"dataset", "loader", "checkpoint", "broker"},
+        {"dataset", "course", "loader", "reader", "workers", "checkpoint", "broker"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
