@@ -1,8 +1,8 @@
 """Workers: run a function on whole batches, elsewhere, and hand back the results.
 
-A worker opens once (`opening(number)` gives its fetch function) and then turns tasks into results.
-There are three kinds with one face: `Inline` works in the calling thread, `WorkerThreads` in threads,
-`WorkerProcesses` in processes. Tickets say which result belongs to which task.
+A worker opens once (`opening(number)` gives its fetch function), and turns tasks into results.
+There are three kinds with one face: `Inline` works in the calling thread, `WorkerThreads` in
+threads, `WorkerProcesses` in processes. Tickets say which result belongs to which task.
 
 Theory of operation of the processes. Each worker has one socket to its parent. A task travels as a
 small message that names a slot, a piece of memory without a name (memfd) that both have mapped. The
@@ -373,7 +373,8 @@ class WorkerProcesses:
         return bool(found)
 
     def _ended(self, workers: list[_Worker]) -> WorkerError:
-        wait([worker.process.sentinel for worker in workers], _stop_s)
+        for worker in workers:
+            worker.process.join(_stop_s)  # its connection may end before the process does
         pids = ", ".join(str(worker.process.pid) for worker in workers)
         causes = "; ".join(sorted({_cause(worker.process.exitcode) for worker in workers}))
         return WorkerError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
@@ -390,8 +391,8 @@ def timed_out(timeout_s: float | None) -> WorkerError:
 def _check_process(pid: int) -> None:
     if pid != os.getpid():
         raise ForkError(
-            f"these workers belong to process {pid}, which was forked: begin another epoch here, or "
-            "create the loader in the child"
+            f"these workers belong to process {pid}, which was forked: begin another epoch here, "
+            "or create the loader in the child"
         )
 
 
@@ -544,7 +545,10 @@ class _Failure:
             pickle.dumps(kind)
             self.kind = kind
         trace = "".join(traceback.format_exception(error))
-        self.text = f"Caught {kind.__name__} in worker {number} (pid {os.getpid()}).\n{trace}"
+        self.text = (
+            f"Caught {kind.__name__} in DataLoader worker process {number} (pid {os.getpid()}).\n"
+            f"Original {trace}"
+        )
 
     def exception(self) -> Exception:
         text = _Verbatim(self.text) if issubclass(self.kind, KeyError) else self.text
@@ -594,9 +598,10 @@ def _work(
     slots: dict[int, _Slot] = {}
     for ticket, slot, task in _tasks(connection, slots):
         try:
-            reply = _pack(None if slot is None else fetch(task), slot or slots[task], ticket, reduce)
+            reply = _pack(fetch(task), slot, ticket, reduce) if slot else _Reply(ticket, 0, 0, 0)
         except Exception as error:
-            reply = _pack(_Failure(error, number), slot or slots[task], ticket, None)
+            assert slot is not None
+            reply = _pack(_Failure(error, number), slot, ticket, None)
         del task
         connection.send_bytes(_reply.pack(*reply))
 
@@ -604,7 +609,7 @@ def _work(
 def _tasks(
     connection: Connection, slots: dict[int, _Slot]
 ) -> Iterator[tuple[int, _Slot | None, Any]]:
-    """The tasks to do, in order; of those that were dropped, only the number of their slot."""
+    """The tasks to do, in order; those that were dropped have no slot."""
     tasks: dict[int, tuple[int, Any]] = {}
     dropped: set[int] = set()
     while True:
@@ -625,7 +630,7 @@ def _tasks(
         ticket = next(iter(tasks))
         number, task = tasks.pop(ticket)
         if ticket in dropped:
-            yield ticket, None, number
+            yield ticket, None, None
         else:
             yield ticket, slots[number], task
         dropped = {other for other in dropped if other in tasks}
