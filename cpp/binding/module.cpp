@@ -9,6 +9,8 @@ void scan(nanobind::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "The compiled core of penstock: arrays in, arrays out.";
+  // Loaders alive when the interpreter ends are normal use, not a leak.
+  nanobind::set_leak_warnings(false);
 #ifdef PENSTOCK_SANITIZED
   m.attr("sanitized") = PENSTOCK_SANITIZED;
 #else

@@ -1,13 +1,13 @@
-// The tests' only tool: a condition that must hold, also in release builds.
+// The smallest test harness: a failed check names its place and ends the program.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(cond)                                                          \
-  do {                                                                       \
-    if (!(cond)) {                                                           \
-      std::fprintf(stderr, "%s:%d: CHECK(%s)\n", __FILE__, __LINE__, #cond); \
-      std::exit(1);                                                          \
-    }                                                                        \
+#define CHECK(condition)                                                                  \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);        \
+      std::exit(1);                                                                       \
+    }                                                                                     \
   } while (false)

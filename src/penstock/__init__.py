@@ -1,8 +1,8 @@
 """penstock: training data from storage to accelerators.
 
-    ds = penstock.open("/data/images")
-    for batch in penstock.Loader(ds, batch_size=256, seed=0):
-        ...
+ds = penstock.open("/data/images")
+for batch in penstock.Loader(ds, batch_size=256, seed=0):
+    ...
 """
 
 from .batch import Batch, Ragged

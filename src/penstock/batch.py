@@ -84,4 +84,6 @@ class Batch:
             ) from None
 
     def __repr__(self) -> str:
-        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self.fields)})"
+        return (
+            f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self.fields)})"
+        )

@@ -81,14 +81,10 @@ class Collation:
         if isinstance(value, (str, bytes)) or value is None:
             return _Objects(rows)
         if isinstance(value, Mapping):
-            columns = {
-                k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()
-            }
+            columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
             return _Mapping(type(value), columns, where)
         if isinstance(value, Sequence):
-            parts = [
-                self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)
-            ]
+            parts = [self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)]
             return _Sequence(type(value), parts, where)
         raise CollateError(
             f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
@@ -141,7 +137,9 @@ class _Numbers:
         self._leaves = leaves
         self._kind = kind
         self._where = where
-        self._rows = np.empty(rows, np.dtype(kind))  # int -> int64, float -> float64
+        self._rows: npt.NDArray[Any] = np.empty(
+            rows, np.dtype(kind)
+        )  # int -> int64, float -> float64
 
     def put(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:

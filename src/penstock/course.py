@@ -67,8 +67,8 @@ class Course:
         self._settled: tuple[Place, Steps, Cursor] | None = None
         if rank is not None or world_size is not None:
             self._settle()
-        elif drop_last:
-            Steps(len(order), self._global_batch(1), 1, drop_last)  # no world makes this more
+        else:  # what one rank alone cannot do, no world can
+            Steps(len(order), self._global_batch(1), 1, self.drop_last, self.pad)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""

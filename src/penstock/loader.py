@@ -103,9 +103,7 @@ class Loader:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         self.dataset = dataset
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
-        self._order = Order(
-            len(dataset), seed, shuffle=shuffle, block=block, group=group
-        )
+        self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
         self._course = Course(
             dataset.fingerprint,
             self._order,
@@ -133,7 +131,10 @@ class Loader:
         self._threads: DecodeThreads | None = None
         # Tickets not reported yet: who waits for them, and what they bring.
         self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
-        self._driving = threading.RLock()  # user's and decode threads drive the engine in turn
+        # The user's thread and the decode threads drive the engine. One of them polls, without
+        # holding the lock; the others wait until it has passed its reports on.
+        self._moved = threading.Condition(threading.Lock())
+        self._polling = False
         self._pid = os.getpid()
         self._stall_ns = 0
         self._batches = 0
@@ -276,10 +277,21 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
-    def _poll(self) -> None:
-        """Wait a while for the engine, and pass its reports on. Call while driving."""
+    def _wait(self) -> None:
+        """Wait a while for reports of the engine. Call with `_moved` held."""
+        if self._polling:
+            self._moved.wait(_poll_ns * 1e-9)
+            return
         assert self._engine is not None
-        for ticket, failures in self._engine.poll(_poll_ns):
+        self._polling = True
+        self._moved.release()
+        try:
+            reports = self._engine.poll(_poll_ns)
+        finally:
+            self._moved.acquire()
+            self._polling = False
+            self._moved.notify_all()
+        for ticket, failures in reports:
             reading, planned, group = self._waiting.pop(ticket)
             waiting = reading()
             if waiting is not None:
@@ -341,6 +353,7 @@ class Reading:
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
             planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
+            self._deadline_s = None
             loader._stall_ns += time.perf_counter_ns() - started_ns
             self._advance()
         except BaseException:
@@ -371,7 +384,7 @@ class Reading:
     def _advance(self) -> None:
         """Submit what the session admits, and queue what may be decoded."""
         loader = self._loader
-        with loader._driving:
+        with loader._moved:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
@@ -392,15 +405,20 @@ class Reading:
 
     def _arrive(self, planned: StepPlan) -> Buffer:
         """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
-        with self._loader._driving:
+        with self._loader._moved:
             while self._session.reached <= planned.step and not self._closed:
-                self._loader._poll()
+                self._loader._wait()
                 self._check_deadline()
             if planned.step in self._faults:
                 raise self._faults[planned.step]
             if self._closed:
                 raise UsageError("the iterator was closed")
             return self._buffers[planned.step]
+
+    def _hand_over(self, planned: StepPlan) -> None:
+        with self._loader._moved:
+            self._session.hand_over()
+            del self._buffers[planned.step]
 
     def _check_deadline(self) -> None:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
@@ -409,8 +427,7 @@ class Reading:
     def _next_raw(self) -> tuple[StepPlan, Batch]:
         head = self._session.head
         buffer = self._arrive(head)
-        self._session.hand_over()
-        del self._buffers[head.step]
+        self._hand_over(head)
         fields = fields_of(self._index, head, buffer)
         return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
 
@@ -422,11 +439,8 @@ class Reading:
             self._check_deadline()  # and Ctrl-C is noticed
         batch = job.result()
         self._jobs.popleft()
-        with self._loader._driving:
-            # A step without rows is decoded at once, before its (empty) requests are reported.
-            self._arrive(planned)
-            self._session.hand_over()
-            del self._buffers[planned.step]
+        self._arrive(planned)  # a job without rows may end before its (empty) requests
+        self._hand_over(planned)
         if len(planned.ids) == 0:
             batch = self._without_rows()
         return planned, batch

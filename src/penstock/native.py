@@ -264,7 +264,9 @@ class NativeEngine:
 
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
-        return dict(zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True))
+        return dict(
+            zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
+        )
 
     def _check_usable(self) -> None:
         if self._core.inherited:

@@ -90,7 +90,7 @@ class Steps:
         row = np.arange(rows, dtype=np.uint64) * np.uint64(self.world_size) + np.uint64(rank)
         positions = (steps[:, None] + row).reshape(-1)
         bounds = np.arange(len(steps) + 1, dtype=np.int64) * rows
-        if last <= self.full:
+        if not first <= self.full < last:
             return positions, bounds, 0
         start = self.full * self.global_batch
         tail = np.arange(self.rows(self.full, rank), dtype=np.uint64)
@@ -204,7 +204,9 @@ def plan_samples(
     return [Group(planned, sum(sizes))]
 
 
-def _place(index: Index, ids: Ids, bounds: Int) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
+def _place(
+    index: Index, ids: Ids, bounds: Int
+) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
     """Destinations for every field of every sample; extents in sample order, fields together."""
     rows = np.diff(bounds)
     step_of = np.repeat(np.arange(len(rows), dtype=np.uint32), rows)

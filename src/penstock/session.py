@@ -138,7 +138,9 @@ class Session:
         bound = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
         if self._gap_bytes is not None:
             step_bytes = max(1, int(self._index.mean_bytes * rows))
-            bound = max(1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes))
+            bound = max(
+                1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes)
+            )
         window = min(self._window, bound)
         self._window = min(2 * window, limits.window_steps_max)
         return window

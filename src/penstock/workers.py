@@ -530,7 +530,7 @@ def _pack(result: Any, slot: _Slot, ticket: int, reduce: Reduce | None) -> _Repl
 def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
     table_bytes = 16 * reply.buffers
     table = base[:table_bytes].view(np.int64).reshape(-1, 2).tolist()
-    memory = memoryview(base)
+    memory = memoryview(base)  # type: ignore[arg-type]
     buffers = [memory[start : start + size] for start, size in table]
     return pickle.loads(memory[table_bytes : table_bytes + reply.pickled], buffers=buffers)
 
@@ -576,7 +576,7 @@ def _stop(workers: list[_Worker], pid: int) -> None:
     deadline_s = time.monotonic() + _stop_s
     running = {worker.process.sentinel for worker in workers}
     while running and (left_s := deadline_s - time.monotonic()) > 0:
-        running -= set(wait(list(running), left_s))  # type: ignore[arg-type]
+        running -= set(wait(list(running), left_s))
     for worker in workers:
         if worker.process.is_alive():
             worker.process.kill()

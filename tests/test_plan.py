@@ -1,0 +1,229 @@
+"""Steps and plans: who processes what, and that every byte of it is asked for once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import limits
+from penstock.errors import UsageError
+from penstock.extent import Placed, Requests, merge, separate
+from penstock.order import Order
+from penstock.plan import Steps, plan_window
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> Steps:
+    world = draw(st.integers(1, 7))
+    count = draw(st.integers(world, 200))
+    global_batch = draw(st.integers(world, 60))
+    drop_last = draw(st.booleans()) and count >= global_batch
+    pad = not drop_last and draw(st.booleans())
+    return Steps(count, global_batch, world, drop_last, pad)
+
+
+@given(geometries())
+def test_every_position_once(steps: Steps) -> None:
+    """Over all ranks and steps each position is dealt once, apart from marked repeats."""
+    seen: Counter[int] = Counter()
+    for rank in range(steps.world_size):
+        positions, bounds, repeats = steps.positions(0, len(steps), rank)
+        assert bounds[-1] == len(positions)
+        seen.update(positions[: len(positions) - repeats].tolist())
+    wanted = len(steps) * steps.global_batch if steps.drop_last else steps.count
+    assert seen == Counter(range(wanted))
+
+
+@given(geometries())
+def test_shares_are_even(steps: Steps) -> None:
+    """In each step the ranks' shares differ by at most one, and by none where padded."""
+    for step in range(len(steps)):
+        rows = [steps.rows(step, rank) for rank in range(steps.world_size)]
+        assert max(rows) - min(rows) <= (0 if steps.pad and step >= steps.full else 1)
+        for rank in range(steps.world_size):
+            assert len(steps.positions(step, step + 1, rank)[0]) == rows[rank]
+
+
+@given(geometries(), st.data())
+def test_windows_join(steps: Steps, data: st.DataObject) -> None:
+    """Positions do not depend on how the steps are cut into windows."""
+    rank = data.draw(st.integers(0, steps.world_size - 1))
+    cut = data.draw(st.integers(0, len(steps)))
+    whole, _, _ = steps.positions(0, len(steps), rank)
+    parts = [steps.positions(0, cut, rank)[0], steps.positions(cut, len(steps), rank)[0]]
+    assert np.array_equal(whole, np.concatenate(parts))
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_as_distributed_sampler(world: int, count: int, batch: int, drop_last: bool) -> None:
+    """Without shuffling the ranks get what torch's DistributedSampler and batching give them."""
+    torch_data = pytest.importorskip("torch.utils.data")
+    if count < world or (drop_last and count < batch * world):
+        return
+    steps = Steps(count, batch * world, world, drop_last, pad=not drop_last)
+    for rank in range(world):
+        sampler = torch_data.DistributedSampler(
+            range(count), world, rank, shuffle=False, drop_last=drop_last
+        )
+        theirs = list(torch_data.BatchSampler(sampler, batch, drop_last))
+        ours = [steps.positions(k, k + 1, rank)[0].tolist() for k in range(len(steps))]
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 20, 1, True), "no batch"),
+        ((3, 8, 4), "4 ranks share 3 samples"),
+        ((10, 2, 4), "smaller than the world"),
+        ((10, 5, 1, True, True), "exclude each other"),
+    ],
+)
+def test_impossible_geometries(arguments: tuple[int, ...], message: str) -> None:
+    """A geometry that would leave a rank without work is refused, with the numbers."""
+    with pytest.raises(UsageError, match=message):
+        Steps(*arguments)
+
+
+def covered(requests: list[Requests]) -> Counter[tuple[int, int, int, int, int]]:
+    return Counter(
+        row for r in requests for row in zip(*(column.tolist() for column in r[:5]), strict=True)
+    )
+
+
+@st.composite
+def placed_extents(draw: st.DrawFn) -> tuple[Placed, int]:
+    parts = draw(st.integers(1, 5))
+    n = draw(st.integers(0, 60))
+    part = np.sort(np.array(draw(st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)), int))
+    columns = [
+        np.array(draw(st.lists(st.integers(0, most), min_size=n, max_size=n)), np.int64)
+        for most in (2, 500, 40)
+    ]
+    file, offset, length = columns
+    placed = Placed(
+        file.astype(np.uint32),
+        offset,
+        length,
+        part.astype(np.uint32),
+        np.arange(n, dtype=np.int64) * 64,
+    )
+    return placed, parts
+
+
+@given(placed_extents(), st.integers(0, 100))
+def test_merge_keeps_every_extent(case: tuple[Placed, int], gap: int) -> None:
+    """Merged requests hold the same extents, in runs that a single read can serve."""
+    placed, parts = case
+    requests = merge(placed, parts, gap)
+    assert len(requests) == parts
+    assert covered(requests) == Counter(zip(*(c.tolist() for c in placed), strict=True))
+    for k, r in enumerate(requests):
+        assert r.runs[0] == 0
+        assert r.runs[-1] == len(r.file)
+        for a, b in zip(r.runs[:-1], r.runs[1:], strict=True):
+            assert 0 < b - a <= limits.run_extents_max
+            assert r.buffer[a:b].min() == k  # with the earliest part that wants it
+            assert len(set(r.file[a:b].tolist())) == 1
+            ends = r.offset[a:b] + r.length[a:b]
+            gaps = r.offset[a + 1 : b] - ends[:-1]
+            assert np.all((gaps >= 0) & (gaps <= gap))
+
+
+def test_neighbours_share_a_read() -> None:
+    """Adjacent records of one window are read by as few reads as the limits allow."""
+    n = 1000
+    placed = Placed(
+        np.zeros(n, np.uint32),
+        np.random.default_rng(0).permutation(n).astype(np.int64) * 4096,
+        np.full(n, 4096),
+        np.zeros(n, np.uint32),
+        np.arange(n, dtype=np.int64) * 4096,
+    )
+    (requests,) = merge(placed, 1, 0)
+    assert len(requests.runs) - 1 == -(-n // limits.run_extents_max)
+
+
+def test_many_files_and_large_offsets_sort() -> None:
+    """File and offset sort together also where they do not fit into one 63-bit key."""
+    file = np.array([2**31, 0, 2**31, 5], np.uint32)
+    offset = np.array([2**61, 7, 3, 2**60], np.int64)
+    placed = Placed(file, offset, np.ones(4, np.int64), np.zeros(4, np.uint32), np.arange(4))
+    (requests,) = merge(placed, 1, 0)
+    assert requests.file.tolist() == [0, 5, 2**31, 2**31]
+    assert requests.offset.tolist() == [7, 2**60, 3, 2**61]
+
+
+def test_separate_keeps_the_sequence() -> None:
+    """Unmerged requests are one run an extent, in batch order, cut at the steps."""
+    n = 10
+    columns = np.arange(n, dtype=np.int64)
+    placed = Placed(columns.astype(np.uint32), columns, columns, np.zeros(n, np.uint32), columns)
+    first, second = separate(placed, np.array([0, 4, 10]))
+    assert first.offset.tolist() == [0, 1, 2, 3]
+    assert second.runs.tolist() == list(range(7))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 20), st.sampled_from([None, 0, 4096]), st.integers(0, 9))
+def test_window_places_every_sample(count: int, batch: int, gap: int | None, seed: int) -> None:
+    """Executing a window's requests on a byte array gives each step's samples in batch order."""
+    record = 24
+    data = np.random.default_rng(seed).integers(0, 256, (count, record)).astype(np.uint8)
+    index = fixed_index(count, record)
+    order, steps = Order(count, seed), Steps(count, batch, 1)
+    groups = plan_window(index, order, steps, 0, 0, len(steps), gap)
+    for group in groups:
+        buffers = [np.zeros(step.bytes, np.uint8) for step in group.steps]
+        for step in group.steps:
+            for _, offset, length, buffer, target in zip(*step.requests[:5], strict=True):
+                buffers[buffer][target : target + length] = data.reshape(-1)[offset:][:length]
+        for step, buffer in zip(group.steps, buffers, strict=True):
+            assert np.array_equal(buffer.reshape(-1, record), data[step.ids.astype(int)])
+            assert np.array_equal(
+                step.ids, order.samples(np.arange(count))[step.step * batch :][:batch]
+            )
+
+
+def fixed_index(count: int, record: int) -> penstock.Index:
+    """An index of fixed records in one file that need not exist."""
+    from penstock.extent import Files
+    from penstock.index import Field, Fixed, Index
+
+    size = np.array([count * record])
+    files = Files.of("/nowhere", ["records.bin"], size, np.zeros(1, np.int64))
+    layout = Fixed(np.array([0, count]), np.zeros(1, np.int64), record)
+    return Index(
+        format="records",
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), (record,)),),
+        layouts=(layout,),
+        sources=files,
+    )
+
+
+def test_ragged_window(tmp_path: Path) -> None:
+    """Samples of different lengths lie one after the other, and `row_at` finds them again."""
+    for i in range(9):
+        (tmp_path / f"{i}.bin").write_bytes(bytes([i]) * (i % 4))
+    index = penstock.open(tmp_path, index="memory").index
+    (group,) = plan_window(index, Order(9, 3), Steps(9, 9, 1), 0, 0, 1, 0)
+    (step,) = group.steps
+    (layout,) = step.layouts
+    assert layout.bounds is not None
+    assert np.diff(layout.bounds).tolist() == [int(i) % 4 for i in step.ids]
+    for row, (start, end) in enumerate(zip(layout.bounds[:-1], layout.bounds[1:], strict=True)):
+        if end > start:
+            assert layout.row_at(int(start)) == row
+    assert layout.row_at(10**9) is None
