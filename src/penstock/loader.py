@@ -251,9 +251,11 @@ class Loader:
     def cursor(self) -> Cursor:
         return self._course.cursor
 
-    @property
-    def course(self) -> Course:
-        return self._course
+    def follow(self, course: Course, leaves: Leaves) -> None:
+        """Take another's course of the same data, and make batches of these leaves: for the faces
+        of frameworks. Before the first use."""
+        self._course, self._order, self._leaves = course, course.order, leaves
+        self.drop_last, self.pad = course.drop_last, course.pad
 
     # -- what readings use ---------------------------------------------------------------------
 
