@@ -40,6 +40,7 @@ PUBLIC = [
     "StateError",
     "StorageError",
     "UsageError",
+    "WorkerError",
     "open",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""
@@ -74,7 +75,7 @@ LAYERS = {
         {"ground", "values"},
     ),
     "drivers": Layer(
-        {"dataset", "batch", "loader", "checkpoint", "broker"},
+        {"dataset", "batch", "course", "loader", "reader", "workers", "checkpoint", "broker"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),

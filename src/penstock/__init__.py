@@ -21,6 +21,7 @@ from .errors import (
     StateError,
     StorageError,
     UsageError,
+    WorkerError,
 )
 from .index import Index
 from .loader import Loader
@@ -48,5 +49,6 @@ __all__ = [
     "StateError",
     "StorageError",
     "UsageError",
+    "WorkerError",
     "open",
 ]

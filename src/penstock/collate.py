@@ -17,14 +17,29 @@ from .errors import CollateError
 Take = Callable[[int], npt.NDArray[np.uint8]]
 """Gives a writable uint8 array of so many bytes."""
 
-AsArray = Callable[[Any], npt.NDArray[Any] | None]
-"""Turns a foreign leaf (a tensor) into an array that shares its memory; None if it is not one."""
+
+class Leaves(Protocol):
+    """What a batch's leaves are made of: arrays, or the tensors of some framework."""
+
+    def as_array(self, leaf: Any) -> npt.NDArray[Any] | None:
+        """A foreign leaf (a tensor) as an array that shares its memory; None if it is not one."""
+        ...
+
+    def as_leaf(self, array: npt.NDArray[Any], like: Any) -> Any:
+        """A batch of rows like the leaf `like`, as the user gets it."""
+        ...
 
 
-def no_foreign(leaf: Any) -> npt.NDArray[Any] | None:
-    """The AsArray of a loader without torch."""
-    del leaf
-    return None
+class Arrays:
+    """The leaves of a loader without a framework."""
+
+    def as_array(self, leaf: Any) -> npt.NDArray[Any] | None:
+        del leaf
+        return None
+
+    def as_leaf(self, array: npt.NDArray[Any], like: Any) -> Any:
+        del like
+        return array
 
 
 class Column(Protocol):
@@ -45,8 +60,8 @@ class Collation:
     Raises CollateError where a sample does not have the structure, shape or dtype of the first.
     """
 
-    def __init__(self, first: Any, rows: int, take: Take, as_array: AsArray = no_foreign) -> None:
-        self._as_array = as_array
+    def __init__(self, first: Any, rows: int, take: Take, leaves: Leaves | None = None) -> None:
+        self._leaves = leaves or Arrays()
         self._root = self._column(first, rows, take, "sample")
 
     def put(self, row: int, sample: Any) -> None:
@@ -58,9 +73,11 @@ class Collation:
     def _column(self, value: Any, rows: int, take: Take, where: str) -> Column:
         array = self._array(value)
         if array is not None:
-            return _Stack(array, rows, take, where, self._array)
+            memory = take(rows * array.nbytes)
+            stack = memory.view(array.dtype).reshape((rows, *array.shape))
+            return _Stack(stack, value, where, self._array, self._leaves)
         if isinstance(value, (bool, int, float, complex)):
-            return _Numbers(type(value), rows, where)
+            return _Numbers(type(value), rows, where, self._leaves)
         if isinstance(value, (str, bytes)) or value is None:
             return _Objects(rows)
         if isinstance(value, Mapping):
@@ -79,7 +96,7 @@ class Collation:
         if array is None and isinstance(value, np.generic):
             array = np.asarray(value)
         if array is None:
-            array = self._as_array(value)
+            array = self._leaves.as_array(value)
         if array is not None and array.dtype.kind in "OUSV":
             raise CollateError(f"an array of dtype {array.dtype} cannot be collated: use numbers")
         return array
@@ -87,29 +104,37 @@ class Collation:
 
 class _Stack:
     def __init__(
-        self, first: npt.NDArray[Any], rows: int, take: Take, where: str, as_array: AsArray
+        self,
+        rows: npt.NDArray[Any],
+        first: Any,
+        where: str,
+        as_array: Callable[[Any], npt.NDArray[Any] | None],
+        leaves: Leaves,
     ) -> None:
+        self._rows = rows
+        self._first = first
         self._where = where
         self._as_array = as_array
-        memory = take(rows * first.nbytes)
-        self._rows: npt.NDArray[Any] = memory.view(first.dtype).reshape((rows, *first.shape))
+        self._leaves = leaves
 
     def put(self, row: int, value: Any) -> None:
         array = self._as_array(value)
         if array is None or array.shape != self._rows.shape[1:] or array.dtype != self._rows.dtype:
             found = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
             raise CollateError(
-                f"{self._where} is {found} but {self._rows.dtype} {self._rows.shape[1:]} in the "
-                "first sample of the batch: make decode return one shape, or give collate"
+                f"{self._where} is {found} but {self._rows.dtype} {self._rows.shape[1:]} in "
+                "the first sample of the batch: make decode return one shape, or give a collate "
+                "function"
             )
         self._rows[row] = array
 
-    def result(self) -> npt.NDArray[Any]:
-        return self._rows
+    def result(self) -> Any:
+        return self._leaves.as_leaf(self._rows, self._first)
 
 
 class _Numbers:
-    def __init__(self, kind: type, rows: int, where: str) -> None:
+    def __init__(self, kind: type, rows: int, where: str, leaves: Leaves) -> None:
+        self._leaves = leaves
         self._kind = kind
         self._where = where
         self._rows: npt.NDArray[Any] = np.empty(
@@ -123,8 +148,8 @@ class _Numbers:
             )
         self._rows[row] = value
 
-    def result(self) -> npt.NDArray[Any]:
-        return self._rows
+    def result(self) -> Any:
+        return self._leaves.as_leaf(self._rows, None)
 
 
 class _Objects:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .collate import AsArray, Collation, Take, no_foreign
+from .collate import Arrays, Collation, Leaves, Take
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]
@@ -40,14 +40,14 @@ class Job:
         decode: Decode,
         collate: Collate | None,
         take: Take,
-        as_array: AsArray = no_foreign,
+        leaves: Leaves | None = None,
     ) -> None:
         self._rows = rows
         self._open_step = open_step
         self._decode = decode
         self._collate = collate
         self._take = take
-        self._as_array = as_array
+        self._leaves = leaves or Arrays()
         self._next_row: Iterator[int] = iter(range(rows))
         self._left = rows
         self._lock = threading.Lock()
@@ -114,7 +114,7 @@ class Job:
         if self._collation is None:
             with self._lock:
                 if self._collation is None:
-                    self._collation = Collation(value, self._rows, self._take, self._as_array)
+                    self._collation = Collation(value, self._rows, self._take, self._leaves)
         self._collation.put(row, value)
 
     def _finish(self) -> None:

@@ -10,6 +10,7 @@
     │   ├── SidecarError(ValueError)        a saved index is damaged or belongs to other data
     │   └── ChangedError(OSError)           a file changed, shrank or vanished after indexing
     ├── StorageError(OSError)               storage failed: retry, or read elsewhere
+    ├── WorkerError(RuntimeError)           a worker ended, or did not answer in time: resume
     ├── LimitError(MemoryError)             a limit was reached: raise it, or ask for less
     └── StateError(ValueError)              a saved state does not fit: cannot continue
 
@@ -32,6 +33,7 @@ __all__ = [
     "StateError",
     "StorageError",
     "UsageError",
+    "WorkerError",
 ]
 
 
@@ -81,3 +83,7 @@ class LimitError(PenstockError, MemoryError):
 
 class StateError(PenstockError, ValueError):
     """A saved state belongs to other data, another seed or another geometry."""
+
+
+class WorkerError(PenstockError, RuntimeError):
+    """A worker process was killed or ended by itself, or a batch did not come in time."""

@@ -8,12 +8,9 @@ session, the plan and the order.
 from __future__ import annotations
 
 import errno
-import operator
 import os
-import sys
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +21,9 @@ import numpy as np
 from . import limits
 from .batch import Batch, Ragged
 from .budget import Budget
-from .collate import AsArray, Collation, no_foreign
-from .cursor import Cursor, Identity
+from .collate import Arrays, Collation, Leaves
+from .course import Course, positive
+from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples
 from .engine import Buffer, Failure
@@ -37,7 +35,8 @@ from .plan import Group, StepPlan, Steps
 from .session import Session
 from .store import changed
 from .store import failure as failure_at
-from .topology import Place, detect
+from .topology import Place
+from .workers import timed_out
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
@@ -102,32 +101,30 @@ class Loader:
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         self.dataset = dataset
-        self.drop_last = _flag("drop_last", drop_last)
-        self.pad = _flag("pad", pad)
-        if batch_size is not None and global_batch_size is not None:
-            raise UsageError("batch_size and global_batch_size are both given: choose one")
-        self.batch_size = (
-            None
-            if global_batch_size is not None
-            else _positive("batch_size", 1 if batch_size is None else batch_size)
-        )
-        self._global_batch_size = (
-            None if global_batch_size is None else _positive("global_batch_size", global_batch_size)
-        )
+        self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
+        self._course = Course(
+            dataset.fingerprint,
+            self._order,
+            batch_size=self.batch_size,
+            global_batch_size=global_batch_size,
+            drop_last=drop_last,
+            pad=pad,
+            rank=rank,
+            world_size=world_size,
+        )
+        self.drop_last = self._course.drop_last
+        self.pad = self._course.pad
         self._decode = decode
         self._collate = collate
-        self._as_array: AsArray = no_foreign
+        self._leaves: Leaves = Arrays()
+        self._timeout_s = 0.0  # of one batch; 0 waits for ever
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
-            else _positive("decode_threads", decode_threads)
+            else positive("decode_threads", decode_threads)
         )
         self._budget = budget or Budget()
-        self._asked_place = (rank, world_size)
-        self._place: Place | None = None
-        self._steps: Steps | None = None
-        self._cursor: Cursor | None = None
         self._arena: Arena | None = None
         self._engine: NativeEngine | None = None
         self._threads: DecodeThreads | None = None
@@ -141,10 +138,6 @@ class Loader:
         self._stall_ns = 0
         self._batches = 0
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        if rank is not None or world_size is not None:
-            self._settle()
-        else:  # what one rank alone cannot do, no world can
-            Steps(len(dataset), self._global_batch(1), 1, self.drop_last, self.pad)
 
     # -- what a trainer asks -----------------------------------------------------------------
 
@@ -234,7 +227,7 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        place = self._place
+        place = self._course.place_if_settled
         where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
         return (
             f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._order.seed}, "
@@ -246,47 +239,22 @@ class Loader:
     @property
     def place(self) -> Place:
         """Rank and world size, and who told."""
-        self._settle()
-        assert self._place is not None
-        return self._place
+        return self._course.place
 
     @property
     def steps(self) -> Steps:
         """The geometry of an epoch."""
-        self._settle()
-        assert self._steps is not None
-        return self._steps
+        return self._course.steps
 
     @property
     def cursor(self) -> Cursor:
-        self._settle()
-        assert self._cursor is not None
-        return self._cursor
+        return self._course.cursor
 
-    def _settle(self) -> None:
-        if self._place is not None:
-            return
-        place = detect(*self._asked_place, os.environ, sys.modules)
-        if place.conflict is not None:
-            warnings.warn(
-                f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
-                f"{place.world_size}, which is used",
-                stacklevel=3,
-            )
-        steps = Steps(
-            len(self.dataset),
-            self._global_batch(place.world_size),
-            place.world_size,
-            self.drop_last,
-            self.pad,
-        )
-        identity = Identity(
-            self.dataset.fingerprint, self._order.algorithm, self._order.seed, steps.global_batch
-        )
-        self._place, self._steps, self._cursor = place, steps, Cursor(identity, len(steps))
-
-    def _global_batch(self, world_size: int) -> int:
-        return self._global_batch_size or (self.batch_size or 1) * world_size
+    def follow(self, course: Course, leaves: Leaves) -> None:
+        """Take another's course of the same data, and make batches of these leaves: for the faces
+        of frameworks. Before the first use."""
+        self._course, self._order, self._leaves = course, course.order, leaves
+        self.drop_last, self.pad = course.drop_last, course.pad
 
     # -- what readings use ---------------------------------------------------------------------
 
@@ -365,6 +333,7 @@ class Reading:
             # Small extents of a map cost the same in any sequence: nothing to merge.
             gap_bytes=None if engine.choice.backend == "mmap" else limits.gap_bytes_default,
         )
+        self._deadline_s: float | None = None  # of the batch that the user waits for
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
@@ -384,7 +353,10 @@ class Reading:
         try:
             loader._check_process()
             started_ns = time.perf_counter_ns()
+            if loader._timeout_s:
+                self._deadline_s = time.monotonic() + loader._timeout_s
             planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
+            self._deadline_s = None
             loader._stall_ns += time.perf_counter_ns() - started_ns
             self._advance()
         except BaseException:
@@ -437,7 +409,7 @@ class Reading:
 
     def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            step, fault = _fault(self._index, planned, group, failure)
+            step, fault = fault_of(self._index, planned, group, failure)
             self._faults.setdefault(step, fault)
         self._session.arrived(planned.step)
 
@@ -446,6 +418,7 @@ class Reading:
         with self._loader._moved:
             while self._session.reached <= planned.step and not self._closed:
                 self._loader._wait()
+                self._check_deadline()
             if planned.step in self._faults:
                 raise self._faults[planned.step]
             if self._closed:
@@ -457,11 +430,15 @@ class Reading:
             self._session.hand_over()
             del self._buffers[planned.step]
 
+    def _check_deadline(self) -> None:
+        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+            raise timed_out(self._loader._timeout_s)
+
     def _next_raw(self) -> tuple[StepPlan, Batch]:
         head = self._session.head
         buffer = self._arrive(head)
         self._hand_over(head)
-        fields = _fields(self._index, head, buffer)
+        fields = fields_of(self._index, head, buffer)
         return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
 
     # -- decoding ------------------------------------------------------------------------------
@@ -469,7 +446,7 @@ class Reading:
     def _next_decoded(self) -> tuple[StepPlan, Any]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
-            pass  # woken now and then, so that Ctrl-C is noticed
+            self._check_deadline()  # and Ctrl-C is noticed
         batch = job.result()
         self._jobs.popleft()
         self._arrive(planned)  # a job without rows may end before its (empty) requests
@@ -487,7 +464,7 @@ class Reading:
             alive = reading()
             if alive is None:
                 raise UsageError("the iterator was closed")
-            return _samples(alive._index, planned, alive._arrive(planned))
+            return samples_of(alive._index, planned, alive._arrive(planned))
 
         job = Job(
             len(planned.ids),
@@ -495,7 +472,7 @@ class Reading:
             loader._decode,
             loader._collate,
             self._arena.take,
-            loader._as_array,
+            loader._leaves,
         )
         loader._pool().submit(job)
         return job
@@ -507,10 +484,10 @@ class Reading:
         if loader._collate is not None:
             return loader._collate([])
         first = loader._decode(loader.dataset[0])
-        return Collation(first, 0, self._arena.take, loader._as_array).result()
+        return Collation(first, 0, self._arena.take, loader._leaves).result()
 
 
-def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     """The arrays of a batch: views of the step's buffer."""
     rows = len(planned.ids)
     fields: dict[str, Any] = {}
@@ -527,10 +504,10 @@ def _fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     return fields
 
 
-def _samples(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
+def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
     """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
     arrays."""
-    fields = _fields(index, planned, buffer)
+    fields = fields_of(index, planned, buffer)
     fields.pop("label", None)
     ids = planned.ids.tolist()
     labels = None if planned.labels is None else planned.labels.tolist()
@@ -549,7 +526,7 @@ def _samples(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
     return sample
 
 
-def _fault(
+def fault_of(
     index: Index, planned: StepPlan, group: Group, failure: Failure
 ) -> tuple[int, PenstockError]:
     """Which step misses bytes, and the error that says whose and why."""
@@ -571,21 +548,3 @@ def _fault(
         wanted = int(requests.length[extent])
         return owner.step, changed(where, f"{path} was cut short: {got:,} of {wanted:,} bytes read")
     return owner.step, failure_at(code, path, f" ({where})")
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise UsageError(f"{name} is {value!r}: use True or False")
-    return bool(value)
-
-
-def _positive(name: str, value: object) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name} is {value!r}: use a whole number above 0") from None
-    if number < 1:
-        raise UsageError(f"{name} is {number}: use a whole number above 0")
-    return number

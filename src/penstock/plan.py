@@ -168,25 +168,36 @@ def plan_window(
     one group. With None each step asks for its samples in batch order and is a group of its own.
     """
     positions, bounds, repeats = steps.positions(first, last, rank)
-    ids = order.samples(positions)
+    return plan_samples(index, order.samples(positions), bounds, first, gap_bytes, repeats)
+
+
+def plan_samples(
+    index: Index, ids: Ids, bounds: Int, first: int, gap_bytes: int | None, repeats: int = 0
+) -> list[Group]:
+    """Plan steps from `first` on that hold these samples; see `plan_window`.
+
+    bounds:   where each step begins in `ids`, and the end.
+    repeats:  of the last step.
+    """
+    count = len(bounds) - 1
     labels = index.labels(ids)
     placed, layouts, sizes = _place(index, ids, bounds)
     if gap_bytes is None:
         requests = separate(placed, bounds * len(index.fields))
     else:
-        requests = merge(placed, last - first, gap_bytes)
+        requests = merge(placed, count, gap_bytes)
     edges = bounds.tolist()
     planned = [
         StepPlan(
             first + k,
             ids[edges[k] : edges[k + 1]],
-            repeats if first + k >= steps.full else 0,
+            repeats if k == count - 1 else 0,
             None if labels is None else labels[edges[k] : edges[k + 1]],
             layouts[k],
             sizes[k],
             requests[k],
         )
-        for k in range(last - first)
+        for k in range(count)
     ]
     if gap_bytes is None:
         return [Group([step], step.bytes) for step in planned]

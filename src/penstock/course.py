@@ -1,0 +1,155 @@
+"""The course of a run: which samples this rank has at each step, and where the run stands.
+
+Order, geometry and cursor in one place. They are settled at first use, not before: a program may
+start torch.distributed after it has created its loaders.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from . import limits
+from .cursor import Cursor, Identity
+from .errors import UsageError
+from .order import Order
+from .plan import Ids, Steps
+from .topology import Place, detect
+
+
+class Share(NamedTuple):
+    """One rank's samples in one step; `repeats` of them, at the end, fill a padded step."""
+
+    step: int
+    ids: Ids
+    repeats: int
+
+
+class Course:
+    """Deals the samples of `order` to steps and ranks.
+
+    batch_size:        samples of one rank in a step; or
+    global_batch_size: those of all ranks.
+    drop_last, pad:    what becomes of the last step, see `Steps`.
+    rank, world_size:  by default those of torch.distributed or of the launcher.
+    fingerprint:       identity of the data.
+    """
+
+    def __init__(
+        self,
+        fingerprint: str,
+        order: Order,
+        *,
+        batch_size: int | None,
+        global_batch_size: int | None,
+        drop_last: bool,
+        pad: bool,
+        rank: int | None,
+        world_size: int | None,
+    ) -> None:
+        if batch_size is not None and global_batch_size is not None:
+            raise UsageError("batch_size and global_batch_size are both given: choose one")
+        self.order = order
+        self.drop_last = flag("drop_last", drop_last)
+        self.pad = flag("pad", pad)
+        self._fingerprint = fingerprint
+        self._batch_size = None if batch_size is None else positive("batch_size", batch_size)
+        self._global_batch_size = (
+            None if global_batch_size is None else positive("global_batch_size", global_batch_size)
+        )
+        self._asked_place = (rank, world_size)
+        self._settled: tuple[Place, Steps, Cursor] | None = None
+        if rank is not None or world_size is not None:
+            self._settle()
+        else:  # what one rank alone cannot do, no world can
+            Steps(len(order), self._global_batch(1), 1, self.drop_last, self.pad)
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return len(self.steps)
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size, and who told."""
+        return self._settle()[0]
+
+    @property
+    def place_if_settled(self) -> Place | None:
+        return None if self._settled is None else self._settled[0]
+
+    @property
+    def steps(self) -> Steps:
+        """The geometry of an epoch."""
+        return self._settle()[1]
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._settle()[2]
+
+    @property
+    def rank_samples(self) -> int:
+        """Samples of this rank in an epoch, repeats included."""
+        steps = self.steps
+        last = steps.rows(len(steps) - 1, self.place.rank)
+        return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
+
+    def shares(self, epoch: int, first: int = 0) -> Iterator[Share]:
+        """The samples of this rank, step by step from `first` on."""
+        steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
+        rows = max(1, steps.rows(0, rank))
+        window = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
+        while first < len(steps):
+            last = min(len(steps), first + window)
+            positions, bounds, repeats = steps.positions(first, last, rank)
+            edges = bounds.tolist()
+            ids = np.split(order.samples(positions), edges[1:-1])
+            for step in range(first, last):
+                yield Share(step, ids[step - first], repeats if step >= steps.full else 0)
+            first = last
+
+    def _settle(self) -> tuple[Place, Steps, Cursor]:
+        if self._settled is not None:
+            return self._settled
+        place = detect(*self._asked_place, os.environ, sys.modules)
+        if place.conflict is not None:
+            warnings.warn(
+                f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
+                f"{place.world_size}, which is used",
+                stacklevel=4,
+            )
+        global_batch = self._global_batch(place.world_size)
+        steps = Steps(len(self.order), global_batch, place.world_size, self.drop_last, self.pad)
+        identity = Identity(
+            self._fingerprint, self.order.algorithm, self.order.seed, steps.global_batch
+        )
+        self._settled = place, steps, Cursor(identity, len(steps))
+        return self._settled
+
+    def _global_batch(self, world_size: int) -> int:
+        return self._global_batch_size or (self._batch_size or 1) * world_size
+
+
+def flag(name: str, value: object) -> bool:
+    """The value of a switch; UsageError where it is none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} is {value!r}: use True or False")
+    return bool(value)
+
+
+def positive(name: str, value: object) -> int:
+    """The value of a count above 0; UsageError where it is none."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}: use a whole number above 0") from None
+    if number < 1:
+        raise UsageError(f"{name} is {number}: use a whole number above 0")
+    return number

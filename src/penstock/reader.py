@@ -1,0 +1,92 @@
+"""A reader of given samples: one batch at a time, with an engine of its own.
+
+For worker processes, which cannot share the engine of their parent, and for samples that somebody
+else chooses. Where the order is ours, `Loader` reads ahead and merges reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import limits
+from .batch import Batch
+from .budget import Budget
+from .collate import Leaves
+from .dataset import Dataset
+from .decode import Collate, Decode, Job
+from .loader import fault_of, fields_of, samples_of
+from .native import Arena, NativeEngine
+from .plan import Ids, plan_samples
+
+_poll_ns = 100_000_000
+
+
+class BatchReader:
+    """Reads and decodes the samples of a dataset that it is given.
+
+    Without `decode` a batch is a `Batch`, else what `Loader` makes of the same arguments. Engine
+    and memory are taken at the first batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        decode: Decode | None = None,
+        collate: Collate | None = None,
+        leaves: Leaves | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._decode = decode
+        self._collate = collate
+        self._leaves = leaves
+        self._budget = budget or Budget()
+        self._engine: NativeEngine | None = None
+        self._arena = Arena(2 * self._budget.readahead_bytes)
+
+    def read(self, ids: Ids, *, epoch: int = 0, step: int = 0, repeats: int = 0) -> Any:
+        """The batch of these samples, in this order."""
+        index = self._dataset.index
+        engine = self._opened()
+        copying = engine.choice.backend == "mmap"
+        bounds = np.array([0, len(ids)], np.int64)
+        gap_bytes = None if copying else limits.gap_bytes_default
+        (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats)
+        (planned,) = group.steps
+        buffer = self._arena.take(planned.bytes)
+        ticket = engine.submit(planned.requests, [buffer])
+        while not (reports := engine.poll(_poll_ns)):
+            pass
+        ((reported, failures),) = reports
+        assert reported == ticket
+        if failures:
+            raise fault_of(index, planned, group, failures[0])[1]
+        if self._decode is None:
+            return Batch(planned.ids, step, epoch, fields_of(index, planned, buffer), repeats)
+        job = Job(
+            len(ids),
+            lambda: samples_of(index, planned, buffer),
+            self._decode,
+            self._collate,
+            self._arena.take,
+            self._leaves,
+        )
+        job.run()
+        return job.result()
+
+    def close(self) -> None:
+        """End the engine's threads; the next batch starts them again."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _opened(self) -> NativeEngine:
+        if self._engine is None:
+            index = self._dataset.index
+            self._engine = NativeEngine(
+                index.files, budget=self._budget, mean_bytes=index.mean_bytes
+            )
+        return self._engine

@@ -1,0 +1,922 @@
+"""PyTorch's DataLoader, driven by penstock: the same arguments, an exact order, exact resume.
+
+    from penstock.torch import DataLoader
+
+Takes a penstock dataset, which penstock also reads, or any map-style torch dataset, of which it
+takes over order, ranks, workers and state, while the dataset does its own reading. This is the only
+module of the loader that imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import operator
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.multiprocessing
+import torch.utils.data
+from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_collate
+from torch.utils.data import default_convert as convert
+from torch.utils.data._utils import worker as torch_worker
+
+from . import limits
+from .batch import Batch
+from .batch import Ragged as RaggedArrays
+from .budget import Budget
+from .course import Course
+from .cursor import Cursor, Identity
+from .dataset import Dataset
+from .decode import Decode
+from .errors import UsageError
+from .loader import Loader
+from .order import Order
+from .reader import BatchReader
+from .topology import detect
+from .workers import Ahead, Inline, WorkerProcesses, Workers, WorkerThreads
+
+__all__ = ["DataLoader", "Ragged"]
+
+_frozen = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+class Ragged(NamedTuple):
+    """Byte strings of different lengths, one after the other.
+
+    values:   uint8, all bytes.
+    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
+
+    `torch.nested.nested_tensor_from_jagged(*ragged)` makes a nested tensor of it, without a copy.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+
+class DataLoader:
+    """Batches of a dataset, as torch.utils.data.DataLoader gives them, on any number of ranks.
+
+    The arguments of torch keep their order, defaults and errors. What differs:
+
+    - Ranks share each epoch by themselves, as with DistributedSampler: equal numbers of steps and
+      samples, padded from the head of the epoch unless `drop_last`. No sampler is needed. Epochs
+      count up by themselves; `set_epoch` (also of `sampler`) names one.
+    - `state_dict` and `load_state_dict` continue a run exactly, at any step, on any number of
+      workers, and on any number of ranks if the global batch is the same.
+    - The order with `shuffle=True` depends on `seed` and the epoch alone. No global random state
+      is read or changed in this process. `seed=None` is the seed that `generator` was given (its
+      state is not used up), and 0 without a generator. Where there are several ranks, a generator
+      may differ between them, so that `shuffle=True` then asks for `seed`.
+    - Before each batch a worker process seeds `random`, numpy and torch from (seed, epoch, step,
+      rank): random augmentation does not depend on the number of workers, and is resumed too.
+    - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
+      without: what is changed on the dataset afterwards reaches them after `close`.
+    - Iterators are independent of each other. Batches always come `in_order`.
+    - Fewer samples than ranks, or than one batch with `drop_last`, are an error, not an empty
+      epoch.
+
+    dataset:      a map-style dataset of torch's kind; or what `penstock.open` returns, of which
+                  `decode` turns each sample (a dict of bytes-like fields, "__key__" and, where
+                  known, "label") into what is collated. Without `decode` and `collate_fn` a batch
+                  is a dict of tensors: each field (B, length) of uint8 or (B, *shape) of its dtype,
+                  or `Ragged`; "label" int64 (B,) where known; "__id__" int64 (B,), the samples'
+                  numbers; "__valid__" bool (B,), False for samples that pad the last step.
+    num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
+    workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
+    sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
+                  ranks: give a DistributedSampler. State then counts steps, and resuming skips
+                  them, which is exact if the sampler repeats its sequence after `set_epoch`, which
+                  `set_epoch` and `load_state_dict` call where it exists.
+    timeout:      seconds until a batch of the workers is given up: RuntimeError.
+    rank, world_size, global_batch_size, budget: see `penstock.Loader`.
+
+    A dataset that is not penstock's is identified in the state by its `fingerprint`, if it has that
+    attribute, else by the name of its type and its length: other content is then not noticed.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        decode: Decode | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch_size: int | None = None,
+        workers: Literal["auto", "threads", "processes"] = "auto",
+        budget: Budget | None = None,
+    ) -> None:
+        _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
+        _check_iterable(dataset, shuffle, sampler, batch_sampler)
+        shuffle = bool(shuffle)
+        _check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
+        _check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        self.in_order = in_order
+        self.generator = generator
+        self.persistent_workers = persistent_workers
+        self.drop_last = drop_last
+        self.decode = decode
+        self._asked_seed = seed
+        self.seed = _seed(seed, generator)
+        self._shuffle = shuffle
+        foreign = not isinstance(dataset, Dataset)
+        reads_ahead = not foreign and sampler is None and batch_sampler is None
+        self._kind = _kind_of_workers(workers, num_workers, reads_ahead, foreign)
+        self._budget = budget or Budget()
+        self._workers: Workers | None = None
+
+        self._batched = batch_size is not None or batch_sampler is not None
+        self._given_collate = collate_fn
+        self.collate_fn = collate_fn or (default_collate if self._batched else convert)
+        self._epochs: _Epochs
+        if sampler is None and batch_sampler is None:
+            course = Course(
+                _fingerprint(dataset),
+                _order(dataset, self.seed, shuffle),
+                batch_size=None if global_batch_size is not None else batch_size or 1,
+                global_batch_size=global_batch_size,
+                drop_last=drop_last,
+                pad=not drop_last,
+                rank=rank,
+                world_size=world_size,
+            )
+            self._epochs = _Ordered(course)
+            sampler = EpochSampler(course)
+        else:
+            place = (rank, world_size)
+            self._epochs = _Sampled(
+                dataset, sampler, batch_sampler, batch_size, drop_last, self.seed, place
+            )
+            if sampler is None:  # as in torch, where it has no effect either
+                sampler = torch.utils.data.SequentialSampler(dataset)
+        if batch_sampler is not None or global_batch_size is not None:
+            batch_size = None  # as in torch: it does not tell the size of a batch
+        elif batch_size is not None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.batch_size = batch_size
+        self._loader = self._native() if self._kind == "engine" else None
+        self._initialized = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _frozen and getattr(self, "_initialized", False):
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized"
+            )
+        super().__setattr__(name, value)
+
+    # -- what a trainer asks -----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        self._check_seed()
+        return len(self._epochs)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
+        assert self.timeout == 0 or self.num_workers > 0, "timeout needs num_workers > 0"
+        self._check_seed()
+        if self._loader is not None:
+            self._loader._timeout_s = float(self.timeout)
+            return _Iterator(self, iter(self._loader))
+        workers = self._started()  # before the epoch is begun: this may fail
+        epoch, first = self._epochs.begin()
+        return _Iterator(self, self._walk(workers, epoch, first))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands: a few JSON-able values, the same on every rank, O(1).
+
+        Counts the batches that were handed over. May be taken at any time.
+        """
+        self._check_seed()
+        return self._epochs.cursor.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter()` continues where `state` was taken; {} says nothing.
+
+        Raises StateError where the state is of other data, another seed, order or global batch.
+        """
+        self._check_seed()
+        self._epochs.restore(state)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals of the engine in this process; see `Loader.stats`."""
+        return {} if self._loader is None else self._loader.stats()
+
+    def close(self) -> None:
+        """End all workers and threads; the loader may be iterated again, which starts new ones."""
+        if self._loader is not None:
+            self._loader.close()
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def __repr__(self) -> str:
+        return (
+            f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self._shuffle}, "
+            f"num_workers={self.num_workers} ({self._kind}), seed={self.seed})"
+        )
+
+    # -- how batches are made ------------------------------------------------------------------
+
+    def _native(self) -> Loader:
+        """The loader that reads ahead and decodes in threads of this process."""
+        assert isinstance(self._epochs, _Ordered)
+        decode, collate = self._decoding()
+        loader = Loader(
+            self.dataset,
+            decode=decode,
+            collate=collate,
+            decode_threads=self.num_workers or None,
+            budget=self._budget,
+        )
+        loader.follow(self._epochs.course, Tensors())
+        return loader
+
+    def _decoding(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
+        """`decode` and `collate` as the reading side takes them."""
+        if not self._batched:
+            single = self._given_collate or as_tensors
+            return self.decode or _unchanged, _Single(single)
+        if self.decode is None and self._given_collate is not None:
+            return _unchanged, self._given_collate
+        return self.decode, self._given_collate
+
+    def _started(self) -> Workers:
+        """The workers, which live as long as this loader."""
+        stale = isinstance(self._workers, WorkerProcesses) and (
+            self._workers.closed or self._workers.pid != os.getpid()
+        )
+        if self._workers is None or stale:
+            opening = self._opening()
+            if self._kind == "processes":
+                self._workers = WorkerProcesses(
+                    opening,
+                    self.num_workers,
+                    context=self.multiprocessing_context or torch.multiprocessing.get_context(),
+                    reduce=_reduced,
+                )
+            elif self._kind == "threads":
+                self._workers = WorkerThreads(opening, self.num_workers)
+            else:
+                self._workers = Inline(opening)
+        return self._workers
+
+    def _opening(self) -> _Opening:
+        reading: _Reading
+        if isinstance(self.dataset, Dataset):
+            decode, collate = self._decoding()
+            budget = _divided(self._budget, max(1, self.num_workers))
+            reading = _ReadSamples(self.dataset, decode, collate, budget)
+        else:
+            reading = _FetchItems(self.dataset, self.collate_fn, self._batched)
+        return _Opening(
+            reading,
+            self.num_workers,
+            self._kind == "processes",
+            Order(1, self.seed, purpose="augmentation").key() >> 1,
+            self.worker_init_fn if self.num_workers else None,
+        )
+
+    def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
+        ahead = self.num_workers * (self.prefetch_factor or 1)
+        tasks = self._epochs.tasks(epoch, first)
+        results = Ahead(workers, tasks, ahead, float(self.timeout) or None)
+        return _Walk(self._epochs, results, epoch, first)
+
+    def _check_seed(self) -> None:
+        """Ranks that shuffle differently would read some samples twice and others never."""
+        if self.generator is None or self._asked_seed is not None or not self._shuffle:
+            return
+        if isinstance(self._epochs, _Ordered) and self._epochs.course.place.world_size > 1:
+            raise UsageError(
+                f"generator is given and {self._epochs.course.place.world_size} ranks shuffle: "
+                "their generators may differ, so pass the same seed= on all ranks"
+            )
+
+    def _pinned(self, batch: Any) -> Any:
+        return pin(batch) if self.pin_memory and _can_pin() else batch
+
+
+class _Iterator:
+    """One epoch's batches, pinned on request."""
+
+    def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
+        if loader.pin_memory and not _can_pin():
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, then device "
+                "pinned memory won't be used.",
+                stacklevel=3,
+            )
+        self._loader = loader
+        self._batches = batches
+
+    def __iter__(self) -> _Iterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        if isinstance(batch, Batch):
+            batch = as_tensors(batch)
+        return self._loader._pinned(batch)
+
+
+class _Walk:
+    """The results of an epoch's tasks; records each that was handed over."""
+
+    def __init__(self, epochs: _Epochs, results: Ahead, epoch: int, step: int) -> None:
+        self._epochs = epochs
+        self._results = results
+        self._epoch = epoch
+        self._step = step
+
+    def __iter__(self) -> _Walk:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._results)
+        except StopIteration:
+            self._epochs.ended(self._epoch)
+            raise
+        except BaseException:
+            self._results.close()
+            raise
+        self._step += 1
+        self._epochs.moved(self._epoch, self._step)
+        return batch
+
+
+# -- which samples, in which step ------------------------------------------------------------------
+
+
+class Task(NamedTuple):
+    """What a worker has to do for one step.
+
+    ids:   sample numbers as an array, or what a sampler gave.
+    key:   from which random numbers are drawn.
+    """
+
+    ids: Any
+    epoch: int
+    step: int
+    repeats: int
+    key: int
+
+
+class _Epochs(Protocol):
+    """Gives the tasks of an epoch and knows where the run stands."""
+
+    @property
+    def cursor(self) -> Cursor: ...
+    def __len__(self) -> int: ...
+    def begin(self) -> tuple[int, int]: ...
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]: ...
+    def moved(self, epoch: int, step: int) -> None: ...
+    def ended(self, epoch: int) -> None: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class _Ordered:
+    """Our order, dealt to ranks."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def __len__(self) -> int:
+        return len(self.course)
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.course.cursor
+
+    def begin(self) -> tuple[int, int]:
+        return self.cursor.begin()
+
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+        keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
+        rank = self.course.place.rank
+        for step, ids, repeats in self.course.shares(epoch, first):
+            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank))
+
+    def moved(self, epoch: int, step: int) -> None:
+        self.cursor.moved(epoch, step)
+
+    def ended(self, epoch: int) -> None:
+        pass  # the last step has told
+
+    def set_epoch(self, epoch: int) -> None:
+        self.cursor.set_epoch(epoch)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.cursor.restore(state, self.course.place.world_size)
+
+
+class _Sampled:
+    """The samples that a sampler gives. The number of its steps may differ between epochs, and may
+    be unknown."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: Any,
+        batch_sampler: Any,
+        batch_size: int | None,
+        drop_last: bool,
+        seed: int,
+        place: tuple[int | None, int | None],
+    ) -> None:
+        steps = batch_sampler
+        if steps is None:
+            steps = sampler if batch_size is None else BatchSampler(sampler, batch_size, drop_last)
+        self._steps = steps
+        self._sampler = sampler if batch_sampler is None else batch_sampler
+        self._seed = seed
+        self._place = place
+        self._length = limits.order_count_max
+        size = getattr(steps, "batch_size", 1)
+        size = size if isinstance(size, int) else 1
+        ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
+        kind = type(self._sampler)
+        order = f"sampler:{kind.__module__}.{kind.__qualname__}"
+        identity = Identity(_fingerprint(dataset), order, seed, size * ranks)
+        self.cursor = Cursor(identity, limits.order_count_max)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def begin(self) -> tuple[int, int]:
+        with contextlib.suppress(TypeError):  # a sampler without a length
+            self._length = len(self._steps)
+        return self.cursor.begin()
+
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+        keys = Order(1, self._seed, epoch, purpose="augmentation")
+        rank = detect(*self._place, os.environ, sys.modules).rank
+        for step, ids in enumerate(self._steps):
+            if step >= first:
+                yield Task(ids, epoch, step, 0, keys.key(0, step, rank))
+
+    def moved(self, epoch: int, step: int) -> None:
+        self.cursor.moved(epoch, step)
+        if step >= self._length:
+            self.ended(epoch)
+
+    def ended(self, epoch: int) -> None:
+        if self.cursor.epoch == epoch:
+            self.cursor.moved(epoch, limits.order_count_max)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.cursor.set_epoch(epoch)
+        self._tell(epoch)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.cursor.restore(state, 1)
+        if state:
+            self._tell(self.cursor.epoch)
+
+    def _tell(self, epoch: int) -> None:
+        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+class EpochSampler(Sampler[int]):
+    """The samples of this rank in the epoch that stands; `loader.sampler` unless one was given."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def __len__(self) -> int:
+        return self._course.rank_samples
+
+    def __iter__(self) -> Iterator[int]:
+        for share in self._course.shares(self._course.cursor.epoch):
+            yield from share.ids.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """As `DataLoader.set_epoch`."""
+        self._course.cursor.set_epoch(epoch)
+
+
+# -- what workers do -------------------------------------------------------------------------------
+
+
+class _Reading(Protocol):
+    """Turns tasks into batches."""
+
+    @property
+    def dataset(self) -> Any: ...
+    def open(self) -> Callable[[Task], Any]: ...
+
+
+@dataclass(frozen=True)
+class _FetchItems:
+    """Asks a torch dataset for its items."""
+
+    dataset: Any
+    collate: Callable[[Any], Any]
+    batched: bool
+
+    def open(self) -> Callable[[Task], Any]:
+        return self._fetch
+
+    def _fetch(self, task: Task) -> Any:
+        ids = task.ids.tolist() if isinstance(task.ids, np.ndarray) else task.ids
+        if not self.batched:
+            items = self.dataset[ids[0] if isinstance(task.ids, np.ndarray) else ids]
+        elif getattr(self.dataset, "__getitems__", None):
+            items = self.dataset.__getitems__(ids)
+        else:
+            items = [self.dataset[i] for i in ids]
+        if self.collate is default_collate:
+            with _outside_worker():
+                return default_collate(items)
+        return self.collate(items)
+
+
+@dataclass(frozen=True)
+class _ReadSamples:
+    """Reads samples of a penstock dataset."""
+
+    dataset: Dataset
+    decode: Decode | None
+    collate: Callable[[list[Any]], Any] | None
+    budget: Budget
+
+    def open(self) -> Callable[[Task], Any]:
+        reader = BatchReader(
+            self.dataset,
+            decode=self.decode,
+            collate=self.collate,
+            leaves=Tensors(),
+            budget=self.budget,
+        )
+
+        def read(task: Task) -> Any:
+            ids = self._numbers(task.ids)
+            batch = reader.read(ids, epoch=task.epoch, step=task.step, repeats=task.repeats)
+            return as_tensors(batch) if isinstance(batch, Batch) else batch
+
+        return read
+
+    def _numbers(self, given: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        if isinstance(given, np.ndarray):
+            return given  # from our own order
+        ids = [operator.index(i) for i in (given if isinstance(given, Sequence) else [given])]
+        count = len(self.dataset)
+        for i in ids:
+            if not -count <= i < count:
+                raise IndexError(f"the sampler gave sample {i}: there are {count:,}")
+        return np.array([i % count for i in ids], np.uint64)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """Begins a worker, in its own thread or process."""
+
+    reading: _Reading
+    workers: int
+    process: bool
+    seed: int
+    init: Callable[[int], None] | None
+
+    def __call__(self, number: int) -> Callable[[Task], Any]:
+        if self.process:
+            torch.set_num_threads(1)
+            _seed_all(self.seed + number)
+            torch_worker._worker_info = torch_worker.WorkerInfo(
+                id=number,
+                num_workers=self.workers,
+                seed=self.seed + number,
+                dataset=self.reading.dataset,
+            )
+        if self.init is not None:
+            self.init(number)
+        fetch = self.reading.open()
+        if not self.process:
+            return fetch  # the random state of this process is the user's
+
+        def seeded(task: Task) -> Any:
+            _seed_all(task.key)
+            return fetch(task)
+
+        return seeded
+
+
+def _seed_all(key: int) -> None:
+    """Seed what per-sample code draws from."""
+    random.seed(key)
+    np.random.seed([key & 0xFFFFFFFF, key >> 32])  # noqa: NPY002 (what users draw from)
+    torch.default_generator.manual_seed(key)  # torch.manual_seed would grow CUDA's list of calls
+
+
+@contextlib.contextmanager
+def _outside_worker() -> Iterator[None]:
+    """In a worker default_collate would stack into memory of torch's own to be sent; ours is
+    recycled."""
+    info, torch_worker._worker_info = torch_worker._worker_info, None
+    try:
+        yield
+    finally:
+        torch_worker._worker_info = info
+
+
+class _Single:
+    """Collates one sample by itself: `batch_size=None`."""
+
+    def __init__(self, convert: Callable[[Any], Any]) -> None:
+        self._convert = convert
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self._convert(samples[0])
+
+
+def _unchanged(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+def _divided(budget: Budget, workers: int) -> Budget:
+    """The share of one worker."""
+    threads, rate = budget.threads, budget.bytes_per_s
+    return budget.replace(
+        threads=None if threads is None else max(1, threads // workers),
+        bytes_per_s=None if rate is None else rate / workers,
+        readahead_bytes=max(1, budget.readahead_bytes // workers),
+    )
+
+
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+class Tensors:
+    """The leaves of our batches; see `penstock.collate.Leaves`."""
+
+    def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        return _array_of(leaf.detach())
+
+    def as_leaf(self, array: np.ndarray[Any, Any], like: Any) -> Any:
+        tensor = as_tensor(array)
+        if isinstance(like, torch.Tensor) and tensor.dtype != like.dtype:
+            return tensor.view(like.dtype)
+        return tensor
+
+
+_stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The tensor's memory as an array; of integers where numpy does not know the dtype."""
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.view(_stand_ins[tensor.element_size()]).numpy()
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    """The tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
+    if array.dtype.kind in "OUSVMm":
+        return array
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def as_tensors(batch: Any) -> Any:
+    """A batch without decode, or one raw sample, with tensors for its fields."""
+    if not isinstance(batch, Batch):
+        return {name: _field(part) for name, part in batch.items()}
+    fields = {name: _field(part) for name, part in batch.fields.items()}
+    ids = torch.from_numpy(batch.ids.astype(np.int64))
+    return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
+
+
+def _field(part: Any) -> Any:
+    if isinstance(part, memoryview):
+        part = np.frombuffer(part, np.uint8)
+    if isinstance(part, np.ndarray):
+        return as_tensor(part)
+    if isinstance(part, RaggedArrays):
+        return Ragged(as_tensor(part.values), as_tensor(part.offsets))
+    return part
+
+
+def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def _reduced(value: Any) -> Any:
+    """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
+    if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
+        return NotImplemented
+    if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
+        return NotImplemented
+    return _rebuilt, (_array_of(value.contiguous()), value.dtype)
+
+
+def pin(data: Any) -> Any:
+    """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
+    if isinstance(data, torch.Tensor):
+        return data.pin_memory()
+    if hasattr(data, "pin_memory"):
+        return data.pin_memory()
+    if isinstance(data, str | bytes):
+        return data
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(pin(part) for part in data))
+    try:
+        if isinstance(data, Mapping):
+            return type(data)({name: pin(part) for name, part in data.items()})  # type: ignore[call-arg]
+        if isinstance(data, Sequence):
+            return type(data)([pin(part) for part in data])  # type: ignore[call-arg]
+    except TypeError:  # a type that is constructed otherwise
+        parts = data.items() if isinstance(data, Mapping) else enumerate(data)
+        pinned = {name: pin(part) for name, part in parts}
+        return pinned if isinstance(data, Mapping) else list(pinned.values())
+    return data
+
+
+def _can_pin() -> bool:
+    accelerator = getattr(torch, "accelerator", torch.cuda)
+    return bool(accelerator.is_available())
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:
+    if workers < 0:
+        raise ValueError("num_workers option should be non-negative; use 0 for no worker")
+    if timeout < 0:
+        raise ValueError("timeout option should be non-negative")
+    if factor is not None and workers == 0:
+        raise ValueError("prefetch_factor option needs num_workers > 0, else leave it None")
+    if factor is not None and factor < 0:
+        raise ValueError("prefetch_factor option should be non-negative")
+    if persistent and workers == 0:
+        raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
+    if not isinstance(dataset, IterableDataset):
+        return
+    given = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
+    for name, value in given.items():
+        if value not in (None, False):
+            raise ValueError(
+                f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
+                f"{name}={value}"
+            )
+    raise UsageError(
+        f"{type(dataset).__name__} is an IterableDataset, which decides its order and state "
+        "itself: use torch.utils.data.DataLoader for it, or give a dataset with __getitem__ and __len__"
+    )
+
+
+def _check_samplers(
+    shuffle: bool, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
+) -> None:
+    if sampler is not None and shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise ValueError(
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and "
+                "drop_last"
+            )
+    elif batch_size is None and drop_last:
+        raise ValueError(
+            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+        )
+
+
+def _check_ours(
+    dataset: Any,
+    decode: Any,
+    workers: str,
+    sampler: Any,
+    batch_sampler: Any,
+    batch_size: int | None,
+    global_batch_size: int | None,
+) -> None:
+    if decode is not None and not isinstance(dataset, Dataset):
+        raise UsageError(
+            f"decode is for penstock datasets: {type(dataset).__name__} decodes in __getitem__"
+        )
+    if workers not in ("auto", "threads", "processes"):
+        raise UsageError(f"workers is {workers!r}: use 'auto', 'threads' or 'processes'")
+    if global_batch_size is not None and (
+        batch_size != 1 or sampler is not None or batch_sampler is not None
+    ):
+        raise UsageError(
+            "global_batch_size excludes batch_size, sampler and batch_sampler: choose one"
+        )
+
+
+def _context(given: Any, workers: int) -> Any:
+    if given is None:
+        return None
+    if workers == 0:
+        raise ValueError(
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0),"
+            f" but got num_workers={workers}"
+        )
+    if isinstance(given, str):
+        methods = torch.multiprocessing.get_all_start_methods()
+        if given not in methods:
+            raise ValueError(
+                f"multiprocessing_context option should specify a valid start method in "
+                f"{methods!r}, but got multiprocessing_context={given!r}"
+            )
+        return torch.multiprocessing.get_context(given)
+    if not isinstance(given, BaseContext):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying"
+            f" the start method, but got multiprocessing_context={given}"
+        )
+    return given
+
+
+def _kind_of_workers(
+    workers: str, count: int, reads_ahead: bool, foreign: bool
+) -> Literal["engine", "inline", "threads", "processes"]:
+    """Who makes the batches: the engine of this process with its decode threads, or workers."""
+    if reads_ahead and (workers != "processes" or count == 0):
+        return "engine"
+    if count == 0:
+        return "inline"
+    if workers == "processes" or (workers == "auto" and foreign):
+        return "processes"
+    return "threads"
+
+
+def _seed(given: int | None, generator: torch.Generator | None) -> int:
+    if given is not None:
+        return given
+    return 0 if generator is None else generator.initial_seed() % 2**64
+
+
+def _order(dataset: Any, seed: int, shuffle: bool) -> Order:
+    count = len(dataset)
+    if count == 0:
+        raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
+    return Order(count, seed, shuffle="exact" if shuffle else "none")
+
+
+def _fingerprint(dataset: Any) -> str:
+    """What identifies the data in a state."""
+    own = getattr(dataset, "fingerprint", None)
+    if isinstance(own, str):
+        return own
+    kind = type(dataset)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    with contextlib.suppress(TypeError):  # without a length, with a sampler
+        name += f":{len(dataset)}"
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
