@@ -116,7 +116,7 @@ def test_files_without_records_are_an_error(tmp_path):
         opened(tmp_path / "empty.bin", record_bytes=4, header_bytes=16)
     with pytest.raises(MissingError, match="matches no files"):
         opened(tmp_path / "*.dat", record_bytes=4)
-    with pytest.raises(UsageError, match="is a pattern"):
+    with pytest.raises(FormatError, match="is a pattern"):
         opened(tmp_path / "*.dat")
     (tmp_path / "d").mkdir()
     with pytest.raises(FormatError, match="holds no files"):
@@ -138,6 +138,20 @@ def test_a_saved_index_remembers_the_geometry(file):
     file.write_bytes(bytes(120))
     with pytest.raises(FormatError, match="no format that penstock knows"):
         penstock.open(file)
+
+
+def test_a_saved_index_of_a_pattern_remembers_the_geometry(tmp_path, monkeypatch):
+    """A pattern's index lies in the user's cache, and a new file that matches is found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.bin").write_bytes(bytes(8))
+    first = penstock.open(data / "*.bin", record_bytes=4)
+    assert first.sidecar.startswith(f"{tmp_path}/cache/penstock/")
+    first.index.marked(0).save(first.sidecar)  # as if made long after the files
+    assert len(penstock.open(data / "*.bin")) == 2
+    (data / "b.bin").write_bytes(bytes(4))
+    assert len(penstock.open(data / "*.bin", record_bytes=4)) == 3
 
 
 def test_a_file_added_to_a_folder_is_found(tmp_path):

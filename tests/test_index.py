@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from penstock import limits, sidecar
 from penstock.errors import SidecarError, UsageError
-from penstock.extent import Files
-from penstock.index import Field, Fixed, Index, Table, joined
+from penstock.extent import Files, joined
+from penstock.index import Field, Fixed, Index, Table
 
 RAW = np.dtype(np.uint8)
 
@@ -448,6 +448,28 @@ def test_a_full_disk_leaves_the_old_sidecar(small_disk):
         tree_index([1] * 10_000).save(path)
     assert os.listdir(small_disk) == ["x.penstock"]
     assert_equal(Index.load(path), ALL[0])
+
+
+def test_a_save_that_is_killed_leaves_one_whole_sidecar(tmp_path):
+    """kill -9 at any moment: the sidecar is the old one or the new one."""
+    path = tmp_path / "x.penstock"
+    choice = [ALL[0], tree_index([1] * 2000)]
+    choice[0].save(path)
+    for saves in range(1, 6):
+        receiving, sending = os.pipe()
+        child = os.fork()
+        if child == 0:
+            while True:
+                for index in choice:
+                    index.save(path)
+                    os.write(sending, b".")
+        for _ in range(saves):
+            os.read(receiving, 1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(receiving)
+        os.close(sending)
+        assert Index.load(path).fingerprint in {index.fingerprint for index in choice}
 
 
 def test_saving_respects_the_umask(tmp_path):

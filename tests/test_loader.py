@@ -205,7 +205,7 @@ def test_state_is_small_and_free_of_side_effects(records: Path) -> None:
     ],
 )
 def test_states_that_do_not_fit(records: Path, change: dict[str, Any], message: str) -> None:
-    """A state of other data, seed, order or batch is refused with what to do, and changes nothing."""
+    """A state of other data, seed, order or batch is refused with what to do."""
     loader = penstock.Loader(opened(records), 8, seed=3)
     state = loader.state_dict()
     with pytest.raises(StateError, match=message):

@@ -123,8 +123,10 @@ void engine(nb::module_& m) {
                     Column<std::int64_t>, std::size_t, int, bool, std::size_t>(),
            "root"_a, "names"_a, "ends"_a, "size"_a, "mtime_ns"_a, "keep_max"_a, "backend"_a,
            "direct"_a, "threads"_a)
-      .def("submit", &EngineHandle::submit, "file"_a, "offset"_a, "length"_a, "buffer"_a,
-           "target"_a, "runs"_a, "buffers"_a)
+      // Never a converted copy: the bytes would go to it.
+      .def("submit", &EngineHandle::submit, "file"_a.noconvert(), "offset"_a.noconvert(),
+           "length"_a.noconvert(), "buffer"_a.noconvert(), "target"_a.noconvert(),
+           "runs"_a.noconvert(), "buffers"_a.noconvert())
       .def("poll", &EngineHandle::poll, "timeout_ns"_a)
       .def("close", [](EngineHandle& self) { (*self).close(); },
            nb::call_guard<nb::gil_scoped_release>())

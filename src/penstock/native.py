@@ -177,7 +177,7 @@ def open_files_max() -> int:
     return min(limits.open_files_max, soft // 4)
 
 
-def survey(files: Files, mean_bytes: float) -> Facts:
+def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     """Ask the machine for the facts about these files; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
@@ -185,7 +185,7 @@ def survey(files: Files, mean_bytes: float) -> Facts:
     resident = [_core.resident_fraction(files.path(i)) for i in probed]
     return Facts(
         file_system=_core.file_system(first),
-        kept_open=count <= open_files_max(),
+        kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
         resident=min(resident, default=-1.0),
@@ -199,25 +199,33 @@ class NativeEngine:
     """Reads the files of an index with the compiled core; see `penstock.engine.Engine`.
 
     A file whose size or modification time is not that of `files` is reported with ESTALE.
+    A table of more than `keep_open_max` files has each opened for each read; None leaves that to
+    the process's limit of open files.
     Threads are started here and joined by `close`, which the garbage collector also calls.
     """
 
     def __init__(
-        self, files: Files, *, budget: Budget | None = None, mean_bytes: float | None = None
+        self,
+        files: Files,
+        *,
+        budget: Budget | None = None,
+        mean_bytes: float | None = None,
+        keep_open_max: int | None = None,
     ) -> None:
         budget = budget or Budget()
+        self._keep_open_max = open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files
         self._mean_bytes = mean_bytes
-        self.choice = choose(survey(files, mean_bytes), budget)
+        self.choice = choose(survey(files, mean_bytes, self._keep_open_max), budget)
         self._core = _core.Engine(
             root=files.root,
             names=files.names,
             ends=files.ends,
             size=files.size,
             mtime_ns=files.mtime_ns,
-            keep_max=open_files_max(),
+            keep_max=self._keep_open_max,
             backend=_backend_number[self.choice.backend],
             direct=self.choice.direct,
             threads=self.choice.threads,
@@ -257,7 +265,7 @@ class NativeEngine:
     def adopt(self, budget: Budget) -> None:
         """Apply a changed budget to the running engine: threads, rate, and the backend."""
         self._check_usable()
-        choice = choose(survey(self.files, self._mean_bytes), budget)
+        choice = choose(survey(self.files, self._mean_bytes, self._keep_open_max), budget)
         if choice.direct != self.choice.direct and budget.direct != "auto":
             raise UsageError(
                 "Budget.direct cannot change while the engine runs: close the loader first"

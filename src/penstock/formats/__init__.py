@@ -118,7 +118,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind != "file":
         if place.kind == "pattern" and not geometry:
-            raise UsageError(
+            raise FormatError(
                 f"{place.path} is a pattern, which stands for files of records: "
                 f"give record_bytes=, or dtype= and shape="
             )

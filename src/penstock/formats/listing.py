@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, MissingError
-from ..extent import Int
-from ..index import Field, Index, Table, unseen
+from ..extent import Int, unseen
+from ..index import Field, Index, Table
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -91,8 +91,8 @@ def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
     raise MissingError(
-        f"{path}, line {first.number}: no file {shown}: paths are relative to the list's "
-        f"folder; put # before a line that names no file"
+        f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
+        f"relative to its folder; put # before a line that names no file"
     )
 
 
