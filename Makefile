@@ -38,7 +38,8 @@ sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+U
 
 .PHONY: sanitize-address sanitize-thread
 sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
-	cmake -S . -B build/$* -G Ninja -DPENSTOCK_SANITIZE=$* -DPENSTOCK_PYTHON=OFF -DPENSTOCK_TESTS=ON
+	cmake -S . -B build/$* -G Ninja -DCMAKE_BUILD_TYPE=Debug -DPENSTOCK_SANITIZE=$* \
+	  -DPENSTOCK_PYTHON=OFF -DPENSTOCK_TESTS=ON
 	cmake --build build/$*
 	ctest --test-dir build/$* --output-on-failure --timeout 300
 
