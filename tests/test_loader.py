@@ -371,7 +371,7 @@ def test_truncated_while_open(records: Path) -> None:
     iterator = iter(loader)
     next(iterator)
     os.truncate(records, 0)
-    with pytest.raises(ChangedError, match="cut short"):
+    with pytest.raises(ChangedError, match="cut short|another size"):
         for batch in iterator:
             assert np.array_equal(batch.data, data[batch.ids.astype(int)])
 
