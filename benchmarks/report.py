@@ -1,13 +1,12 @@
 """Writes the figures of a record into the README, between two markers: numbers are never typed.
 
-    python -m benchmarks.report            # benchmarks/results/bench.json -> README.md
+python -m benchmarks.report            # benchmarks/results/bench.json -> README.md
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks.record import RESULTS, number

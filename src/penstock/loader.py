@@ -274,6 +274,8 @@ class Loader:
             self._engine = NativeEngine(
                 index.files, budget=self._budget, mean_bytes=index.mean_bytes
             )
+        elif not self._waiting:
+            self._engine.adopt(self._budget)  # the last epoch may have filled the page cache
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
