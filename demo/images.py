@@ -17,7 +17,7 @@ from PIL import Image
 import penstock
 
 EXTENSIONS = ("jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pgm")
-IMAGES_MAX = 4_000  # of the user's: enough for a demo
+IMAGES_MAX, BYTES_MAX = 4_000, 150_000_000  # of the user's: enough for a demo of minutes
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def list_images(folder: Path, target: Path) -> Found:
     """
     dataset = penstock.open(folder, extensions=EXTENSIONS, index="memory")
     total = len(dataset)
-    count = min(total, IMAGES_MAX)
+    affordable = max(40, int(BYTES_MAX / max(1, dataset.index.mean_bytes)))
+    count = min(total, IMAGES_MAX, affordable)
     chosen = penstock.Order(total, seed=0).samples(np.arange(count, dtype=np.uint64))
     labels = dataset.index.labels(chosen)
     lines: dict[str, list[str]] = {"train": [], "test": []}
