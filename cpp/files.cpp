@@ -135,7 +135,7 @@ Opened Files::open(std::uint32_t file, Access access) {
   }
   if (fd < 0) return {-1, error, 1, false, false};
   if (slot == nullptr) return {fd, 0, alignment, true, direct};
-  kept_[file].alignment.store(alignment, std::memory_order_relaxed);
+  if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
   return {keep(*slot, fd), 0, alignment, false, direct};
 }
 

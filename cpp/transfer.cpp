@@ -1,6 +1,6 @@
 #include "transfer.hpp"
 
-#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -150,9 +150,12 @@ void Transfer::gather_parts() {
 bool Transfer::arrived(std::int64_t result) {
   if ((result == -EINTR || result == -EAGAIN) && ++refusals_ < refusals_max) return false;
   if (result < 0) return failed(static_cast<int>(-result));
-  refusals_ = 0;
   const std::int64_t reached = asked_ + result;
-  if (reached <= position_) return true;  // the end of the file
+  if (reached <= position_) {  // no progress: the end of the file, or less than a block
+    if (result == 0 || ends_at_position()) return true;
+    return ++refusals_ < refusals_max ? false : failed(EIO);
+  }
+  refusals_ = 0;
   if (bounced_) scatter(asked_, result);
   position_ = std::min(reached, goal_);
   if (position_ == end_) return true;
@@ -162,6 +165,11 @@ bool Transfer::arrived(std::int64_t result) {
     if (!begin_parts()) error_ = ENOMEM;
   }
   return error_ != 0;
+}
+
+bool Transfer::ends_at_position() const {
+  struct stat info {};
+  return ::fstat(fd(), &info) == 0 && info.st_size <= position_;
 }
 
 // An error at position_, in the current ask. True when the run has ended.

@@ -59,6 +59,7 @@ class Transfer {
  private:
   bool begin_parts();
   bool straight() const;
+  bool ends_at_position() const;
   bool failed(int error);
   bool next_extent();
   std::int64_t bounce_bytes(std::int64_t from) const;
