@@ -49,9 +49,9 @@ readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget says."""
 readahead_steps_max = 64
 """Steps requested or ready but not yet handed over, however small they are."""
-lent_slots_max = 8
+lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
-that keeping batches does not use up descriptors."""
+that keeping batches does not use up descriptors (two each)."""
 
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"

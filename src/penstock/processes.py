@@ -1,13 +1,13 @@
 """Worker processes: whole batches made elsewhere, handed back through memory without a name.
 
-Theory of operation. Each worker has one socket to its parent. A task travels as a
-small message that names a slot, a piece of memory without a name (memfd) that both have mapped. The
-worker pickles the result into the slot, large arrays beside the pickle, and answers with a message
-of a few bytes. So a worker never waits for its parent to read, and nothing can wait in a circle.
-The parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used
-again. A worker reads all messages before it begins a task, so that a drop or a stop overtakes the
-tasks that wait. It ends when its parent does, by whatever cause. Nothing of this has a name in any
-file system, so nothing is left behind.
+Theory of operation. Each worker has one socket to its parent. A task travels as a small message
+that names a slot, a piece of memory without a name (memfd) that both have mapped. The worker
+pickles the result into the slot, large arrays beside the pickle, and answers with a message of a
+few bytes. So a worker never waits for its parent to read, and nothing can wait in a circle. The
+parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used again.
+A worker reads all messages before it begins a task, so that a drop or a stop overtakes the tasks
+that wait. It ends when its parent does, by whatever cause. Nothing of this has a name in any file
+system, so nothing is left behind.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ class _Worker:
                 name=f"penstock-worker-{number}",
                 daemon=True,
             )
-            self.process.start()
+            with _without_interrupts():
+                self.process.start()
         except BaseException:
             self.connection.close()
             raise
@@ -240,6 +241,16 @@ class _Worker:
         else:
             weakref.finalize(base, self.free.append, slot).atexit = False
         return _unpack(base, reply)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A worker that is just starting must not answer Ctrl-C with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Slot:
@@ -379,6 +390,7 @@ def _work(
 ) -> None:
     _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     fetch = opened(opening, number)
     slots: dict[int, _Slot] = {}

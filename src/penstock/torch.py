@@ -178,7 +178,9 @@ class DataLoader:
                 steps = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
             given = sampler if batch_sampler is None else batch_sampler
             place = (rank, world_size)
-            self._epochs = Sampled(dataset, given, steps or given, self.seed, place)
+            self._epochs = Sampled(
+                dataset, given, given if steps is None else steps, self.seed, place
+            )
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
         if batch_sampler is not None or global_batch_size is not None:
