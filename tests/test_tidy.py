@@ -75,7 +75,8 @@ LAYERS = {
         {"ground", "values"},
     ),
     "drivers": Layer(
-        {"dataset", "batch", "course", "loader", "reader", "workers", "checkpoint", "broker"},
+        {"dataset", "batch", "course", "epochs", "loader", "reader", "workers", "processes"}
+        | {"checkpoint", "broker"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),

@@ -53,9 +53,9 @@ readahead_cached_bytes_max = 32 * MIB
 readahead_cached_steps_max = 16
 """The same for data in the page cache, which arrives at once: batches further ahead would only
 push each other out of the processor's caches. Four steps are allowed however large they are."""
-lent_slots_max = 8
+lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
-that keeping batches does not use up descriptors."""
+that keeping batches does not use up descriptors (two each)."""
 
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"

@@ -10,11 +10,9 @@ module of the loader that imports torch.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import operator
 import os
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,20 +27,19 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
-from . import limits
 from .batch import Batch
 from .batch import Ragged as RaggedArrays
 from .budget import Budget
 from .course import Course
-from .cursor import Cursor, Identity
 from .dataset import Dataset
 from .decode import Decode
+from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
 from .loader import Loader
 from .order import Order
+from .processes import WorkerProcesses
 from .reader import BatchReader
-from .topology import detect
-from .workers import Ahead, Inline, WorkerProcesses, Workers, WorkerThreads
+from .workers import Ahead, Inline, Workers, WorkerThreads
 
 __all__ = ["DataLoader", "Ragged"]
 
@@ -161,10 +158,10 @@ class DataLoader:
         self._batched = batch_size is not None or batch_sampler is not None
         self._given_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
-        self._epochs: _Epochs
+        self._epochs: Epochs
         if sampler is None and batch_sampler is None:
             course = Course(
-                _fingerprint(dataset),
+                fingerprint_of(dataset),
                 _order(dataset, self.seed, shuffle),
                 batch_size=None if global_batch_size is not None else batch_size or 1,
                 global_batch_size=global_batch_size,
@@ -173,12 +170,16 @@ class DataLoader:
                 rank=rank,
                 world_size=world_size,
             )
-            self._epochs = _Ordered(course)
+            self._epochs = Ordered(course)
             sampler = EpochSampler(course)
         else:
+            steps = batch_sampler
+            if steps is None and batch_size is not None:
+                steps = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
+            given = sampler if batch_sampler is None else batch_sampler
             place = (rank, world_size)
-            self._epochs = _Sampled(
-                dataset, sampler, batch_sampler, batch_size, drop_last, self.seed, place
+            self._epochs = Sampled(
+                dataset, given, given if steps is None else steps, self.seed, place
             )
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
@@ -259,7 +260,7 @@ class DataLoader:
 
     def _native(self) -> Loader:
         """The loader that reads ahead and decodes in threads of this process."""
-        assert isinstance(self._epochs, _Ordered)
+        assert isinstance(self._epochs, Ordered)
         decode, collate = self._decoding()
         loader = Loader(
             self.dataset,
@@ -326,7 +327,7 @@ class DataLoader:
         """Ranks that shuffle differently would read some samples twice and others never."""
         if self.generator is None or self._asked_seed is not None or not self._shuffle:
             return
-        if isinstance(self._epochs, _Ordered) and self._epochs.course.place.world_size > 1:
+        if isinstance(self._epochs, Ordered) and self._epochs.course.place.world_size > 1:
             raise UsageError(
                 f"generator is given and {self._epochs.course.place.world_size} ranks shuffle: "
                 "their generators may differ, so pass the same seed= on all ranks"
@@ -365,7 +366,7 @@ class _Iterator:
 class _Walk:
     """The results of an epoch's tasks; records each that was handed over."""
 
-    def __init__(self, epochs: _Epochs, results: Ahead, epoch: int, step: int) -> None:
+    def __init__(self, epochs: Epochs, results: Ahead, epoch: int, step: int) -> None:
         self._epochs = epochs
         self._results = results
         self._epoch = epoch
@@ -386,141 +387,6 @@ class _Walk:
         self._step += 1
         self._epochs.moved(self._epoch, self._step)
         return batch
-
-
-# -- which samples, in which step ------------------------------------------------------------------
-
-
-class Task(NamedTuple):
-    """What a worker has to do for one step.
-
-    ids:   sample numbers as an array, or what a sampler gave.
-    key:   from which random numbers are drawn.
-    """
-
-    ids: Any
-    epoch: int
-    step: int
-    repeats: int
-    key: int
-
-
-class _Epochs(Protocol):
-    """Gives the tasks of an epoch and knows where the run stands."""
-
-    @property
-    def cursor(self) -> Cursor: ...
-    def __len__(self) -> int: ...
-    def begin(self) -> tuple[int, int]: ...
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]: ...
-    def moved(self, epoch: int, step: int) -> None: ...
-    def ended(self, epoch: int) -> None: ...
-    def set_epoch(self, epoch: int) -> None: ...
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-
-
-class _Ordered:
-    """Our order, dealt to ranks."""
-
-    def __init__(self, course: Course) -> None:
-        self.course = course
-
-    def __len__(self) -> int:
-        return len(self.course)
-
-    @property
-    def cursor(self) -> Cursor:
-        return self.course.cursor
-
-    def begin(self) -> tuple[int, int]:
-        return self.cursor.begin()
-
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
-        keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
-        rank = self.course.place.rank
-        for step, ids, repeats in self.course.shares(epoch, first):
-            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank))
-
-    def moved(self, epoch: int, step: int) -> None:
-        self.cursor.moved(epoch, step)
-
-    def ended(self, epoch: int) -> None:
-        pass  # the last step has told
-
-    def set_epoch(self, epoch: int) -> None:
-        self.cursor.set_epoch(epoch)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.cursor.restore(state, self.course.place.world_size)
-
-
-class _Sampled:
-    """The samples that a sampler gives. The number of its steps may differ between epochs, and may
-    be unknown."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        sampler: Any,
-        batch_sampler: Any,
-        batch_size: int | None,
-        drop_last: bool,
-        seed: int,
-        place: tuple[int | None, int | None],
-    ) -> None:
-        steps = batch_sampler
-        if steps is None:
-            steps = sampler if batch_size is None else BatchSampler(sampler, batch_size, drop_last)
-        self._steps = steps
-        self._sampler = sampler if batch_sampler is None else batch_sampler
-        self._seed = seed
-        self._place = place
-        self._length = limits.order_count_max
-        size = getattr(steps, "batch_size", 1)
-        size = size if isinstance(size, int) else 1
-        ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
-        kind = type(self._sampler)
-        order = f"sampler:{kind.__module__}.{kind.__qualname__}"
-        identity = Identity(_fingerprint(dataset), order, seed, size * ranks)
-        self.cursor = Cursor(identity, limits.order_count_max)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def begin(self) -> tuple[int, int]:
-        with contextlib.suppress(TypeError):  # a sampler without a length
-            self._length = len(self._steps)
-        return self.cursor.begin()
-
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
-        keys = Order(1, self._seed, epoch, purpose="augmentation")
-        rank = detect(*self._place, os.environ, sys.modules).rank
-        for step, ids in enumerate(self._steps):
-            if step >= first:
-                yield Task(ids, epoch, step, 0, keys.key(0, step, rank))
-
-    def moved(self, epoch: int, step: int) -> None:
-        self.cursor.moved(epoch, step)
-        if step >= self._length:
-            self.ended(epoch)
-
-    def ended(self, epoch: int) -> None:
-        if self.cursor.epoch == epoch:
-            self.cursor.moved(epoch, limits.order_count_max)
-
-    def set_epoch(self, epoch: int) -> None:
-        self.cursor.set_epoch(epoch)
-        self._tell(epoch)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.cursor.restore(state, 1)
-        if state:
-            self._tell(self.cursor.epoch)
-
-    def _tell(self, epoch: int) -> None:
-        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
-            if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 class EpochSampler(Sampler[int]):
@@ -816,7 +682,8 @@ def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any
             )
     raise UsageError(
         f"{type(dataset).__name__} is an IterableDataset, which decides its order and state "
-        "itself: use torch.utils.data.DataLoader for it, or give a dataset with __getitem__ and __len__"
+        "itself: use torch.utils.data.DataLoader for it, or give a dataset with __getitem__ and "
+        "__len__"
     )
 
 
@@ -908,15 +775,3 @@ def _order(dataset: Any, seed: int, shuffle: bool) -> Order:
     if count == 0:
         raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
     return Order(count, seed, shuffle="exact" if shuffle else "none")
-
-
-def _fingerprint(dataset: Any) -> str:
-    """What identifies the data in a state."""
-    own = getattr(dataset, "fingerprint", None)
-    if isinstance(own, str):
-        return own
-    kind = type(dataset)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    with contextlib.suppress(TypeError):  # without a length, with a sampler
-        name += f":{len(dataset)}"
-    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()

@@ -3,44 +3,19 @@
 A worker opens once (`opening(number)` gives its fetch function), and turns tasks into results.
 There are three kinds with one face: `Inline` works in the calling thread, `WorkerThreads` in
 threads, `WorkerProcesses` in processes. Tickets say which result belongs to which task.
-
-Theory of operation of the processes. Each worker has one socket to its parent. A task travels as a
-small message that names a slot, a piece of memory without a name (memfd) that both have mapped. The
-worker pickles the result into the slot, large arrays beside the pickle, and answers with a message
-of a few bytes. So a worker never waits for its parent to read, and nothing can wait in a circle.
-The parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used
-again. A worker reads all messages before it begins a task, so that a drop or a stop overtakes the
-tasks that wait. It ends when its parent does, by whatever cause. Nothing of this has a name in any
-file system, so nothing is left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import mmap
-import multiprocessing
 import os
-import pickle
 import queue
-import select
-import signal
-import struct
 import threading
-import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from . import limits
 from .errors import ForkError, UsageError, WorkerError
 
 Fetch = Callable[[Any], Any]
@@ -48,9 +23,6 @@ Fetch = Callable[[Any], Any]
 
 Opening = Callable[[int], Fetch]
 """Called once in each worker with its number; must be picklable for processes that are spawned."""
-
-Reduce = Callable[[Any], Any]
-"""How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
 
 
 class Workers(Protocol):
@@ -166,7 +138,7 @@ class WorkerThreads:
         self._finalizer = weakref.finalize(self, self._desk.stop, workers)
 
     def submit(self, task: Any) -> int:
-        _check_process(self._desk.pid)
+        check_process(self._desk.pid)
         if not self._finalizer.alive:
             raise UsageError("the workers were closed: begin another epoch")
         self._tickets += 1
@@ -174,7 +146,7 @@ class WorkerThreads:
         return self._tickets - 1
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        _check_process(self._desk.pid)
+        check_process(self._desk.pid)
         with self._desk.changed:
             done = self._desk.changed.wait_for(
                 lambda: ticket in self._desk.results or not self._finalizer.alive, timeout_s
@@ -224,7 +196,7 @@ class _Desk:
 
 
 def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
-    fetch = _opened(opening, number)
+    fetch = opened(opening, number)
     while (message := desk.tasks.get()) is not None:
         ticket, task = message
         result: Any = None
@@ -242,401 +214,10 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         del message, task, result  # the batch must not live until the next one comes
 
 
-# -- in processes ----------------------------------------------------------------------------------
+# -- what all share --------------------------------------------------------------------------------
 
 
-class WorkerProcesses:
-    """Processes that are started once and live until `close`, the end of this object or of the
-    parent.
-
-    A worker that ends by itself makes `result` raise WorkerError, which names its pid; all workers
-    are then ended. `close` lets a worker finish what it is at for half a second and then kills it.
-    """
-
-    def __init__(
-        self,
-        opening: Opening,
-        workers: int,
-        *,
-        context: BaseContext | None = None,
-        reduce: Reduce | None = None,
-    ) -> None:
-        self.pid = os.getpid()
-        self._lock = threading.RLock()
-        self._tickets = 0
-        self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
-        self._drops: deque[int] = deque()  # asked for by destructors, which must not wait
-        self._dropped: set[int] = set()  # answers to be ignored
-        self._workers: list[_Worker] = []
-        self._finalizer = weakref.finalize(self, _stop, self._workers, self.pid)
-        context = context or multiprocessing.get_context()
-        try:
-            for number in range(workers):
-                self._workers.append(_Worker(context, opening, number, reduce))
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def closed(self) -> bool:
-        return not self._finalizer.alive
-
-    @property
-    def pids(self) -> list[int]:
-        return [worker.process.pid or 0 for worker in self._workers]
-
-    def submit(self, task: Any) -> int:
-        with self._unharmed():
-            worker = min(self._workers, key=lambda worker: len(worker.tasks))
-            ticket = self._tickets
-            try:
-                worker.send(ticket, task)
-            except ConnectionError:
-                raise self._ended([worker]) from None
-            self._tickets += 1
-            return ticket
-
-    def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._unharmed():
-            while ticket not in self._ready:
-                left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-                if not self._receive(left_s):
-                    raise timed_out(timeout_s)
-            worker, slot, reply = self._ready.pop(ticket)
-            worker.ready -= 1
-            result = worker.unpack(slot, reply)
-        if isinstance(result, _Failure):
-            raise result.exception()
-        return result
-
-    def drop(self, ticket: int) -> None:
-        self._drops.append(ticket)
-
-    def close(self) -> None:
-        self._finalizer()
-        if self.pid == os.getpid():
-            self._ready.clear()
-
-    @contextlib.contextmanager
-    def _unharmed(self) -> Iterator[None]:
-        """Whatever interrupts us may leave half a message in a socket: begin anew after it."""
-        _check_process(self.pid)
-        with self._lock:
-            if self.closed:
-                raise UsageError("the workers were closed: begin another epoch")
-            try:
-                self._forget()
-                yield
-            except BaseException:
-                self.close()
-                raise
-
-    def _forget(self) -> None:
-        """Tell the workers which tasks nobody waits for."""
-        while self._drops:
-            ticket = self._drops.popleft()
-            if ticket in self._ready:
-                worker, slot, _ = self._ready.pop(ticket)
-                worker.ready -= 1
-                worker.free.append(slot)
-            for worker in self._workers:
-                if ticket in worker.tasks:
-                    self._dropped.add(ticket)
-                    with contextlib.suppress(ConnectionError):  # its end is noticed elsewhere
-                        worker.connection.send((ticket, None, None))
-
-    def _receive(self, timeout_s: float | None) -> bool:
-        """Wait for answers or the end of a worker; False where neither came in time."""
-        events: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
-        events |= {worker.process.sentinel: worker for worker in self._workers}
-        found = wait(list(events), timeout_s)
-        # A worker that has answered and ended is first listened to.
-        ended = {events[event] for event in found if not isinstance(event, Connection)}
-        answers = 0
-        for worker in (events[event] for event in found if isinstance(event, Connection)):
-            try:
-                reply = _Reply(*_reply.unpack(worker.connection.recv_bytes()))
-            except (EOFError, ConnectionError):
-                ended.add(worker)
-                continue
-            answers += 1
-            slot = worker.tasks.pop(reply.ticket)
-            if reply.ticket in self._dropped:
-                self._dropped.remove(reply.ticket)
-                worker.free.append(slot)
-            else:
-                self._ready[reply.ticket] = worker, slot, reply
-                worker.ready += 1
-        if ended and not answers:
-            raise self._ended(list(ended))
-        return bool(found)
-
-    def _ended(self, workers: list[_Worker]) -> WorkerError:
-        for worker in workers:
-            worker.process.join(_stop_s)  # its connection may end before the process does
-        pids = ", ".join(str(worker.process.pid) for worker in workers)
-        causes = "; ".join(sorted({_cause(worker.process.exitcode) for worker in workers}))
-        return WorkerError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
-
-
-_stop_s = 0.5
-
-
-def timed_out(timeout_s: float | None) -> WorkerError:
-    """The error for a batch that did not come in time."""
-    return WorkerError(f"DataLoader timed out after {timeout_s:g} seconds")
-
-
-def _check_process(pid: int) -> None:
-    if pid != os.getpid():
-        raise ForkError(
-            f"these workers belong to process {pid}, which was forked: begin another epoch here, "
-            "or create the loader in the child"
-        )
-
-
-def _cause(code: int | None) -> str:
-    if code is None:
-        return "it closed its connection"
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal.Signals(-code).name
-    return f"killed by {name}" + (", perhaps for lack of memory" if name == "SIGKILL" else "")
-
-
-class _Worker:
-    """A worker process as its parent sees it.
-
-    tasks:   the slot that each ticket's result will come in.
-    ready:   results that have come and were not asked for yet.
-    free:    slots to be used again; filled by finalizers, from any thread.
-    """
-
-    def __init__(
-        self, context: BaseContext, opening: Opening, number: int, reduce: Reduce | None
-    ) -> None:
-        self.connection, theirs = multiprocessing.Pipe()
-        self.tasks: dict[int, _Slot] = {}
-        self.ready = 0
-        self.free: deque[_Slot] = deque()
-        self._slots = 0
-        try:
-            self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=_work,
-                args=(theirs, os.getpid(), opening, number, reduce),
-                name=f"penstock-worker-{number}",
-                daemon=True,
-            )
-            self.process.start()
-        except BaseException:
-            self.connection.close()
-            raise
-        finally:
-            theirs.close()
-
-    def send(self, ticket: int, task: Any) -> None:
-        if self.free:
-            slot, fresh = self.free.popleft(), False
-        else:
-            slot, fresh = _Slot(self._slots, os.memfd_create("penstock", os.MFD_CLOEXEC)), True
-            self._slots += 1
-        self.tasks[ticket] = slot
-        self.connection.send((ticket, slot.number, task))
-        if fresh:
-            send_handle(self.connection, slot.descriptor, self.process.pid)
-
-    def unpack(self, slot: _Slot, reply: _Reply) -> Any:
-        """The result that lies in a slot, whose arrays stay there until they are gone."""
-        base = slot.memory(reply.size)[: reply.size]
-        lent = self._slots - len(self.free) - len(self.tasks) - self.ready
-        if lent > limits.lent_slots_max:  # the user keeps batches: bound the descriptors
-            base = base.copy()
-            self.free.append(slot)
-        else:
-            weakref.finalize(base, self.free.append, slot).atexit = False
-        return _unpack(base, reply)
-
-
-class _Slot:
-    """Memory that is shared with another process and has no name."""
-
-    def __init__(self, number: int, descriptor: int) -> None:
-        self.number = number
-        self.descriptor = descriptor
-        self._memory = np.empty(0, np.uint8)
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-    def memory(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """All of it, at least so many bytes."""
-        if len(self._memory) < size:
-            have = os.fstat(self.descriptor).st_size
-            if have < size:
-                have = size + size // 4  # batches differ a little
-                # Not ftruncate: for lack of memory this is an error, and no signal later.
-                os.posix_fallocate(self.descriptor, 0, have)
-            self._memory = np.frombuffer(mmap.mmap(self.descriptor, have), np.uint8)
-        return self._memory
-
-
-class _Reply(NamedTuple):
-    """`size` bytes of the slot are used: a table of `buffers` extents, a pickle, the buffers."""
-
-    ticket: int
-    size: int
-    buffers: int
-    pickled: int
-
-
-_reply = struct.Struct("<QQQQ")
-_alignment = 64
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles with buffers left out, and some types as `reduce` says."""
-
-    def __init__(self, stream: io.BytesIO, buffers: list[pickle.PickleBuffer], reduce: Any) -> None:
-        super().__init__(stream, 5, buffer_callback=buffers.append)
-        self._reduce = reduce
-
-    def reducer_override(self, value: Any) -> Any:
-        return NotImplemented if self._reduce is None else self._reduce(value)
-
-
-def _pack(result: Any, slot: _Slot, ticket: int, reduce: Reduce | None) -> _Reply:
-    """Write a result into a slot."""
-    stream = io.BytesIO()
-    buffers: list[pickle.PickleBuffer] = []
-    _Pickler(stream, buffers, reduce).dump(result)
-    pickled = stream.getbuffer()
-    parts = [buffer.raw() for buffer in buffers]
-    table = np.zeros((len(parts), 2), np.int64)
-    end = table.nbytes + len(pickled)
-    for row, part in enumerate(parts):
-        start = -(-end // _alignment) * _alignment
-        end = start + part.nbytes
-        table[row] = start, part.nbytes
-    memory = slot.memory(end)
-    memory[: table.nbytes] = table.reshape(-1).view(np.uint8)
-    memory[table.nbytes : table.nbytes + len(pickled)] = np.frombuffer(pickled, np.uint8)
-    for (start, size), part in zip(table.tolist(), parts, strict=True):
-        if size:
-            memory[start : start + size] = np.frombuffer(part, np.uint8)
-    return _Reply(ticket, end, len(parts), len(pickled))
-
-
-def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
-    table_bytes = 16 * reply.buffers
-    table = base[:table_bytes].view(np.int64).reshape(-1, 2).tolist()
-    memory = memoryview(base)  # type: ignore[arg-type]
-    buffers = [memory[start : start + size] for start, size in table]
-    return pickle.loads(memory[table_bytes : table_bytes + reply.pickled], buffers=buffers)
-
-
-class _Failure:
-    """An exception on its way to the parent: its type, where that can be built from a text."""
-
-    def __init__(self, error: Exception, number: int) -> None:
-        kind = type(error)
-        self.kind: type[Exception] = RuntimeError
-        with contextlib.suppress(Exception):  # a local class cannot be pickled
-            pickle.dumps(kind)
-            self.kind = kind
-        trace = "".join(traceback.format_exception(error))
-        self.text = (
-            f"Caught {kind.__name__} in DataLoader worker process {number} (pid {os.getpid()}).\n"
-            f"Original {trace}"
-        )
-
-    def exception(self) -> Exception:
-        text = _Verbatim(self.text) if issubclass(self.kind, KeyError) else self.text
-        try:
-            return self.kind(text)
-        except Exception:  # its constructor takes something else
-            return RuntimeError(text)
-
-
-class _Verbatim(str):
-    """KeyError shows the repr of its argument, in which a traceback cannot be read."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _stop(workers: list[_Worker], pid: int) -> None:
-    """End the processes: those that are idle by asking, the others by a signal."""
-    if pid != os.getpid():
-        return
-    for worker in workers:
-        with contextlib.suppress(OSError):
-            os.set_blocking(worker.connection.fileno(), False)
-            worker.connection.send(None)
-    deadline_s = time.monotonic() + _stop_s
-    running = {worker.process.sentinel for worker in workers}
-    while running and (left_s := deadline_s - time.monotonic()) > 0:
-        running -= set(wait(list(running), left_s))
-    for worker in workers:
-        if worker.process.is_alive():
-            worker.process.kill()
-        worker.process.join()
-        worker.process.close()
-        worker.connection.close()
-
-
-# -- inside a worker process -----------------------------------------------------------------------
-
-
-def _work(
-    connection: Connection, parent: int, opening: Opening, number: int, reduce: Reduce | None
-) -> None:
-    _end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    fetch = _opened(opening, number)
-    slots: dict[int, _Slot] = {}
-    for ticket, slot, task in _tasks(connection, slots):
-        try:
-            reply = _pack(fetch(task), slot, ticket, reduce) if slot else _Reply(ticket, 0, 0, 0)
-        except Exception as error:
-            assert slot is not None
-            reply = _pack(_Failure(error, number), slot, ticket, None)
-        del task
-        connection.send_bytes(_reply.pack(*reply))
-
-
-def _tasks(
-    connection: Connection, slots: dict[int, _Slot]
-) -> Iterator[tuple[int, _Slot | None, Any]]:
-    """The tasks to do, in order; those that were dropped have no slot."""
-    tasks: dict[int, tuple[int, Any]] = {}
-    dropped: set[int] = set()
-    while True:
-        while not tasks or connection.poll():
-            try:
-                message = connection.recv()
-            except (EOFError, ConnectionError):
-                return
-            if message is None:
-                return
-            ticket, number, task = message
-            if number is None:
-                dropped.add(ticket)
-                continue
-            if number not in slots:
-                slots[number] = _Slot(number, recv_handle(connection))
-            tasks[ticket] = number, task
-        ticket = next(iter(tasks))
-        number, task = tasks.pop(ticket)
-        if ticket in dropped:
-            yield ticket, None, None
-        else:
-            yield ticket, slots[number], task
-        dropped = {other for other in dropped if other in tasks}
-
-
-def _opened(opening: Opening, number: int) -> Fetch:
+def opened(opening: Opening, number: int) -> Fetch:
     """The worker's fetch; where opening fails, every task fails so."""
     try:
         return opening(number)
@@ -649,17 +230,15 @@ def _opened(opening: Opening, number: int) -> Fetch:
     return fail
 
 
-def _end_with(parent: int) -> None:
-    """End this process as soon as the parent has ended, whatever it is doing then."""
-    try:
-        descriptor = os.pidfd_open(parent)
-    except ProcessLookupError:
-        os._exit(1)
+def timed_out(timeout_s: float | None) -> WorkerError:
+    """The error for a batch that did not come in time."""
+    return WorkerError(f"DataLoader timed out after {timeout_s:g} seconds")
 
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.poll()
-        os._exit(1)
 
-    threading.Thread(target=watch, name="penstock-parent", daemon=True).start()
+def check_process(pid: int) -> None:
+    """Raise ForkError in a process other than that which has the workers."""
+    if pid != os.getpid():
+        raise ForkError(
+            f"these workers belong to process {pid}, which was forked: begin another epoch here, "
+            "or create the loader in the child"
+        )

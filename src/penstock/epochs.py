@@ -1,0 +1,162 @@
+"""The epochs of a loader that hands whole batches to workers: which samples each step holds.
+
+`Ordered` deals penstock's own order; `Sampled` follows a sampler that the user gave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from . import limits
+from .course import Course
+from .cursor import Cursor, Identity
+from .order import Order
+from .topology import detect
+
+
+class Task(NamedTuple):
+    """What a worker has to do for one step.
+
+    ids:   sample numbers as an array, or what a sampler gave.
+    key:   from which random numbers are drawn.
+    """
+
+    ids: Any
+    epoch: int
+    step: int
+    repeats: int
+    key: int
+
+
+class Epochs(Protocol):
+    """Gives the tasks of an epoch and knows where the run stands."""
+
+    @property
+    def cursor(self) -> Cursor: ...
+    def __len__(self) -> int: ...
+    def begin(self) -> tuple[int, int]: ...
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]: ...
+    def moved(self, epoch: int, step: int) -> None: ...
+    def ended(self, epoch: int) -> None: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Ordered:
+    """Our order, dealt to ranks."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def __len__(self) -> int:
+        return len(self.course)
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.course.cursor
+
+    def begin(self) -> tuple[int, int]:
+        return self.cursor.begin()
+
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+        keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
+        rank = self.course.place.rank
+        for step, ids, repeats in self.course.shares(epoch, first):
+            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank))
+
+    def moved(self, epoch: int, step: int) -> None:
+        self.cursor.moved(epoch, step)
+
+    def ended(self, epoch: int) -> None:
+        pass  # the last step has told
+
+    def set_epoch(self, epoch: int) -> None:
+        self.cursor.set_epoch(epoch)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.cursor.restore(state, self.course.place.world_size)
+
+
+class Sampled:
+    """The samples that a sampler gives, in steps. Their number may differ between epochs, and may
+    be unknown.
+
+    steps:  iterable over what each step holds, once an epoch: the sampler, or batches of it.
+    place:  rank and world size as asked for; only random numbers depend on it.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: Any,
+        steps: Any,
+        seed: int,
+        place: tuple[int | None, int | None],
+    ) -> None:
+        self._steps = steps
+        self._sampler = sampler
+        self._seed = seed
+        self._place = place
+        self._length = limits.order_count_max
+        size = getattr(steps, "batch_size", 1)
+        size = size if isinstance(size, int) else 1
+        ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
+        kind = type(self._sampler)
+        order = f"sampler:{kind.__module__}.{kind.__qualname__}"
+        identity = Identity(fingerprint_of(dataset), order, seed, size * ranks)
+        self.cursor = Cursor(identity, limits.order_count_max)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def begin(self) -> tuple[int, int]:
+        with contextlib.suppress(TypeError):  # a sampler without a length
+            self._length = len(self._steps)
+        return self.cursor.begin()
+
+    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+        keys = Order(1, self._seed, epoch, purpose="augmentation")
+        rank = detect(*self._place, os.environ, sys.modules).rank
+        for step, ids in enumerate(self._steps):
+            if step >= first:
+                yield Task(ids, epoch, step, 0, keys.key(0, step, rank))
+
+    def moved(self, epoch: int, step: int) -> None:
+        self.cursor.moved(epoch, step)
+        if step >= self._length:
+            self.ended(epoch)
+
+    def ended(self, epoch: int) -> None:
+        if self.cursor.epoch == epoch:
+            self.cursor.moved(epoch, limits.order_count_max)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.cursor.set_epoch(epoch)
+        self._tell(epoch)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.cursor.restore(state, 1)
+        if state:
+            self._tell(self.cursor.epoch)
+
+    def _tell(self, epoch: int) -> None:
+        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+def fingerprint_of(dataset: Any) -> str:
+    """What identifies the data in a state."""
+    own = getattr(dataset, "fingerprint", None)
+    if isinstance(own, str):
+        return own
+    kind = type(dataset)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    with contextlib.suppress(TypeError):  # without a length, with a sampler
+        name += f":{len(dataset)}"
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
