@@ -84,4 +84,6 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 $(STAMPS)/bench: $(STAMPS)/penstock
 	@echo "setup: the loaders that penstock is compared with"
 	@$(INSTALL) --no-build-isolation --editable '.[bench]'
+	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2'; \
+	  else echo "FFCV is left out (Debian: apt-get install libopencv-dev libturbojpeg0-dev pkg-config)"; fi
 	@touch $@
