@@ -271,7 +271,9 @@ class NativeEngine:
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
         self._check_process()
-        return dict(zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True))
+        return dict(
+            zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
+        )
 
     def _check_usable(self) -> None:
         self._check_process()
