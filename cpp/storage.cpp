@@ -75,7 +75,7 @@ double resident_fraction(const std::string& path) {
   struct stat info {};
   double fraction = -1;
   // To others than the owner and writers the kernel calls every page resident.
-  if (::fstat(fd, &info) == 0 &&
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
       (info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0)) {
     fraction = info.st_size == 0 ? 1.0 : probe(fd, static_cast<std::size_t>(info.st_size));
   }

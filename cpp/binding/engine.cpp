@@ -12,6 +12,7 @@
 
 #include "arena.hpp"
 #include "engine.hpp"
+#include "gil.hpp"
 #include "requests.hpp"
 #include "storage.hpp"
 
@@ -59,7 +60,7 @@ class EngineHandle {
       (void)engine_.release();
       return;
     }
-    const nb::gil_scoped_release release;
+    const WithoutGil released;
     engine_.reset();
   }
 
@@ -87,7 +88,7 @@ class EngineHandle {
 
   void close() {
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil released;
       engine_->close();
     }
     held_.clear();
@@ -96,7 +97,7 @@ class EngineHandle {
   nb::list poll(std::int64_t timeout_ns) {
     std::vector<Done> done;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil released;
       done = engine_->poll(std::chrono::nanoseconds(timeout_ns));
     }
     nb::list result;
@@ -123,7 +124,7 @@ class EngineHandle {
 nb::ndarray<nb::numpy, std::uint8_t> take(const std::shared_ptr<Arena>& arena, std::size_t bytes) {
   std::unique_ptr<Block> block;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil released;
     block = std::make_unique<Block>(arena->take(bytes));
   }
   auto* data = reinterpret_cast<std::uint8_t*>(block->data());

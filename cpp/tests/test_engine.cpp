@@ -131,7 +131,7 @@ void random_extents(const Dataset& data, Random& random) {
       for (const std::size_t keep_max : {std::size_t{0}, std::size_t{100}}) {
         for (const std::size_t threads : {1u, 4u}) {
           Engine engine(data.columns(), keep_max, backend, access, threads);
-          drive(engine, data, random, 20);
+          drive(engine, data, random, 40);
         }
       }
     }
@@ -148,12 +148,12 @@ void knobs_while_reading(const Dataset& data, Random& random) {
       engine.resize(1 + own() % 5);
       engine.use(backends[own() % 3], own() % 2 == 0 ? Access::direct : Access::buffered);
       engine.throttle(own() % 3 == 0 ? 5e7 + static_cast<double>(own() % 1'000'000'000) : 0.0);
-      CHECK(engine.counters().tickets <= 300);
+      CHECK(engine.counters().tickets <= 600);
       CHECK(!engine.closed());
       std::this_thread::yield();
     }
   });
-  drive(engine, data, random, 300);
+  drive(engine, data, random, 600);
   stop = true;
   turner.join();
 }
@@ -169,7 +169,7 @@ void resize_at_a_rate(const Dataset& data, Random& random) {
       std::this_thread::yield();
     }
   });
-  drive(engine, data, random, 60);
+  drive(engine, data, random, 120);
   stop = true;
   turner.join();
 }
