@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -530,8 +531,9 @@ def test_exceptions(workers: Any) -> None:
         if workers == "processes":
             assert "Caught ValueError in DataLoader worker process" in str(caught.value)
             assert "in failing" in str(caught.value)
-    loader.load_state_dict(loader.state_dict())
-    assert loader.state_dict()["step"] == 3
+    assert loader.state_dict()["step"] == 3  # where the failed batch would be tried again
+    assert flat(batches) == [8, 9]
+    assert loader.state_dict()["epoch"] == 2
 
 
 def test_killed_worker() -> None:
@@ -777,6 +779,18 @@ def test_fork_after_use(records: penstock.Dataset) -> None:
     os.close(writer)
     assert len(list(live[0])) == 9
     assert len(list(live[1])) == 6
+
+
+def test_decode_hangs(records: penstock.Dataset) -> None:
+    """A decode that does not return in time is a RuntimeError too."""
+    release = threading.Event()
+    loader = DataLoader(
+        records, 4, decode=lambda sample: release.wait(20), num_workers=1, timeout=0.3
+    )
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 0.3 seconds"):
+        next(iter(loader))
+    release.set()
+    loader.close()
 
 
 # -- pinned memory ---------------------------------------------------------------------------------

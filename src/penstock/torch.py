@@ -77,7 +77,9 @@ class DataLoader:
       rank): random augmentation does not depend on the number of workers, and is resumed too.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
-    - Iterators are independent of each other. Batches always come `in_order`.
+    - Iterators are independent of each other. Batches always come `in_order`. After an exception
+      of the dataset the iterator can go on with the next batch, as in torch; a state taken before
+      that resumes at the batch that failed.
     - Fewer samples than ranks, or than one batch with `drop_last`, are an error, not an empty
       epoch.
 
@@ -381,8 +383,8 @@ class _Walk:
         except StopIteration:
             self._epochs.ended(self._epoch)
             raise
-        except BaseException:
-            self._results.close()
+        except Exception:
+            self._step += 1  # as in torch, the next call gives the next batch
             raise
         self._step += 1
         self._epochs.moved(self._epoch, self._step)
