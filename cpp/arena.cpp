@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -59,40 +61,58 @@ Arena::~Arena() {
   for (const Piece& piece : kept_) ::munmap(piece.data, piece.capacity);
 }
 
+// The lock may have been held at the fork by a thread that is not here.
+bool Arena::inherited() const { return ::getpid() != owner_; }
+
 Block Arena::take(std::size_t bytes) {
+  if (bytes > static_cast<std::size_t>(PTRDIFF_MAX) / 2) throw std::bad_alloc();  // sums below fit
+  bytes = std::max<std::size_t>(bytes, 1);
+  const std::size_t capacity = round_up(bytes);
+  if (inherited()) return {shared_from_this(), allocate(capacity), capacity};
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = kept_.size(); i-- > 0;) {
       const Piece piece = kept_[i];
-      if (piece.capacity < bytes || piece.capacity / oversize_max > round_up(bytes)) continue;
+      if (piece.capacity < bytes || piece.capacity / oversize_max > capacity) continue;
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
       kept_bytes_ -= piece.capacity;
-      lent_bytes_ += piece.capacity;
-      return {shared_from_this(), piece.data, piece.capacity};
+      return lend(piece);
     }
   }
-  const std::size_t capacity = round_up(bytes == 0 ? 1 : bytes);
-  std::byte* data = allocate(capacity);
+  const Piece piece{allocate(capacity), capacity};
   const std::lock_guard lock(mutex_);
-  lent_bytes_ += capacity;
-  return {shared_from_this(), data, capacity};
+  try {
+    kept_.reserve(kept_.size() + lent_blocks_ + 1);  // now: giving back must not fail
+  } catch (const std::bad_alloc&) {
+    ::munmap(piece.data, piece.capacity);
+    throw;
+  }
+  return lend(piece);
 }
 
-void Arena::give_back(Piece piece) {
-  if (::getpid() != owner_) return;  // the lock may have been held by a thread that is not here
-  std::vector<Piece> dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    lent_bytes_ -= piece.capacity;
-    kept_.push_back(piece);
-    kept_bytes_ += piece.capacity;
-    while (kept_bytes_ > kept_bytes_max_) {
-      dropped.push_back(kept_.front());
-      kept_bytes_ -= kept_.front().capacity;
-      kept_.erase(kept_.begin());
-    }
+Block Arena::lend(Piece piece) {
+  ++lent_blocks_;
+  lent_bytes_ += piece.capacity;
+  return {shared_from_this(), piece.data, piece.capacity};
+}
+
+void Arena::give_back(Piece piece) noexcept {
+  if (inherited() || piece.capacity > kept_bytes_max_) ::munmap(piece.data, piece.capacity);
+  if (inherited()) return;
+  std::unique_lock lock(mutex_);
+  --lent_blocks_;
+  lent_bytes_ -= piece.capacity;
+  if (piece.capacity > kept_bytes_max_) return;
+  kept_.push_back(piece);
+  kept_bytes_ += piece.capacity;
+  while (kept_bytes_ > kept_bytes_max_) {
+    const Piece oldest = kept_.front();
+    kept_bytes_ -= oldest.capacity;
+    kept_.erase(kept_.begin());
+    lock.unlock();
+    ::munmap(oldest.data, oldest.capacity);
+    lock.lock();
   }
-  for (const Piece& old : dropped) ::munmap(old.data, old.capacity);
 }
 
 std::size_t Arena::kept_bytes() const {

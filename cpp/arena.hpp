@@ -56,14 +56,18 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::byte* data;
     std::size_t capacity;
   };
-  void give_back(Piece piece);
+  bool inherited() const;
+  Block lend(Piece piece);  // with the lock
+  void give_back(Piece piece) noexcept;
 
-  const pid_t owner_ = ::getpid();  // a forked child only has a copy: it lets its blocks be
+  // A forked child has a copy of the blocks, which it returns to the system; it takes fresh ones.
+  const pid_t owner_ = ::getpid();
   const std::size_t kept_bytes_max_;
   mutable std::mutex mutex_;
   std::vector<Piece> kept_;
   std::size_t kept_bytes_ = 0;
   std::size_t lent_bytes_ = 0;
+  std::size_t lent_blocks_ = 0;
 };
 
 }  // namespace penstock

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "limits.hpp"
@@ -19,6 +19,11 @@ using Clock = std::chrono::steady_clock;
 // enough that the threads finish a ticket together and that a changed limit is felt soon.
 constexpr std::int64_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_runs_max = 256;
+
+// Time at the rate that an idle or late engine may make up for.
+constexpr double credit_s = 0.005;
+
+constexpr std::chrono::nanoseconds wait_max = 24h * 365;
 
 std::size_t runs_per_chunk(std::int64_t bytes, std::size_t runs) {
   const std::int64_t mean = std::max<std::int64_t>(1, bytes / static_cast<std::int64_t>(runs));
@@ -36,10 +41,10 @@ int io_uring_refusal() {
 Engine::Engine(FileColumns files, std::size_t keep_max, Backend backend, Access access,
                std::size_t threads)
     : files_(std::move(files), keep_max),
-      access_(access),
       owner_(::getpid()),
       threads_wanted_(std::clamp<std::size_t>(threads, 1, limits::threads_max)),
       backend_(backend),
+      access_(access),
       debt_time_(Clock::now()),
       helper_(make_mapped_reader(files_, *this)) {
   const std::lock_guard lock(mutex_);
@@ -50,9 +55,15 @@ Engine::~Engine() { close(); }
 
 bool Engine::inherited() const { return ::getpid() != owner_; }
 
+// As many as are wanted, or as the system grants; throws where that is none.
 void Engine::start_threads() {
   while (threads_.size() < threads_wanted_) {
-    threads_.emplace_back(&Engine::work, this, threads_.size());
+    try {
+      threads_.emplace_back(&Engine::work, this, threads_.size());
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;
+      return;
+    }
   }
 }
 
@@ -66,21 +77,23 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   ticket->runs_left.store(count, std::memory_order_relaxed);
 
   std::unique_lock lock(mutex_);
-  ticket->id = ++last_id_;
-  ++outstanding_;
+  const std::uint64_t id = last_id_ + 1;
+  const std::size_t chunks = (count + ticket->chunk_runs - 1) / ticket->chunk_runs;
+  ticket->id = id;
+  if (closing_) return id;  // by another thread: dropped like all that has not started
   if (count == 0) {
-    done_.push_back({ticket->id, {}});
+    done_.push_back({id, {}});
     ++counters_.tickets;
     done_arrived_.notify_all();
-    return ticket->id;
+  } else {
+    queue_.push_back(std::move(ticket));
   }
-  const std::uint64_t id = ticket->id;
-  const std::size_t chunks = (count + ticket->chunk_runs - 1) / ticket->chunk_runs;
-  queue_.push_back(std::move(ticket));
+  last_id_ = id;
+  ++outstanding_;
   lock.unlock();
   if (chunks > 1) {
     queued_.notify_all();
-  } else {
+  } else if (chunks == 1) {
     queued_.notify_one();
   }
   return id;
@@ -100,16 +113,19 @@ void Engine::ended(const TicketPtr& ticket, std::size_t runs) {
 }
 
 std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = Clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, 0ns, wait_max);
   std::unique_lock lock(mutex_);
-  while (done_.empty() && outstanding_ > 0) {
+  while (done_.empty() && outstanding_ > 0 && !closing_) {
     // At a limited rate a polling thread would have to sleep for its turn; it leaves the work.
     const bool can_help = backend_ == Backend::mmap && bytes_per_s_ == 0;
     if (can_help && !queue_.empty() && Clock::now() < deadline) {
       const Chunk chunk = cut();
+      ++helping_;
       lock.unlock();
-      helper_->read(chunk.ticket, chunk.first, chunk.last);
+      helper_->read(chunk.ticket, chunk.first, chunk.last, chunk.access);
       lock.lock();
+      --helping_;
+      if (closing_) done_arrived_.notify_all();
       continue;
     }
     if (done_arrived_.wait_until(lock, deadline) == std::cv_status::timeout) break;
@@ -120,7 +136,7 @@ std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
 
 Engine::Chunk Engine::cut() {
   const TicketPtr ticket = queue_.front();
-  Chunk chunk{ticket, ticket->next_run, 0, backend_};
+  Chunk chunk{ticket, ticket->next_run, 0, backend_, access_};
   chunk.last = std::min(chunk.first + ticket->chunk_runs, ticket->run_count());
   ticket->next_run = chunk.last;
   if (chunk.last == ticket->run_count()) queue_.pop_front();
@@ -131,8 +147,9 @@ std::chrono::nanoseconds Engine::debt_wait() {
   if (bytes_per_s_ == 0) return 0ns;
   const auto now = Clock::now();
   const double elapsed_s = std::chrono::duration<double>(now - debt_time_).count();
-  debt_bytes_ = std::max(0.0, debt_bytes_ - elapsed_s * bytes_per_s_);
+  debt_bytes_ = std::max(-credit_s * bytes_per_s_, debt_bytes_ - elapsed_s * bytes_per_s_);
   debt_time_ = now;
+  if (debt_bytes_ <= 0) return 0ns;
   // A day at most: a duration beyond that would overflow at a rate near zero.
   const double wait_s = std::min(debt_bytes_ / bytes_per_s_, 86400.0);
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
@@ -145,6 +162,7 @@ Engine::Chunk Engine::take(std::unique_lock<std::mutex>& lock, bool wait, std::s
     if (closing_) return {};
     if (number >= threads_wanted_) {
       if (!wait) return {};
+      if (!queue_.empty()) queued_.notify_one();  // it may have been this thread's turn to pace
       resized_.wait(lock);  // apart from queued_: a wake-up meant for a working thread is not lost
       continue;
     }
@@ -157,11 +175,18 @@ Engine::Chunk Engine::take(std::unique_lock<std::mutex>& lock, bool wait, std::s
           for (std::size_t i = ticket.runs[chunk.first]; i < ticket.runs[chunk.last]; ++i) {
             debt_bytes_ += static_cast<double>(ticket.extents[i].length);
           }
+          if (!queue_.empty()) queued_.notify_one();  // somebody has to pace the next
         }
         return chunk;
       }
       if (!wait) return {};
-      queued_.wait_for(lock, owed);
+      if (pacing_) {
+        queued_.wait(lock);
+      } else {
+        pacing_ = true;
+        queued_.wait_for(lock, owed);
+        pacing_ = false;
+      }
       continue;
     }
     if (!wait) return {};
@@ -175,11 +200,11 @@ void Engine::work(std::size_t number) {
     auto& slot = readers[static_cast<std::size_t>(backend)];
     if (!slot && backend == Backend::io_uring) {
       int error = 0;
-      slot = make_uring_reader(files_, *this, access_, error);
+      slot = make_uring_reader(files_, *this, error);
     }
     if (!slot && backend == Backend::mmap) slot = make_mapped_reader(files_, *this);
     // Also where a ring is refused this late (memory lock limits): the data still arrives.
-    if (!slot) slot = make_pread_reader(files_, *this, access_);
+    if (!slot) slot = make_pread_reader(files_, *this);
     return *slot;
   };
   const auto& ring = readers[static_cast<std::size_t>(Backend::io_uring)];
@@ -193,7 +218,7 @@ void Engine::work(std::size_t number) {
       closing = closing_;
     }
     if (chunk) {
-      reader(chunk.backend).read(chunk.ticket, chunk.first, chunk.last);
+      reader(chunk.backend).read(chunk.ticket, chunk.first, chunk.last, chunk.access);
     } else if (busy) {
       ring->progress();
     } else if (closing) {
@@ -203,6 +228,7 @@ void Engine::work(std::size_t number) {
 }
 
 void Engine::close() {
+  const std::lock_guard one_at_a_time(closing_mutex_);
   std::vector<std::thread> threads;
   {
     const std::lock_guard lock(mutex_);
@@ -212,11 +238,12 @@ void Engine::close() {
   }
   queued_.notify_all();
   resized_.notify_all();
+  done_arrived_.notify_all();
   for (std::thread& thread : threads) thread.join();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  done_arrived_.wait(lock, [this] { return helping_ == 0; });
   outstanding_ = 0;
   done_.clear();
-  done_arrived_.notify_all();
 }
 
 void Engine::resize(std::size_t threads) {
@@ -234,15 +261,16 @@ void Engine::throttle(double bytes_per_s) {
     const std::lock_guard lock(mutex_);
     debt_wait();  // settle at the old rate
     bytes_per_s_ = bytes_per_s;
-    if (bytes_per_s_ == 0) debt_bytes_ = 0;
+    debt_bytes_ = bytes_per_s_ == 0 ? 0 : std::max(0.0, debt_bytes_);
     debt_time_ = Clock::now();
   }
   queued_.notify_all();
 }
 
-void Engine::use(Backend backend) {
+void Engine::use(Backend backend, Access access) {
   const std::lock_guard lock(mutex_);
   backend_ = backend;
+  access_ = access;
 }
 
 Counters Engine::counters() const {

@@ -53,14 +53,15 @@ class Engine final : private Completions {
 
   // Takes over extents and runs, already checked. Never waits for storage.
   std::uint64_t submit(std::vector<Extent> extents, std::vector<std::size_t> runs);
-  // Waits until something is done, nothing is outstanding, or the time is over.
+  // Waits until something is done, nothing is outstanding, the engine closes, or the time is over.
   std::vector<Done> poll(std::chrono::nanoseconds timeout);
-  // Drops what no thread has taken, waits for the rest, joins the threads.
+  // Drops what no thread has taken, waits for the rest, joins the threads. When it returns nothing
+  // writes to any destination, also where several threads close at once.
   void close();
 
   void resize(std::size_t threads);    // takes effect within one chunk
   void throttle(double bytes_per_s);   // 0: unlimited
-  void use(Backend backend);           // for chunks taken from now on
+  void use(Backend backend, Access access);  // for chunks taken from now on
   Counters counters() const;
   std::size_t file_count() const { return files_.count(); }
   bool closed() const;
@@ -73,6 +74,7 @@ class Engine final : private Completions {
     std::size_t first = 0;
     std::size_t last = 0;
     Backend backend = Backend::pread;
+    Access access = Access::buffered;
     explicit operator bool() const { return ticket != nullptr; }
   };
 
@@ -84,7 +86,6 @@ class Engine final : private Completions {
   void start_threads();
 
   Files files_;
-  const Access access_;
   const pid_t owner_;
 
   mutable std::mutex mutex_;
@@ -96,17 +97,21 @@ class Engine final : private Completions {
   std::vector<std::thread> threads_;
   std::size_t threads_wanted_;
   Backend backend_;
+  Access access_;
   bool closing_ = false;
+  bool pacing_ = false;  // a thread waits until the rate allows the next chunk; one is enough
+  std::size_t helping_ = 0;  // threads that copy in poll
   std::uint64_t last_id_ = 0;
   std::uint64_t outstanding_ = 0;
   Counters counters_{};
 
   // Bandwidth: bytes taken beyond what the rate has allowed so far. A chunk may start when there
-  // is no debt, so a change of rate takes effect at once.
+  // is no debt, so a change of rate takes effect at once. A little credit makes up for late wakers.
   double bytes_per_s_ = 0;
   double debt_bytes_ = 0;
   std::chrono::steady_clock::time_point debt_time_;
 
+  std::mutex closing_mutex_;  // taken before mutex_
   std::unique_ptr<Reader> helper_;  // the mapped reader of polling threads; has no state
 };
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace penstock {
@@ -17,34 +18,6 @@ namespace {
 
 // Alignment where the kernel cannot be asked: right for every block device in use.
 constexpr std::size_t alignment_default = 4096;
-
-std::size_t direct_alignment(int fd) {
-#ifdef STATX_DIOALIGN
-  struct statx info {};
-  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
-      (info.stx_mask & STATX_DIOALIGN) != 0 && info.stx_dio_offset_align != 0) {
-    return std::max<std::size_t>(info.stx_dio_offset_align, info.stx_dio_mem_align);
-  }
-#else
-  (void)fd;
-#endif
-  return alignment_default;
-}
-
-bool as_indexed(int fd, std::int64_t size, std::int64_t mtime_ns, int& error) {
-  struct stat info {};
-  if (fstat(fd, &info) != 0) {
-    error = errno;
-    return false;
-  }
-  const std::int64_t mtime =
-      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  if (info.st_size != size || mtime != mtime_ns) {
-    error = ESTALE;
-    return false;
-  }
-  return true;
-}
 
 // Puts `fresh` into the slot unless another thread was first; then closes it and takes theirs.
 int keep(std::atomic<int>& slot, int fresh) {
@@ -56,7 +29,24 @@ int keep(std::atomic<int>& slot, int fresh) {
 
 }  // namespace
 
+std::size_t direct_alignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t both = std::max(info.stx_dio_offset_align, info.stx_dio_mem_align);
+    return info.stx_dio_offset_align == 0 || both > alignment_max ? 0 : both;
+  }
+#else
+  (void)fd;
+#endif
+  return alignment_default;
+}
+
 Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(columns)) {
+  if (columns_.size.size() != count() || columns_.mtime_ns.size() != count()) {
+    throw std::invalid_argument("file columns differ in length");
+  }
   const char* root = columns_.root.empty() ? "." : columns_.root.c_str();
   root_fd_ = ::open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (root_fd_ < 0) root_error_ = errno;
@@ -79,8 +69,14 @@ int Files::open_new(std::uint32_t file, Access access, int& error) {
     error = root_error_;
     return -1;
   }
-  const auto begin = static_cast<std::size_t>(file == 0 ? 0 : columns_.ends[file - 1]);
-  const auto length = static_cast<std::size_t>(columns_.ends[file]) - begin;
+  const std::int64_t start = file == 0 ? 0 : columns_.ends[file - 1];
+  const std::int64_t stop = columns_.ends[file];
+  if (start < 0 || stop < start || stop > static_cast<std::int64_t>(columns_.names.size())) {
+    error = ENOENT;
+    return -1;
+  }
+  const auto begin = static_cast<std::size_t>(start);
+  const auto length = static_cast<std::size_t>(stop - start);
   std::array<char, PATH_MAX> path;
   if (length >= path.size()) {
     error = ENAMETOOLONG;
@@ -89,16 +85,28 @@ int Files::open_new(std::uint32_t file, Access access, int& error) {
   std::memcpy(path.data(), columns_.names.data() + begin, length);
   path[length] = '\0';
   const int flags = O_RDONLY | O_CLOEXEC | (access == Access::direct ? O_DIRECT : 0);
-  const int fd = ::openat(root_fd_, path.data(), flags);
+  // NONBLOCK: where a pipe has taken the place of a file, opening it must not wait for a writer.
+  const int fd = ::openat(root_fd_, path.data(), flags | O_NONBLOCK);
   if (fd < 0) {
     error = errno;
     return -1;
   }
-  if (!as_indexed(fd, columns_.size[file], columns_.mtime_ns[file], error)) {
-    ::close(fd);
-    return -1;
-  }
-  return fd;
+  error = changed(file, fd);
+  // A ring reports what is not in the page cache as EAGAIN while NONBLOCK is set.
+  if (error == 0 && ::fcntl(fd, F_SETFL, flags) != 0) error = errno;
+  if (error == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+int Files::changed(std::uint32_t file, int fd) const {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return errno;
+  const std::int64_t mtime_ns =
+      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (!S_ISREG(info.st_mode)) return ESTALE;
+  const bool same = info.st_size == columns_.size[file] && mtime_ns == columns_.mtime_ns[file];
+  return same ? 0 : ESTALE;
 }
 
 Opened Files::open(std::uint32_t file, Access access) {
@@ -109,18 +117,26 @@ Opened Files::open(std::uint32_t file, Access access) {
   std::atomic<int>* slot =
       kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
   if (slot != nullptr) {
-    if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) return {fd, 0, false, direct};
+    if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) {
+      return {fd, 0, direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1, false,
+              direct};
+    }
   }
   int error = 0;
-  int fd = open_new(file, access, error);
-  if (fd < 0 && direct && error == EINVAL) {
-    direct_refused_.store(true, std::memory_order_relaxed);
-    return open(file, Access::buffered);
+  const int fd = open_new(file, access, error);
+  std::size_t alignment = 1;
+  if (direct) {
+    if (fd >= 0) alignment = direct_alignment(fd);
+    if ((fd < 0 && error == EINVAL) || alignment == 0) {
+      if (fd >= 0) ::close(fd);
+      direct_refused_.store(true, std::memory_order_relaxed);
+      return open(file, Access::buffered);
+    }
   }
-  if (fd < 0) return {-1, error, false, false};
-  if (direct && alignment() == 0) alignment_.store(direct_alignment(fd), std::memory_order_relaxed);
-  if (slot != nullptr) return {keep(*slot, fd), 0, false, direct};
-  return {fd, 0, true, direct};
+  if (fd < 0) return {-1, error, 1, false, false};
+  if (slot == nullptr) return {fd, 0, alignment, true, direct};
+  if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
+  return {keep(*slot, fd), 0, alignment, false, direct};
 }
 
 void Files::release(Opened& opened) {

@@ -25,9 +25,14 @@ enum class Access : std::uint8_t { buffered, direct };
 struct Opened {
   int fd = -1;
   int error = 0;
+  std::size_t alignment = 1;  // of offsets, lengths and addresses
   bool owned = false;
   bool direct = false;
 };
+
+// The alignment that O_DIRECT asks of a file; 0 where it has no O_DIRECT that we can use.
+std::size_t direct_alignment(int fd);
+inline constexpr std::size_t alignment_max = 64 << 10;
 
 // A file mapped for reading, or the reason why it is not.
 struct Mapped {
@@ -38,7 +43,7 @@ struct Mapped {
   bool owned = false;
 };
 
-// Thread-safe. A table of up to `keep_max` files keeps each open (and mapped) once used; a larger
+// Throws std::invalid_argument where the columns do not fit each other. Thread-safe. A table of up to `keep_max` files keeps each open (and mapped) once used; a larger
 // one opens a file for each read, which is what a tree of one file per sample wants.
 class Files {
  public:
@@ -49,8 +54,6 @@ class Files {
 
   std::size_t count() const { return columns_.ends.size(); }
   std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
-  bool keeps() const { return kept_ != nullptr; }
-  std::size_t alignment() const { return alignment_.load(std::memory_order_relaxed); }
 
   // Fails with ESTALE where size or modification time differ from the index. A direct request
   // answers with a buffered descriptor (`direct` false) where the file system has no O_DIRECT.
@@ -59,11 +62,14 @@ class Files {
 
   Mapped map(std::uint32_t file);
   void release(Mapped& mapped);
+  // 0 while the open file is as it was indexed; else ESTALE, or why that is not known.
+  int changed(std::uint32_t file, int fd) const;
 
  private:
   struct Kept {
     std::atomic<int> buffered{-1};
     std::atomic<int> direct{-1};
+    std::atomic<std::size_t> alignment{0};  // of the direct one; written before it
     std::atomic<const std::byte*> data{nullptr};
   };
 
@@ -73,8 +79,7 @@ class Files {
   int root_fd_ = -1;
   int root_error_ = 0;
   std::unique_ptr<Kept[]> kept_;
-  std::atomic<bool> direct_refused_{false};
-  std::atomic<std::size_t> alignment_{0};  // of O_DIRECT offsets, lengths and addresses; 0: unknown
+  std::atomic<bool> direct_refused_{false};  // by one of the files: the others are not asked
 };
 
 }  // namespace penstock

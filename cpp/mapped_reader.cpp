@@ -1,17 +1,21 @@
 // Copies from a map: the cheapest way to small extents that are in the page cache.
 //
-// A file cut short turns an access to its map into SIGBUS. The copy runs under a guard: the signal
-// handler jumps back to the copy that faulted, which becomes a failed extent. Bytes between the
-// new end of a file and the end of its last page read as zeros without a signal, so the size is
-// asked again after the copy. Faults that are not ours go to the handler that was there before.
-#include <sys/stat.h>
+// A page that cannot be had (the file was cut short, or the storage failed) turns an access to the
+// map into SIGBUS. The copy runs under a guard: the signal handler jumps back to the copy that
+// faulted, and a read by system call finds out what there is and why there is no more. Bytes
+// between the new end of a file and the end of its last page read as zeros without a signal, so
+// the file is looked at again after the copy. Faults that are not ours go to the handler that was
+// there before.
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include "reader.hpp"
 
@@ -22,40 +26,69 @@ struct Guard {
   sigjmp_buf back;
   const std::byte* from = nullptr;
   const std::byte* to = nullptr;
+  volatile std::size_t current = 0;  // the extent that is being copied
 };
 
-thread_local Guard* volatile active_guard = nullptr;
-struct sigaction previous_action;
+// initial-exec: the handler may run on a thread that never came here, and must not allocate.
+[[gnu::tls_model("initial-exec")]] thread_local Guard* volatile active_guard = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local volatile bool passing_on = false;
+
+// The handler before ours. Two places, so that a handler that runs never sees half a change.
+struct sigaction previous_actions[2];
+std::atomic<const struct sigaction*> previous_action{nullptr};
+
+void end_by(int signal) {
+  struct sigaction ordinary {};
+  ordinary.sa_handler = SIG_DFL;
+  ::sigaction(signal, &ordinary, nullptr);
+  ::raise(signal);
+}
+
+// A handler that was installed after our first use knows us as the one before it. Where it restores
+// us and raises the signal again, as faulthandler does, this is the end.
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction* previous = previous_action.load(std::memory_order_acquire);
+  const bool has_handler = previous != nullptr && previous->sa_handler != SIG_DFL &&
+                           previous->sa_handler != SIG_IGN;
+  if (!has_handler || (passing_on && info->si_code <= 0)) return end_by(signal);
+  passing_on = true;
+  if ((previous->sa_flags & SA_SIGINFO) != 0) {
+    previous->sa_sigaction(signal, info, context);
+  } else {
+    previous->sa_handler(signal);
+  }
+  passing_on = false;
+}
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   Guard* guard = active_guard;
   const auto* address = static_cast<const std::byte*>(info->si_addr);
-  if (guard != nullptr && address >= guard->from && address < guard->to) {
+  // A code above 0 is the kernel's; signals sent by others have no address.
+  if (guard != nullptr && info->si_code > 0 && address >= guard->from && address < guard->to) {
     active_guard = nullptr;
     siglongjmp(guard->back, 1);
   }
-  if ((previous_action.sa_flags & SA_SIGINFO) != 0 && previous_action.sa_sigaction != nullptr) {
-    previous_action.sa_sigaction(signal, info, context);
-  } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
-    previous_action.sa_handler(signal);
-  } else {
-    // Restore the default; returning runs the faulting instruction again, which now ends the
-    // process as it would have without us.
-    ::sigaction(SIGBUS, &previous_action, nullptr);
-  }
+  pass_on(signal, info, context);
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_bus_error;
 }
 
 // Others (faulthandler, sanitizers) install handlers at any time, so ours is checked before each
 // use: one cheap system call for many extents.
 void install_handler() {
-  static std::mutex mutex;
   struct sigaction current {};
   ::sigaction(SIGBUS, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_bus_error) return;
+  if (is_ours(current)) return;
+  static std::mutex mutex;
   const std::lock_guard lock(mutex);
   ::sigaction(SIGBUS, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_bus_error) return;
-  previous_action = current;
+  if (is_ours(current)) return;
+  struct sigaction* place = &previous_actions[0];
+  if (previous_action.load(std::memory_order_relaxed) == place) place = &previous_actions[1];
+  *place = current;
+  previous_action.store(place, std::memory_order_release);
   struct sigaction ours {};
   ours.sa_sigaction = on_bus_error;
   // NODEFER: leaving by siglongjmp must not leave the signal blocked.
@@ -72,6 +105,18 @@ void prefetch(const std::byte* from, std::int64_t length) {
   }
 }
 
+// Not inlined: its variables may sit in registers, which a jump out of it does not disturb.
+[[gnu::noinline]] void copy_all(Guard& guard, const Mapped& mapped, const Extent* extents,
+                                std::size_t first, std::size_t last) {
+  for (std::size_t i = first; i < last; ++i) {
+    if (extents[i].length == 0) continue;  // an empty file has no map to point into
+    guard.current = i;
+    if (i + 1 < last) prefetch(mapped.data + extents[i + 1].offset, extents[i + 1].length);
+    std::memcpy(extents[i].target, mapped.data + extents[i].offset,
+                static_cast<std::size_t>(extents[i].length));
+  }
+}
+
 // Copies extents [first, last), all of one file and inside its map; returns the extent whose page
 // could not be had, or last. No object with a destructor may live here: a fault jumps out.
 std::size_t copy_guarded(const Mapped& mapped, const Extent* extents, std::size_t first,
@@ -79,15 +124,9 @@ std::size_t copy_guarded(const Mapped& mapped, const Extent* extents, std::size_
   Guard guard;
   guard.from = mapped.data;
   guard.to = mapped.data + mapped.size;
-  volatile std::size_t current = first;
-  if (sigsetjmp(guard.back, 0) != 0) return current;
+  if (sigsetjmp(guard.back, 0) != 0) return guard.current;
   active_guard = &guard;
-  for (std::size_t i = first; i < last; ++i) {
-    current = i;
-    if (i + 1 < last) prefetch(mapped.data + extents[i + 1].offset, extents[i + 1].length);
-    std::memcpy(extents[i].target, mapped.data + extents[i].offset,
-                static_cast<std::size_t>(extents[i].length));
-  }
+  copy_all(guard, mapped, extents, first, last);
   active_guard = nullptr;
   return last;
 }
@@ -96,7 +135,8 @@ class MappedReader final : public Reader {
  public:
   MappedReader(Files& files, Completions& completions) : files_(files), completions_(completions) {}
 
-  void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run) override {
+  void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run,
+            Access /* through the page cache in any case */) override {
     install_handler();
     const auto& extents = ticket->extents;
     const std::size_t last = ticket->runs[last_run];
@@ -113,50 +153,37 @@ class MappedReader final : public Reader {
   // Extents [first, last) are of one file.
   void copy(Ticket& ticket, std::size_t first, std::size_t last) {
     const Extent* extents = ticket.extents.data();
-    Mapped mapped = files_.map(extents[first].file);
-    if (mapped.error != 0) {
-      for (std::size_t i = first; i < last; ++i) ticket.fail(i, mapped.error, 0);
-      return;
-    }
-    const auto size = static_cast<std::int64_t>(mapped.size);
-    std::int64_t reached = 0;
-    for (std::size_t i = first; i < last;) {
-      std::size_t inside = i;  // the extents up to here lie inside the map
-      while (inside < last && extents[inside].offset + extents[inside].length <= size) {
-        reached = std::max(reached, extents[inside].offset + extents[inside].length);
-        ++inside;
+    const std::uint32_t file = extents[first].file;
+    Mapped mapped = files_.map(file);
+    int error = mapped.error;
+    std::vector<std::size_t> left;  // for the system call; usually none
+    if (error == 0) {
+      const auto size = static_cast<std::int64_t>(mapped.size);
+      for (std::size_t i = first; i < last; ++i) {
+        std::size_t inside = i;  // the extents up to here lie inside the map
+        while (inside < last && extents[inside].offset + extents[inside].length <= size) ++inside;
+        i = copy_guarded(mapped, extents, i, inside);
+        if (i < last && extents[i].length > 0) left.push_back(i);
       }
-      i = copy_guarded(mapped, extents, i, inside);
-      if (i < inside) {
-        ++i;  // its page is gone; the check of the size below reports it
-      } else if (i < last) {
-        copy_head(mapped, ticket, i++, size);
-      }
+      error = files_.changed(file, mapped.fd);
     }
-    check_size(mapped, ticket, first, last, std::min(reached, size));
+    if (error != 0) {
+      for (std::size_t i = first; i < last; ++i) ticket.fail(i, error, 0);
+    } else {
+      for (const std::size_t i : left) read_by_call(mapped.fd, ticket, i);
+    }
     files_.release(mapped);
   }
 
-  // An extent that reaches beyond the indexed end of the file: what there is of it arrives.
-  static void copy_head(const Mapped& mapped, Ticket& ticket, std::size_t i, std::int64_t size) {
-    Extent head = ticket.extents[i];
-    head.length = std::clamp<std::int64_t>(size - head.offset, 0, head.length);
-    if (head.length > 0) copy_guarded(mapped, &head, 0, 1);
-    ticket.fail(i, 0, head.length);
-  }
-
-  static void check_size(const Mapped& mapped, Ticket& ticket, std::size_t first, std::size_t last,
-                         std::int64_t reached) {
-    struct stat info {};
-    const int error = ::fstat(mapped.fd, &info) == 0 ? 0 : errno;
-    const auto indexed = static_cast<std::int64_t>(mapped.size);
-    if (error == 0 && info.st_size >= reached) return;
-    for (std::size_t i = first; i < last; ++i) {
-      const Extent& extent = ticket.extents[i];
-      const std::int64_t end = extent.offset + extent.length;
-      if (end > indexed || (error == 0 && end <= info.st_size)) continue;
-      const std::int64_t left = error == 0 ? info.st_size - extent.offset : 0;
-      ticket.fail(i, error, std::clamp<std::int64_t>(left, 0, extent.length));
+  static void read_by_call(int fd, Ticket& ticket, std::size_t i) {
+    const Extent& extent = ticket.extents[i];
+    std::int64_t got = 0;
+    while (got < extent.length) {
+      const auto wanted = static_cast<std::size_t>(extent.length - got);
+      const ssize_t result = ::pread(fd, extent.target + got, wanted, extent.offset + got);
+      if (result < 0 && errno == EINTR) continue;
+      if (result <= 0) return ticket.fail(i, result < 0 ? errno : 0, got);
+      got += result;
     }
   }
 

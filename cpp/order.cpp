@@ -32,7 +32,7 @@ struct Generator {
   }
 };
 
-__extension__ using Product = unsigned __int128;
+__extension__ typedef unsigned __int128 Product;
 
 std::uint64_t high_product(std::uint64_t x, std::uint64_t y) noexcept {
   return static_cast<std::uint64_t>((Product{x} * y) >> 64);
@@ -91,8 +91,8 @@ struct Levels {
 
 // The index of the first value at or above count, or the size.
 std::size_t first_outside(std::span<const std::uint64_t> values, std::uint64_t count) noexcept {
-  // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits vectorises,
-  // a search does not: it comes only where there is something to find.
+  // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits
+  // vectorises, a search does not: it comes only where there is something to find.
   std::uint64_t gathered = 0;
   for (const std::uint64_t v : values) gathered |= v | (count - 1 - v);
   if (gathered >> 63 == 0) return values.size();
@@ -188,6 +188,38 @@ std::size_t Permutation::run(std::uint64_t start, std::span<std::uint64_t> sampl
     if (mapped != part.size()) return base + mapped;
   }
   return samples.size();
+}
+
+Groups::Groups(std::uint64_t count, std::uint64_t span, std::uint64_t state, const Level& level)
+    : count_(count), span_(span), state_(state), level_(level) {
+  if (count < 1 || count > limits::order_count_max || span < 1)
+    throw std::invalid_argument("groups need a count in 1..2^62 and a span of at least 1");
+}
+
+std::size_t Groups::forward(std::span<const std::uint64_t> positions,
+                            std::span<std::uint64_t> samples) const noexcept {
+  return mapped(positions, samples, level_.forward);
+}
+
+std::size_t Groups::inverse(std::span<const std::uint64_t> samples,
+                            std::span<std::uint64_t> positions) const noexcept {
+  return mapped(samples, positions, level_.inverse);
+}
+
+std::size_t Groups::mapped(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+                           Kernel kernel) const noexcept {
+  return map_checked(in, out, count_, [&](auto from, auto to) {
+    // Neighbours are mostly of one group: one key and one kernel call serve them together.
+    for (std::size_t begin = 0, end = 0; begin < from.size(); begin = end) {
+      const std::uint64_t group = from[begin] / span_;
+      const std::uint64_t base = group * span_;
+      const std::uint64_t size = std::min(span_, count_ - base);
+      for (; end < from.size() && from[end] - base < size; ++end) to[end] = from[end] - base;
+      const Cipher cipher(size, Generator{state_ ^ group}.next());
+      kernel(cipher, &to[begin], &to[begin], end - begin);
+      for (std::size_t i = begin; i < end; ++i) to[i] += base;
+    }
+  });
 }
 
 }  // namespace penstock

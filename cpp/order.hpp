@@ -77,4 +77,24 @@ class Permutation {
   std::unique_ptr<const Table> table_;
 };
 
+// [0, count) cut into groups of `span` (the last may be smaller), each permuted by a cipher with a
+// key of its own; maps as Permutation does. Immutable, allocates nothing.
+class Groups {
+ public:
+  Groups(std::uint64_t count, std::uint64_t span, std::uint64_t state,
+         const Level& level = levels().back());
+
+  std::size_t forward(std::span<const std::uint64_t> positions,
+                      std::span<std::uint64_t> samples) const noexcept;
+  std::size_t inverse(std::span<const std::uint64_t> samples,
+                      std::span<std::uint64_t> positions) const noexcept;
+
+ private:
+  std::size_t mapped(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+                     Kernel kernel) const noexcept;
+
+  std::uint64_t count_, span_, state_;
+  Level level_;
+};
+
 }  // namespace penstock

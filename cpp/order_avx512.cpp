@@ -60,7 +60,17 @@ struct Avx512 {
   static __m512i wide0(Words x) { return _mm512_cvtepu32_epi64(_mm512_castsi512_si256(x)); }
   static __m512i wide1(Words x) { return _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(x, 1)); }
 
-  static std::uint64_t above(Words x, Words last) { return _mm512_cmpgt_epu32_mask(x, last); }
+  // A mask becomes an integer in a general register, at once. Left to itself, GCC 12 folds the
+  // extension to 64 bits into the comparison and, where the result is spilled (as sanitizers make
+  // it be), stores 16 bits and reloads 64.
+  static std::uint64_t bits_of(std::uint32_t lanes) {
+    __asm__("" : "+r"(lanes));
+    return lanes;
+  }
+
+  static std::uint64_t above(Words x, Words last) {
+    return bits_of(_mm512_cmpgt_epu32_mask(x, last));
+  }
   static void store(Words x, std::uint64_t* out) {
     _mm512_storeu_si512(out, wide0(x));
     _mm512_storeu_si512(out + 8, wide1(x));
@@ -73,8 +83,8 @@ struct Avx512 {
     const __m512i y = _mm512_or_si512(_mm512_sllv_epi64(wide1(left), by), wide1(right));
     _mm512_storeu_si512(out, x);
     _mm512_storeu_si512(out + 8, y);
-    return std::uint64_t{_mm512_cmpgt_epu64_mask(x, limit)} |
-           std::uint64_t{_mm512_cmpgt_epu64_mask(y, limit)} << 8;
+    return bits_of(_mm512_cmpgt_epu64_mask(x, limit)) |
+           bits_of(_mm512_cmpgt_epu64_mask(y, limit)) << 8;
   }
 };
 

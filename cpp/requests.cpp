@@ -3,19 +3,24 @@
 #include <stdexcept>
 #include <string>
 
+#include "limits.hpp"
+
 namespace penstock {
 namespace {
 
 [[noreturn]] void refuse(const std::string& column, std::size_t row, std::int64_t value,
                          const std::string& reason) {
-  throw std::invalid_argument("request " + std::to_string(row) + ": " + column + " is " +
+  throw std::invalid_argument(column + "[" + std::to_string(row) + "] is " +
                               std::to_string(value) + ": " + reason);
 }
 
-}  // namespace
+constexpr auto span_max = static_cast<std::int64_t>(limits::run_bytes_max);
 
-std::vector<Extent> place(const RequestColumns& columns,
-                          std::span<const std::span<std::byte>> buffers, std::size_t file_count) {
+std::int64_t end(const Extent& extent) { return extent.offset + extent.length; }
+
+std::vector<Extent> check_extents(const RequestColumns& columns,
+                                  std::span<const std::span<std::byte>> buffers,
+                                  std::size_t file_count) {
   const std::size_t count = columns.file.size();
   if (columns.offset.size() != count || columns.length.size() != count ||
       columns.buffer.size() != count || columns.target.size() != count) {
@@ -41,9 +46,9 @@ std::vector<Extent> place(const RequestColumns& columns,
   return extents;
 }
 
-std::vector<std::size_t> check_runs(const RequestColumns& columns) {
-  const auto count = static_cast<std::int64_t>(columns.file.size());
-  const auto runs = columns.runs;
+std::vector<std::size_t> check_runs(std::span<const std::int64_t> runs,
+                                    std::span<const Extent> extents) {
+  const auto count = static_cast<std::int64_t>(extents.size());
   if (runs.empty() || runs.front() != 0 || runs.back() != count) {
     throw std::invalid_argument("runs must start at 0 and end at the number of extents (" +
                                 std::to_string(count) + ")");
@@ -51,18 +56,38 @@ std::vector<std::size_t> check_runs(const RequestColumns& columns) {
   std::vector<std::size_t> result(runs.size());
   for (std::size_t j = 0; j + 1 < runs.size(); ++j) {
     if (runs[j + 1] <= runs[j] || runs[j + 1] > count) {
-      throw std::invalid_argument("run " + std::to_string(j) + " holds no extent");
+      refuse("runs", j + 1, runs[j + 1], "a run holds one extent or more");
     }
-    for (auto i = static_cast<std::size_t>(runs[j]) + 1; i < static_cast<std::size_t>(runs[j + 1]);
-         ++i) {
-      if (columns.file[i] != columns.file[i - 1]) refuse("file", i, columns.file[i], "a run is of one file");
-      if (columns.offset[i] < columns.offset[i - 1] + columns.length[i - 1]) {
-        refuse("offset", i, columns.offset[i], "a run's extents ascend without overlap");
+    const auto first = static_cast<std::size_t>(runs[j]);
+    const auto last = static_cast<std::size_t>(runs[j + 1]);
+    for (std::size_t i = first + 1; i < last; ++i) {
+      if (extents[i].file != extents[i - 1].file) {
+        refuse("file", i, extents[i].file, "a run is of one file");
+      }
+      if (extents[i].offset < end(extents[i - 1])) {
+        refuse("offset", i, extents[i].offset, "a run's extents ascend without overlap");
       }
     }
-    result[j + 1] = static_cast<std::size_t>(runs[j + 1]);
+    // A single long extent is no merged read: it is split at will.
+    if (last - first > limits::run_extents_max) {
+      refuse("runs", j + 1, runs[j + 1], "a run holds run_extents_max extents at most");
+    }
+    if (last - first > 1 && end(extents[last - 1]) - extents[first].offset > span_max) {
+      refuse("runs", j + 1, runs[j + 1], "a run of several extents covers run_bytes_max at most");
+    }
+    result[j + 1] = last;
   }
   return result;
+}
+
+}  // namespace
+
+Placed place(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
+             std::size_t file_count) {
+  Placed placed;
+  placed.extents = check_extents(columns, buffers, file_count);
+  placed.runs = check_runs(columns.runs, placed.extents);
+  return placed;
 }
 
 }  // namespace penstock

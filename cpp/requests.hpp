@@ -19,9 +19,14 @@ struct RequestColumns {
   std::span<const std::int64_t> runs;
 };
 
+// Run j is extents [runs[j], runs[j+1]).
+struct Placed {
+  std::vector<Extent> extents;
+  std::vector<std::size_t> runs;
+};
+
 // Throws std::invalid_argument naming the first column and row that cannot be.
-std::vector<Extent> place(const RequestColumns& columns,
-                          std::span<const std::span<std::byte>> buffers, std::size_t file_count);
-std::vector<std::size_t> check_runs(const RequestColumns& columns);
+Placed place(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
+             std::size_t file_count);
 
 }  // namespace penstock

@@ -54,7 +54,9 @@ int Ring::map(unsigned entries) {
     if (fd_ >= 0 || errno != EINVAL) break;
   }
   if (fd_ < 0) return errno;
-  if ((params.features & IORING_FEAT_SINGLE_MMAP) == 0) return ENOSYS;  // before Linux 5.4
+  // Before Linux 5.6: no IORING_OP_READ, which came with the latter.
+  constexpr std::uint32_t needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
+  if ((params.features & needed) != needed) return ENOSYS;
 
   rings_bytes_ = std::max<std::size_t>(params.sq_off.array + params.sq_entries * sizeof(std::uint32_t),
                                        params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe));
@@ -104,18 +106,27 @@ void Ring::push(std::uint8_t opcode, int fd, const void* address, std::uint32_t 
   ++queued_;
 }
 
-int Ring::enter(unsigned events_min) {
+int Ring::call(unsigned submit, unsigned events_min) {
   for (;;) {
-    const long taken = ::syscall(__NR_io_uring_enter, fd_, queued_, events_min,
+    const long taken = ::syscall(__NR_io_uring_enter, fd_, submit, events_min,
                                  IORING_ENTER_GETEVENTS, nullptr, 0);
     if (taken >= 0) {
       queued_ -= static_cast<unsigned>(taken);
       return 0;
     }
-    if (errno == EINTR) continue;
-    // EAGAIN, EBUSY: the kernel is short of memory or its queue is full; reaping makes room.
-    return (errno == EAGAIN || errno == EBUSY) ? 0 : errno;
+    if (errno != EINTR) return errno;
   }
+}
+
+int Ring::enter(unsigned events_min) { return call(queued_, events_min); }
+
+int Ring::wait(unsigned events_min) { return call(0, events_min); }
+
+std::uint64_t Ring::withdraw() {
+  const std::uint32_t tail = *sq_tail_ - 1;  // the kernel looks at it in `enter` only
+  std::atomic_ref(*sq_tail_).store(tail, std::memory_order_release);
+  --queued_;
+  return static_cast<const io_uring_sqe*>(entries_)[tail & sq_mask_].user_data;
 }
 
 bool Ring::pop(Event& event) {

@@ -25,14 +25,20 @@ class Ring {
   // Queues a read; the caller never has more than `entries` between push and pop.
   void push(std::uint8_t opcode, int fd, const void* address, std::uint32_t length,
             std::int64_t offset, std::uint64_t tag);
-  // Hands what is queued to the kernel and waits until `events_min` events are there. 0 or errno.
+  // Hands what is queued to the kernel and waits until `events_min` events are there. 0 or errno:
+  // EAGAIN or EBUSY where the kernel is short of memory, or its queue full, and took nothing.
   int enter(unsigned events_min);
+  // Waits for events and hands nothing over.
+  int wait(unsigned events_min);
+  // Takes back the latest entry that was pushed and not handed over, and returns its tag.
+  std::uint64_t withdraw();
   bool pop(Event& event);
   unsigned queued() const { return queued_; }
 
  private:
   Ring() = default;
   int map(unsigned entries);
+  int call(unsigned submit, unsigned events_min);
 
   int fd_ = -1;
   void* rings_ = nullptr;

@@ -79,8 +79,9 @@ struct Work {
   std::size_t last;
 };
 
-std::int64_t nanoseconds(const timespec& t) {
-  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+template <typename Time>  // timespec, or what statx has in its place
+std::int64_t nanoseconds(const Time& t) {
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + static_cast<std::int64_t>(t.tv_nsec);
 }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -135,16 +136,14 @@ class Scanner {
   }
 
   void wait(const ScanTick& tick) {
-    std::unique_lock lock(mutex_);
-    while (!finished_.wait_for(lock, tick_period, [this] { return outstanding_ == 0 || stopped_; })) {
-      if (!tick) continue;
-      lock.unlock();
-      const bool go_on = tick(files_.load(std::memory_order_relaxed));
-      lock.lock();
-      if (!go_on) {
-        stopped_ = cancelled_ = true;
-        ready_.notify_all();
+    const auto finished = [this] { return outstanding_ == 0 || stopped_; };
+    for (;;) {
+      if (tick && !tick(files_.load(std::memory_order_relaxed))) {
+        cancelled_ = true;
+        return stop();
       }
+      std::unique_lock lock(mutex_);
+      if (finished_.wait_for(lock, tick_period, finished)) return;
     }
   }
 
@@ -296,7 +295,7 @@ class Scanner {
         const bool keep = entry.type == DT_REG || has_extension({node.name(entry), entry.length});
         entry.type = keep ? DT_REG : DT_WHT;
         entry.size = static_cast<std::int64_t>(status.stx_size);
-        entry.mtime_ns = std::int64_t{status.stx_mtime.tv_sec} * 1'000'000'000 + status.stx_mtime.tv_nsec;
+        entry.mtime_ns = nanoseconds(status.stx_mtime);
         return;
       }
       entry.type = S_ISDIR(status.stx_mode) ? DT_DIR : DT_WHT;
@@ -402,16 +401,14 @@ void stat_range(const std::string& root, std::span<const char> text,
     const auto start = static_cast<std::size_t>(i == 0 ? 0 : ends[i - 1]);
     name.assign(text.data() + start, static_cast<std::size_t>(ends[i]) - start);
     struct statx status;
-    if (error != 0) {
-      out.error[i] = error;
-    } else if (::statx(folder.fd, name.c_str(), 0, STATX_TYPE | STATX_SIZE | STATX_MTIME, &status) != 0) {
-      out.error[i] = errno;
-    } else if (!S_ISREG(status.stx_mode)) {
-      out.error[i] = S_ISDIR(status.stx_mode) ? EISDIR : EINVAL;
-    } else {
-      out.size[i] = static_cast<std::int64_t>(status.stx_size);
-      out.mtime_ns[i] = std::int64_t{status.stx_mtime.tv_sec} * 1'000'000'000 + status.stx_mtime.tv_nsec;
+    if (error != 0 || ::statx(folder.fd, name.c_str(), AT_EMPTY_PATH,
+                              STATX_TYPE | STATX_SIZE | STATX_MTIME, &status) != 0) {
+      out.error[i] = error != 0 ? error : errno;
+      continue;
     }
+    out.size[i] = static_cast<std::int64_t>(status.stx_size);
+    out.mtime_ns[i] = nanoseconds(status.stx_mtime);
+    if (!S_ISREG(status.stx_mode)) out.error[i] = S_ISDIR(status.stx_mode) ? EISDIR : EINVAL;
   }
 }
 

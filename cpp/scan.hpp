@@ -42,18 +42,20 @@ struct Listing {
   bool cancelled = false;
 };
 
-// Called on the calling thread about ten times a second with the files seen; false cancels.
+// Called on the calling thread at the start and then about ten times a second, with the number of
+// files seen; false cancels.
 using ScanTick = std::function<bool(std::uint64_t files)>;
 
 // Lists the regular files below `root`. Hidden entries and *.penstock are left out. Links are
 // followed; a link to a folder that contains it is left out, since its files are listed already.
 Listing scan(const std::string& root, const ScanOptions& options, const ScanTick& tick);
 
-// Sizes and times of named files; names are relative to `root` or absolute.
+// Sizes and times of named files; names are relative to `root` (empty: the root itself) or
+// absolute.
 struct Stats {
   std::vector<std::int64_t> size;
   std::vector<std::int64_t> mtime_ns;
-  std::vector<std::int32_t> error;  // errno; EISDIR for a folder, EINVAL for what is no file
+  std::vector<std::int32_t> error;  // errno; or EISDIR, EINVAL: size and time of what is no file
 };
 
 Stats stat(const std::string& root, std::span<const char> text,

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <utility>
+
+#include "files.hpp"
 
 namespace penstock {
 namespace {
@@ -58,8 +61,16 @@ std::string file_system(const std::string& path) {
   return text.data();
 }
 
+int direct_refusal(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
+  if (fd < 0) return errno == EINVAL ? EINVAL : 0;
+  const bool usable = direct_alignment(fd) != 0;
+  ::close(fd);
+  return usable ? 0 : EINVAL;
+}
+
 double resident_fraction(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return -1;
   struct stat info {};
   double fraction = -1;

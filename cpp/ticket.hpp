@@ -41,12 +41,10 @@ class Ticket {
     return {extents.data() + runs[j], runs[j + 1] - runs[j]};
   }
 
-  void fail(std::size_t extent, int error, std::int64_t got) {
+  // Where there is no memory left to note a failure, the process ends: it must not pass for bytes.
+  void fail(std::size_t extent, int error, std::int64_t got) noexcept {
     const std::lock_guard lock(mutex_);
     failures_.push_back({extent, error, got});
-  }
-  void fail_run(std::size_t j, int error) {
-    for (std::size_t i = runs[j]; i < runs[j + 1]; ++i) fail(i, error, 0);
   }
   // Only once all runs are done.
   std::vector<Failure>& failures() { return failures_; }

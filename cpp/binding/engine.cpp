@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,8 +30,13 @@ std::span<const T> view(const Column<T>& column) {
   return {column.data(), column.shape(0)};
 }
 
-// Owns the engine and holds the arrays it looks into.
+Access access(bool direct) { return direct ? Access::direct : Access::buffered; }
+
+// Owns the engine and holds the arrays it looks into, and those it writes to until their ticket is
+// reported: here and not in Python, where a signal may strike between two steps.
 class EngineHandle {
+  using Held = std::map<std::uint64_t, std::vector<Bytes>>;
+
  public:
   EngineHandle(std::string root, Column<std::uint8_t> names, Column<std::int64_t> ends,
                Column<std::int64_t> size, Column<std::int64_t> mtime_ns, std::size_t keep_max,
@@ -45,8 +51,7 @@ class EngineHandle {
                         view(ends_),
                         view(size_),
                         view(mtime_ns_)},
-            keep_max, static_cast<Backend>(backend), direct ? Access::direct : Access::buffered,
-            threads)) {}
+            keep_max, static_cast<Backend>(backend), access(direct), threads)) {}
 
   ~EngineHandle() {
     // In a forked child the threads are gone and the locks undefined: let it be.
@@ -71,7 +76,21 @@ class EngineHandle {
     }
     const RequestColumns columns{view(file),   view(offset), view(length),
                                  view(buffer), view(target), view(runs)};
-    return engine_->submit(place(columns, places, engine_->file_count()), check_runs(columns));
+    Placed placed = place(columns, places, engine_->file_count());
+    Held one;  // allocated before the engine writes: what follows cannot fail
+    auto node = (one.emplace(0, buffers), one.extract(0));
+    node.key() = engine_->submit(std::move(placed.extents), std::move(placed.runs));
+    const std::uint64_t ticket = node.key();
+    held_.insert(std::move(node));
+    return ticket;
+  }
+
+  void close() {
+    {
+      const nb::gil_scoped_release release;
+      engine_->close();
+    }
+    held_.clear();
   }
 
   nb::list poll(std::int64_t timeout_ns) {
@@ -86,6 +105,7 @@ class EngineHandle {
       for (const Failure& f : ticket.failures) {
         failures.append(nb::make_tuple(f.extent, f.error, f.got));
       }
+      held_.erase(ticket.id);
       result.append(nb::make_tuple(ticket.id, failures));
     }
     return result;
@@ -96,6 +116,7 @@ class EngineHandle {
   Column<std::int64_t> ends_;
   Column<std::int64_t> size_;
   Column<std::int64_t> mtime_ns_;
+  Held held_;  // by ticket; guarded by the GIL
   std::unique_ptr<Engine> engine_;
 };
 
@@ -123,17 +144,20 @@ void engine(nb::module_& m) {
                     Column<std::int64_t>, std::size_t, int, bool, std::size_t>(),
            "root"_a, "names"_a, "ends"_a, "size"_a, "mtime_ns"_a, "keep_max"_a, "backend"_a,
            "direct"_a, "threads"_a)
-      .def("submit", &EngineHandle::submit, "file"_a, "offset"_a, "length"_a, "buffer"_a,
-           "target"_a, "runs"_a, "buffers"_a)
+      // Never a converted copy: the bytes would go to it.
+      .def("submit", &EngineHandle::submit, "file"_a.noconvert(), "offset"_a.noconvert(),
+           "length"_a.noconvert(), "buffer"_a.noconvert(), "target"_a.noconvert(),
+           "runs"_a.noconvert(), "buffers"_a.noconvert())
       .def("poll", &EngineHandle::poll, "timeout_ns"_a)
-      .def("close", [](EngineHandle& self) { (*self).close(); },
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &EngineHandle::close)
       .def("resize", [](EngineHandle& self, std::size_t threads) { (*self).resize(threads); },
            "threads"_a)
       .def("throttle", [](EngineHandle& self, double rate) { (*self).throttle(rate); },
            "bytes_per_s"_a)
-      .def("use", [](EngineHandle& self, int backend) { (*self).use(static_cast<Backend>(backend)); },
-           "backend"_a)
+      .def("use", [](EngineHandle& self, int backend, bool direct) {
+             (*self).use(static_cast<Backend>(backend), access(direct));
+           },
+           "backend"_a, "direct"_a)
       .def("counters",
            [](EngineHandle& self) {
              const Counters c = (*self).counters();
@@ -155,6 +179,7 @@ void engine(nb::module_& m) {
 
   m.def("io_uring_refusal", &io_uring_refusal);
   m.def("file_system", &file_system, "path"_a);
+  m.def("direct_refusal", &direct_refusal, "path"_a);
   m.def("resident_fraction", &resident_fraction, "path"_a);
 }
 

@@ -87,7 +87,7 @@ void round_trip(std::uint64_t count) {
     const Permutation permutation(count, 9, Small::cipher, level);
     CHECK(forward(permutation, positions) == samples);
     CHECK(inverse(permutation, samples) == positions);
-    Values values = positions;
+    Values values = positions;  // in place
     CHECK(permutation.forward(values, values) == values.size());
     CHECK(values == samples);
     CHECK(permutation.inverse(values, values) == values.size());
@@ -134,6 +134,26 @@ void mapping_allocates_nothing() {
   }
 }
 
+// Whole groups, a smaller last one, in place, and values that jump between groups.
+void groups_stay_apart() {
+  constexpr std::uint64_t count = 10'000, span = 300;
+  const penstock::Groups reference(count, span, 4, penstock::levels().front());
+  Values places(count), expected(count);
+  for (std::uint64_t i = 0; i < count; ++i) places[i] = i * 7919 % count;
+  CHECK(reference.forward(places, expected) == count);
+  for (std::size_t i = 0; i < count; ++i) CHECK(expected[i] / span == places[i] / span);
+  for (const Level& level : penstock::levels()) {
+    const penstock::Groups groups(count, span, 4, level);
+    Values values = places;
+    CHECK(groups.forward(values, values) == count);
+    CHECK(values == expected);
+    CHECK(groups.inverse(values, values) == count);
+    CHECK(values == places);
+    values[5000] = count;
+    CHECK(groups.forward(values, values) == 5000);
+  }
+}
+
 void threads_share_a_permutation() {
   const Permutation permutation(1'000'003, 8);
   Values whole(100'000), parts(100'000);
@@ -154,6 +174,7 @@ int main() {
   outside_is_reported();
   bad_counts_throw();
   mapping_allocates_nothing();
+  groups_stay_apart();
   threads_share_a_permutation();
   for (const Level& level : penstock::levels()) {
     for (std::uint64_t count = 1; count <= 300; ++count) {

@@ -129,6 +129,38 @@ class Permutation:
         return values
 
 
+class Groups:
+    """[0, count) cut into groups of `span`, each permuted by a cipher with a key of its own."""
+
+    def __init__(self, count: int, span: int, state: int, level: str = "") -> None:
+        self.count = count
+        self.span = span
+        self._state = state
+
+    def forward(self, positions: Words, samples: Words) -> int:
+        return self._mapped(positions, samples, inverted=False)
+
+    def inverse(self, samples: Words, positions: Words) -> int:
+        return self._mapped(samples, positions, inverted=True)
+
+    def _mapped(self, values: Words, out: Words, inverted: bool) -> int:
+        outside = first_outside(values, self.count)
+        if outside != values.size:
+            return outside
+        group = values // np.uint64(self.span)
+        by_group = np.argsort(group, kind="stable")
+        ends = np.flatnonzero(np.diff(group[by_group])) + 1
+        for members in np.split(by_group, ends) if values.size else ():
+            q = int(group[members[0]])
+            base = q * self.span
+            state = mix64(((self._state ^ q) + GOLDEN) & WORD)
+            permutation = Permutation(min(self.span, self.count - base), state, cipher=True)
+            local = values[members] - np.uint64(base)
+            (permutation.inverse if inverted else permutation.forward)(local, local)
+            out[members] = local + np.uint64(base)
+        return values.size
+
+
 def _hash(x: Halves, key: np.uint32) -> Halves:
     x = x ^ key
     x *= np.uint32(0x85EBCA6B)

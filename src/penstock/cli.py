@@ -156,7 +156,7 @@ def inspect(
     with _progress(f"Looking at {path}") as progress, _warnings_said():
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
-        changed = _changed(found.index) if verify else []
+        changed = _changed(found.index, progress) if verify else []
     if as_json:
         sys.stdout.write(json.dumps(_report(found, states, changed, verify), indent=2) + "\n")
     else:
@@ -307,7 +307,7 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
         except (OSError, SidecarError) as error:
             yield path, f"damaged: {error}"
             continue
-        stale = saved.validate()
+        stale = saved.validate(store)
         if stale is not None:
             yield path, f"stale: {stale}"
         elif saved.racy:
@@ -318,13 +318,12 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
             yield path, "fresh"
 
 
-def _changed(index: Index) -> list[str]:
+def _changed(index: Index, progress: Progress) -> list[str]:
     """Files that are not as they were indexed."""
     files = index.files
-    names = [files.name(file) for file in range(len(files))]
-    now, errors = Posix(files.root).probe(names)
+    now, errors = Posix(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
-    return [names[file] for file in np.flatnonzero(~same)]
+    return [files.name(int(file)) for file in np.flatnonzero(~same)]
 
 
 def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:

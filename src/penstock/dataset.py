@@ -24,7 +24,7 @@ Options = dict[str, Any]
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str],
     *,
     format: str | None = None,
     record_bytes: int | None = None,
@@ -50,7 +50,7 @@ def open(
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
-    place, store = locate(os.fspath(path))
+    place, store = locate(os.fsdecode(path))
     options: Options = {}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in given.items() if value is not None}
@@ -59,11 +59,12 @@ def open(
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
-    how = os.fspath(index)
+    how = os.fsdecode(index)
     if how == "memory":
         return Dataset(place.path, request.build())
     if how not in ("auto", "read", "rebuild"):
-        return Dataset(place.path, request.load(how), how)
+        sidecar = os.path.abspath(how)
+        return Dataset(place.path, request.load(sidecar), sidecar)
     if how != "rebuild":
         for sidecar in sidecar_paths(place):
             found = request.fresh(sidecar)
@@ -105,7 +106,7 @@ class _Request:
             found = Index.load(sidecar, self.store.root)
         except OSError as error:
             raise stores.failure(error.errno or errno.EIO, sidecar) from None
-        reason = self._misfit(found) or found.validate()
+        reason = self._misfit(found) or found.validate(self.store)
         if reason is not None:
             raise SidecarError(
                 f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
@@ -122,7 +123,7 @@ class _Request:
         except SidecarError as error:
             warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=3)
             return None
-        stale = found.racy or self._misfit(found) or found.validate()
+        stale = found.racy or self._misfit(found) or found.validate(self.store)
         return None if stale else found
 
     def _misfit(self, found: Index) -> str | None:

@@ -205,3 +205,21 @@ class Files:
         encoded = [os.fsencode(name) for name in names]
         ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         return cls(root, np.frombuffer(b"".join(encoded), np.uint8), ends, size, mtime_ns)
+
+
+def unseen(root: str, names: Sequence[str]) -> Files:
+    """A table of files whose sizes and times are not known yet."""
+    unknown = np.full(len(names), -1, np.int64)
+    return Files.of(root, names, unknown, unknown)
+
+
+def joined(first: Files, second: Files) -> Files:
+    """One table of the files of two, which lie below the same root."""
+    assert first.root == second.root
+    return Files(
+        first.root,
+        np.concatenate([first.names, second.names]),
+        np.concatenate([first.ends, second.ends + len(first.names)]),
+        np.concatenate([first.size, second.size]),
+        np.concatenate([first.mtime_ns, second.mtime_ns]),
+    )

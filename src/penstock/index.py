@@ -10,13 +10,14 @@ sizes, labels), wherever the data lies and whenever it was written, so that a co
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ import numpy.typing as npt
 from . import limits, sidecar
 from .errors import UsageError
 from .extent import Extents, FileIds, Files, Int
+
+if TYPE_CHECKING:
+    from .store import Store
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -65,11 +69,18 @@ class Fixed:
 
     first:  int64 (files + 1,), number of each file's first sample; the last is the count.
     base:   int64 (files,), where each file's first record starts.
+    even:   samples of each file where all but a shorter last one have the same, else 0.
     """
 
     first: Int
     base: Int
     record_bytes: int
+    even: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        counts = np.diff(self.first)
+        if len(counts) and (counts[:-1] == counts[0]).all() and counts[-1] <= counts[0]:
+            object.__setattr__(self, "even", int(counts[0]))
 
     @property
     def count(self) -> int:
@@ -87,15 +98,17 @@ class Fixed:
                 offset += self.base[0]
             return Extents(_constant(0, "u4", len(samples)), offset, lengths)
         file = self.file_of(samples)
-        offset = samples - self.first[file]
+        offset = samples - self.first.take(file)
         offset *= self.record_bytes
-        offset += self.base[file]
+        offset += self.base.take(file)
         return Extents(file.astype(np.uint32), offset, lengths)
 
     def lengths(self, samples: Int) -> Int:
         return _constant(self.record_bytes, "i8", len(samples))
 
     def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
+        if self.even:  # shards are mostly of one size, and dividing is faster than searching
+            return samples // self.even
         return np.searchsorted(self.first, samples, side="right") - 1
 
     def sections(self, prefix: str, _: Files) -> dict[str, npt.NDArray[Any]]:
@@ -273,20 +286,26 @@ class Index:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def validate(self) -> str | None:
-        """Why the index no longer describes the data, or None. Stats each source, reads nothing."""
-        for source in range(len(self.sources)):
-            path = self.sources.path(source).rstrip("/")
-            try:
-                now = os.stat(path)
-            except OSError as error:
-                return f"{path}: {os.strerror(error.errno or 0)}"
-            size = int(self.sources.size[source])
-            if size >= 0 and now.st_size != size:
-                return f"{path} has {now.st_size:,} bytes and had {size:,}"
-            if now.st_mtime_ns != int(self.sources.mtime_ns[source]):
-                return f"{path} was written to"
-        return None
+    def validate(self, store: Store) -> str | None:
+        """Why the index no longer describes the store's data, or None.
+
+        Asks for the time of each source, and reads nothing.
+        """
+        was = self.sources
+        now, errors = store.probe(was)
+        folder = was.size < 0
+        wrong = errors != np.where(folder, errno.EISDIR, 0)
+        wrong |= now.mtime_ns != was.mtime_ns
+        wrong |= (now.size != was.size) & ~folder
+        if not wrong.any():
+            return None
+        row = int(np.argmax(wrong))
+        path, error = now.path(row).rstrip("/"), int(errors[row])
+        if error not in (0, errno.EISDIR):
+            return f"{path}: {os.strerror(error)}"
+        if not folder[row] and now.size[row] != was.size[row]:
+            return f"{path} has {now.size[row]:,} bytes and had {was.size[row]:,}"
+        return f"{path} was written to"
 
     def marked(self, scanned_ns: int) -> Index:
         """The same index, racy where a source changed close to `scanned_ns`, when it was made."""
@@ -329,18 +348,6 @@ class Index:
         if flaw is not None:
             raise sidecar.damaged(where, flaw)
         return index
-
-
-def joined(first: Files, second: Files) -> Files:
-    """One table of the files of two, which lie below the same root."""
-    assert first.root == second.root
-    return Files(
-        first.root,
-        np.concatenate([first.names, second.names]),
-        np.concatenate([first.ends, second.ends + len(first.names)]),
-        np.concatenate([first.size, second.size]),
-        np.concatenate([first.mtime_ns, second.mtime_ns]),
-    )
 
 
 # -- identity --------------------------------------------------------------------------------------

@@ -49,6 +49,10 @@ readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget says."""
 readahead_steps_max = 64
 """Steps requested or ready but not yet handed over, however small they are."""
+readahead_cached_bytes_max = 32 * MIB
+readahead_cached_steps_max = 16
+"""The same for data in the page cache, which arrives at once: batches further ahead would only
+push each other out of the processor's caches. Four steps are allowed however large they are."""
 lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""

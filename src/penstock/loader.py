@@ -40,7 +40,6 @@ from .workers import timed_out
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
-_copy_ahead_steps = 16  # from memory to memory: more would only push the batches out of the caches
 
 
 class Loader:
@@ -275,6 +274,8 @@ class Loader:
             self._engine = NativeEngine(
                 index.files, budget=self._budget, mean_bytes=index.mean_bytes
             )
+        elif not self._waiting:
+            self._engine.adopt(self._budget)  # the last epoch may have filled the page cache
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
@@ -320,17 +321,19 @@ class Reading:
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
-        copying = engine.choice.backend == "mmap"
+        cached = engine.choice.cached
         self._session = Session(
             self._index,
             loader._order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
-            readahead_bytes=loader.budget.readahead_bytes,
-            readahead_steps=_copy_ahead_steps if copying else limits.readahead_steps_max,
+            readahead_bytes=self._readahead_bytes(loader.budget),
+            readahead_steps=(
+                limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
+            ),
             # Small extents of a map cost the same in any sequence: nothing to merge.
-            gap_bytes=None if copying else limits.gap_bytes_default,
+            gap_bytes=None if engine.choice.backend == "mmap" else limits.gap_bytes_default,
         )
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
@@ -379,7 +382,14 @@ class Reading:
 
     def adopt(self, budget: Budget) -> None:
         """Take over a changed budget."""
-        self._session.readahead_bytes = budget.readahead_bytes
+        self._session.readahead_bytes = self._readahead_bytes(budget)
+
+    def _readahead_bytes(self, budget: Budget) -> int:
+        if not self._engine.choice.cached:
+            return budget.readahead_bytes
+        rows = self._loader.steps.rows(0, self._loader.place.rank)
+        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * self._index.mean_bytes))
+        return min(budget.readahead_bytes, enough)
 
     # -- reading -------------------------------------------------------------------------------
 

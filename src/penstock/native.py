@@ -35,6 +35,7 @@ _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _local = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
 _resident_min = 0.9
+_timeout_ns_max = 1 << 62
 
 
 class Facts(NamedTuple):
@@ -47,6 +48,7 @@ class Facts(NamedTuple):
     resident:       part of the files found in the page cache; -1 where unknown.
     memory_bytes:   memory of the machine.
     ring_refusal:   errno of io_uring_setup; 0 where it works.
+    direct_refusal: errno of O_DIRECT on the first file; 0 where it works.
     cores:          processors this process may use.
     """
 
@@ -57,16 +59,21 @@ class Facts(NamedTuple):
     resident: float
     memory_bytes: int
     ring_refusal: int
+    direct_refusal: int
     cores: int
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the engine reads, and why it does not read otherwise."""
+    """How the engine reads, and why it does not read otherwise.
+
+    cached: whether the data was found in the page cache, so that reading is copying.
+    """
 
     backend: Backend
     direct: bool
     threads: int
+    cached: bool
     reasons: dict[str, str]
 
 
@@ -80,6 +87,7 @@ def choose(facts: Facts, budget: Budget) -> Choice:
     backend: Backend = "pread"
     if _wants_mmap(facts, budget, direct, reasons):
         backend = "mmap"
+        reasons["io_uring"] = "the data is copied from maps"
     elif _wants_ring(facts, budget, reasons):
         backend = "io_uring"
     if budget.threads is not None:
@@ -90,14 +98,23 @@ def choose(facts: Facts, budget: Budget) -> Choice:
         threads = min(4, facts.cores)
     else:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
-    return Choice(backend, direct, threads, reasons)
+    cached = not direct and facts.resident >= _resident_min
+    return Choice(backend, direct, threads, cached, reasons)
 
 
 def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
-    if budget.direct != "auto":
-        reasons["direct"] = f"the budget says {budget.direct}"
-        return budget.direct == "required"
-    if budget.mmap == "required":
+    if budget.direct == "off":
+        reasons["direct"] = "the budget says off"
+    elif facts.direct_refusal != 0:
+        reasons["direct"] = f"{facts.file_system} refuses it: {os.strerror(facts.direct_refusal)}"
+        if budget.direct == "required":
+            raise UsageError(
+                f"Budget.direct is 'required' but {reasons['direct']}: use 'auto', or move the data"
+            )
+    elif budget.direct == "required":
+        reasons["direct"] = "the budget says required"
+        return True
+    elif budget.mmap == "required":
         reasons["direct"] = "the budget requires mmap, which reads through the page cache"
     elif facts.total_bytes < facts.memory_bytes / 2:
         reasons["direct"] = "the data fits in the page cache"
@@ -172,7 +189,7 @@ def open_files_max() -> int:
     return min(limits.open_files_max, soft // 4)
 
 
-def survey(files: Files, mean_bytes: float) -> Facts:
+def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     """Ask the machine for the facts about these files; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
@@ -180,12 +197,13 @@ def survey(files: Files, mean_bytes: float) -> Facts:
     resident = [_core.resident_fraction(files.path(i)) for i in probed]
     return Facts(
         file_system=_core.file_system(first),
-        kept_open=count <= open_files_max(),
+        kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
         resident=min(resident, default=-1.0),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         ring_refusal=_core.io_uring_refusal(),
+        direct_refusal=_core.direct_refusal(first) if count else 0,
         cores=len(os.sched_getaffinity(0)),
     )
 
@@ -194,31 +212,38 @@ class NativeEngine:
     """Reads the files of an index with the compiled core; see `penstock.engine.Engine`.
 
     A file whose size or modification time is not that of `files` is reported with ESTALE.
+    A table of more than `keep_open_max` files has each opened for each read; None leaves that to
+    the process's limit of open files.
     Threads are started here and joined by `close`, which the garbage collector also calls.
     """
 
     def __init__(
-        self, files: Files, *, budget: Budget | None = None, mean_bytes: float | None = None
+        self,
+        files: Files,
+        *,
+        budget: Budget | None = None,
+        mean_bytes: float | None = None,
+        keep_open_max: int | None = None,
     ) -> None:
         budget = budget or Budget()
+        self._keep_open_max = open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files
         self._mean_bytes = mean_bytes
-        self.choice = choose(survey(files, mean_bytes), budget)
+        self.choice = choose(survey(files, mean_bytes, self._keep_open_max), budget)
         self._core = _core.Engine(
             root=files.root,
             names=files.names,
             ends=files.ends,
             size=files.size,
             mtime_ns=files.mtime_ns,
-            keep_max=open_files_max(),
+            keep_max=self._keep_open_max,
             backend=_backend_number[self.choice.backend],
             direct=self.choice.direct,
             threads=self.choice.threads,
         )
         self._core.throttle(budget.bytes_per_s or 0.0)
-        self._buffers: dict[int, Sequence[Buffer]] = {}  # alive while the core writes to them
 
     def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
         self._check_usable()
@@ -226,56 +251,46 @@ class NativeEngine:
             ticket: int = self._core.submit(*requests, buffers)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the engine cannot accept these requests: {error}") from None
-        self._buffers[ticket] = tuple(buffers)  # the caller may reuse its list
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         self._check_usable()
-        completions = []
-        for ticket, failures in self._core.poll(timeout_ns):
-            del self._buffers[ticket]
-            completions.append(
-                Completion(ticket, tuple(Failure(*f) for f in failures) if failures else ())
-            )
-        return completions
+        return [
+            Completion(ticket, tuple(Failure(*each) for each in failures) if failures else ())
+            for ticket, failures in self._core.poll(min(timeout_ns, _timeout_ns_max))
+        ]
 
     def close(self) -> None:
         if not self._core.inherited:
             self._core.close()
-            self._buffers.clear()
-
-    def __del__(self) -> None:
-        # Before the buffers go: the core may be writing to them.
-        if hasattr(self, "_core"):
-            self.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget to the running engine: threads, rate, and the backend."""
+        """Apply a changed budget to the running engine, for all that no thread has begun."""
         self._check_usable()
-        choice = choose(survey(self.files, self._mean_bytes), budget)
-        if choice.direct != self.choice.direct and budget.direct != "auto":
-            raise UsageError(
-                "Budget.direct cannot change while the engine runs: close the loader first"
-            )
+        choice = choose(survey(self.files, self._mean_bytes, self._keep_open_max), budget)
         self.choice = choice
-        self._core.use(_backend_number[choice.backend])
+        self._core.use(_backend_number[choice.backend], choice.direct)
         self._core.resize(choice.threads)
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
+        self._check_process()
         return dict(
             zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
         )
 
     def _check_usable(self) -> None:
+        self._check_process()
+        if self._core.closed:
+            raise UsageError("this engine is closed: create another")
+
+    def _check_process(self) -> None:
         if self._core.inherited:
             raise ForkError(
                 "this engine's threads belong to the process that was forked: "
                 "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
             )
-        if self._core.closed:
-            raise UsageError("this engine is closed: create another")
 
 
 class Arena:

@@ -31,11 +31,11 @@ from ._order_numpy import GOLDEN, WORD, Words, first_outside, mix64
 from .errors import UsageError
 
 try:
-    from ._core import Permutation  # type: ignore[import-not-found,unused-ignore]
+    from ._core import Groups, Permutation  # type: ignore[import-not-found,unused-ignore]
 
     compiled = True
 except ModuleNotFoundError:
-    from ._order_numpy import Permutation
+    from ._order_numpy import Groups, Permutation
 
     compiled = False
 
@@ -209,74 +209,44 @@ class _Blocked:
     """
 
     def __init__(self, order: Order) -> None:
-        self._order = order
-        self._block = np.uint64(order.block)
-        self._span = order.group * order.block
         blocks = -(-order.count // order.block)
-        self._blocks: _Map = Permutation(blocks, order.key(_BLOCKS, blocks))
+        span = order.block * order.group
+        self._count = order.count
+        self._block = np.uint64(order.block)
+        self._blocks = Permutation(blocks, order.key(_BLOCKS, blocks))
+        self._groups = Groups(order.count, span, order.key(_GROUPS, span))
         slot = np.array([blocks - 1], np.uint64)
         self._blocks.inverse(slot, slot)
         missing = blocks * order.block - order.count
+        self._missing = np.uint64(missing)
         self._partial_slot = slot[0]
         self._partial_end = np.uint64((int(slot[0]) + 1) * order.block - missing)
-        self._missing = np.uint64(missing)
 
     def forward(self, positions: Words, samples: Words) -> int:
-        outside = first_outside(positions, self._order.count)
-        if outside != positions.size:
-            return outside
-        place = self._within_groups(positions, inverted=False)
-        place += self._missing * (place >= self._partial_end)
-        slot, offset = np.divmod(place, self._block)
-        self._blocks.forward(slot, slot)
-        np.add(slot * self._block, offset, out=samples)
-        return positions.size
+        place = np.empty_like(positions)
+        mapped: int = self._groups.forward(positions, place)
+        if mapped == positions.size:
+            place += self._missing * (place >= self._partial_end)
+            slot = place // self._block
+            offset = place - slot * self._block
+            self._blocks.forward(slot, slot)
+            np.add(slot * self._block, offset, out=samples)
+        return mapped
 
     def inverse(self, samples: Words, positions: Words) -> int:
-        outside = first_outside(samples, self._order.count)
-        if outside != samples.size:
-            return outside
-        slot, offset = np.divmod(samples, self._block)
-        self._blocks.inverse(slot, slot)
-        place = slot * self._block + offset
-        place -= self._missing * (slot > self._partial_slot)
-        positions[:] = self._within_groups(place, inverted=True)
-        return samples.size
+        outside = first_outside(samples, self._count)
+        if outside == samples.size:
+            slot = samples // self._block
+            offset = samples - slot * self._block
+            self._blocks.inverse(slot, slot)
+            place = slot * self._block + offset
+            place -= self._missing * (slot > self._partial_slot)
+            self._groups.inverse(place, positions)
+        return outside
 
     def run(self, start: int, samples: Words) -> int:
         samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
         return self.forward(samples, samples)
-
-    def _within_groups(self, values: Words, inverted: bool) -> Words:
-        """Permute each value within its group; one pass for each group that is touched."""
-        group = values // np.uint64(self._span)
-        if np.all(group[1:] >= group[:-1]):
-            return self._within_sorted(values, group, inverted)
-        by_group = np.argsort(group, kind="stable")
-        out = np.empty_like(values)
-        out[by_group] = self._within_sorted(values[by_group], group[by_group], inverted)
-        return out
-
-    def _within_sorted(self, values: Words, group: Words, inverted: bool) -> Words:
-        out = np.empty_like(values)
-        ends = [*(np.flatnonzero(group[1:] != group[:-1]) + 1).tolist(), values.size]
-        begin = 0
-        for end in ends:
-            if begin == end:
-                break
-            q = int(group[begin])
-            base = np.uint64(q * self._span)
-            permutation = self._group(q)
-            local = values[begin:end] - base
-            (permutation.inverse if inverted else permutation.forward)(local, local)
-            np.add(local, base, out=out[begin:end])
-            begin = end
-        return out
-
-    def _group(self, q: int) -> _Map:
-        size = min(self._span, self._order.count - q * self._span)
-        permutation: _Map = Permutation(size, self._order.key(_GROUPS, q, size))
-        return permutation
 
 
 def _integer(name: str, value: object, least: int, most: int) -> int:

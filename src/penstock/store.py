@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from . import _core, limits
 from .errors import ChangedError, FormatError, MissingError, PenstockError, StorageError, UsageError
-from .extent import Files
+from .extent import Files, unseen
 
 Progress = Callable[[int], None]
-"""Told about ten times a second how many files were seen so far."""
+"""Told at once and then about ten times a second how many files were seen so far."""
 
 
 SaidBy = Callable[[int], str]
@@ -54,11 +54,21 @@ class Store(Protocol):
         """The names of files that a shell pattern stands for, sorted."""
         ...
 
-    def probe(self, names: Sequence[str]) -> tuple[Files, npt.NDArray[np.int32]]:
-        """Sizes and times of files, and for each the errno that prevented an answer, or 0."""
+    def probe(
+        self, files: Files, progress: Progress | None = None
+    ) -> tuple[Files, npt.NDArray[np.int32]]:
+        """The sizes and times that files have now; and for each 0, or the errno without them.
+
+        A folder has EISDIR, and a time all the same.
+        """
         ...
 
-    def stat(self, names: Sequence[str], said_by: SaidBy | None = None) -> Files:
+    def stat(
+        self,
+        names: Sequence[str],
+        said_by: SaidBy | None = None,
+        progress: Progress | None = None,
+    ) -> Files:
         """Sizes and times of files; an error names the first that has none, and who said it."""
         ...
 
@@ -69,6 +79,9 @@ class Store(Protocol):
     def read(self, name: str, offset: int, length: int) -> bytes:
         """The bytes of a range; fewer where the file ends."""
         ...
+
+
+_PROBED_AT_ONCE = 1 << 14
 
 
 class Posix:
@@ -92,31 +105,43 @@ class Posix:
         found = sorted(glob.glob(pattern, root_dir=self.root, recursive=True), key=os.fsencode)
         return [name for name in found if os.path.isfile(os.path.join(self.root, name))]
 
-    def probe(self, names: Sequence[str]) -> tuple[Files, npt.NDArray[np.int32]]:
-        empty = np.zeros(0, np.int64)
-        table = Files.of(self.root, names, empty, empty)
-        size, mtime_ns, errors = _core.stat(
-            os.fsencode(self.root), table.names, table.ends, limits.scan_threads
-        )
-        return Files(self.root, table.names, table.ends, size, mtime_ns), errors
+    def probe(
+        self, files: Files, progress: Progress | None = None
+    ) -> tuple[Files, npt.NDArray[np.int32]]:
+        root = os.fsencode(self.root)
+        size, mtime_ns = np.empty_like(files.ends), np.empty_like(files.ends)
+        errors = np.empty(len(files), np.int32)
+        for first in range(0, len(files), _PROBED_AT_ONCE):  # between them, Ctrl-C is heard
+            part = slice(first, first + _PROBED_AT_ONCE)
+            start = int(files.ends[first - 1]) if first else 0
+            ends = files.ends[part] - start
+            names = files.names[start : start + int(ends[-1])]
+            size[part], mtime_ns[part], errors[part] = _core.stat(
+                root, names, ends, limits.scan_threads
+            )
+            if progress is not None:
+                progress(min(first + _PROBED_AT_ONCE, len(files)))
+        return Files(self.root, files.names, files.ends, size, mtime_ns), errors
 
-    def stat(self, names: Sequence[str], said_by: SaidBy | None = None) -> Files:
-        files, errors = self.probe(names)
+    def stat(
+        self,
+        names: Sequence[str],
+        said_by: SaidBy | None = None,
+        progress: Progress | None = None,
+    ) -> Files:
+        files, errors = self.probe(unseen(self.root, names), progress)
         for row in np.flatnonzero(errors)[:1]:
             by = said_by(int(row)) if said_by else ""
             raise failure(int(errors[row]), files.path(int(row)), said_by=by)
         return files
 
     def folders(self, names: Sequence[str]) -> Files:
-        times = []
-        for name in names:
-            path = os.path.join(self.root, name)
-            try:
-                times.append(os.stat(path).st_mtime_ns)
-            except OSError as error:
-                raise failure(error.errno or errno.EIO, path) from None
-        size = np.full(len(times), -1, np.int64)
-        return Files.of(self.root, names, size, np.array(times, np.int64))
+        found, errors = self.probe(unseen(self.root, names))
+        for row in np.flatnonzero(errors != errno.EISDIR)[:1]:
+            raise failure(int(errors[row]) or errno.ENOTDIR, found.path(int(row)))
+        return Files(
+            self.root, found.names, found.ends, np.full_like(found.size, -1), found.mtime_ns
+        )
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         path = os.path.join(self.root, name)

@@ -171,7 +171,7 @@ class DataLoader:
         else:
             steps = chosen
             if batch_sampler is None and batch_size is not None:
-                steps = BatchSampler(chosen, batch_size, drop_last)  # type: ignore[arg-type]
+                steps = BatchSampler(chosen, batch_size, drop_last)
             self._epochs = Sampled(dataset, chosen, steps, self.seed, place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)

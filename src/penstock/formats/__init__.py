@@ -64,7 +64,7 @@ FORMATS: dict[str, Format] = {
             ("file",),
             (),
             dict,
-            lambda store, place, options, progress: listing.build(store, place.name),
+            lambda store, place, options, progress: listing.build(store, place.name, progress),
         ),
         Format(
             "records",
@@ -115,10 +115,10 @@ def _named(name: str) -> Format:
 
 
 def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
-    geometry = "record_bytes" in options or "dtype" in options
+    geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind != "file":
         if place.kind == "pattern" and not geometry:
-            raise UsageError(
+            raise FormatError(
                 f"{place.path} is a pattern, which stands for files of records: "
                 f"give record_bytes=, or dtype= and shape="
             )

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, MissingError
-from ..extent import Int
+from ..extent import Int, unseen
 from ..index import Field, Index, Table
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..store import Progress, Store
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
@@ -44,7 +44,7 @@ def looks_like(head: bytes, extension: str) -> bool:
     return bool(text) and all(c.isprintable() or c.isspace() for c in text)
 
 
-def build(store: Store, name: str) -> Index:
+def build(store: Store, name: str, progress: Progress | None = None) -> Index:
     """The index of the files that a listing names, in its order."""
     source = store.stat([name])
     path = source.path(0)
@@ -52,7 +52,7 @@ def build(store: Store, name: str) -> Index:
     base = os.path.dirname(name)
     split = _splitting(store, base, path, lines[0])
     names, labels = _columns(path, base, lines, split)
-    files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ")
+    files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
     classes, label_column = _labels(path, lines, labels)
     return Index(
         format="listing",
@@ -85,14 +85,14 @@ def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
     tries: list[Split] = [_whole, _at_tab, _at_comma, _at_space]
     tries = [split for split in tries if split is _whole or split(first.text)[1] is not None]
     names = [os.path.join(base, split(first.text)[0]) for split in tries]
-    files, errors = store.probe(names)
+    files, errors = store.probe(unseen(store.root, names))
     for split, error in zip(tries, errors, strict=True):
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
     raise MissingError(
-        f"{path}, line {first.number}: no file {shown}: paths are relative to the list's "
-        f"folder; put # before a line that names no file"
+        f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
+        f"relative to its folder; put # before a line that names no file"
     )
 
 

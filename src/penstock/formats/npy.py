@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x93NUMPY"
 
+# What evaluating a hostile literal, and taking it for a header, may raise.
+_MALFORMED = (
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
 
 class Header(NamedTuple):
     """What a header says. `data_offset` is where the first sample starts."""
@@ -58,9 +69,11 @@ def parse(path: str, head: bytes) -> Header:
     """The header, or FormatError. `head` holds the first bytes of the file, the whole header."""
     if not head.startswith(MAGIC) or len(head) < 10:
         raise FormatError(f"{path} is not an .npy file: it starts with {head[:8]!r}")
-    major = head[6]
-    if major not in (1, 2, 3):
-        raise FormatError(f"{path}: .npy version {major}, and penstock reads 1 to 3: save it again")
+    major, minor = head[6:8]
+    if major not in (1, 2, 3) or minor != 0:
+        raise FormatError(
+            f"{path}: .npy version {major}.{minor}, and penstock reads 1.0, 2.0, 3.0: save it again"
+        )
     start = 10 if major == 1 else 12
     length = int.from_bytes(head[8:start], "little")
     if length > limits.header_bytes_max or len(head) < start + length:
@@ -69,10 +82,12 @@ def parse(path: str, head: bytes) -> Header:
         )
     text = head[start : start + length]
     try:
-        literal = ast.literal_eval(text.decode("utf-8" if major == 3 else "latin1").strip())
+        literal = ast.literal_eval(text.decode("utf-8" if major == 3 else "latin1"))
         dtype = np.lib.format.descr_to_dtype(literal["descr"])
         fortran, shape = literal["fortran_order"], literal["shape"]
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError):
+        if len(literal) != 3:
+            raise KeyError(literal.keys())
+    except _MALFORMED:
         raise _malformed(path, text) from None
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise _malformed(path, text)

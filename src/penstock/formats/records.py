@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import limits
 from ..errors import FormatError, MissingError, UsageError
-from ..extent import Files, Int
-from ..index import Field, Fixed, Index, joined
+from ..extent import Files, Int, joined
+from ..index import Field, Fixed, Index
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -123,7 +123,7 @@ def _files(
     files = store.stat(names)
     if kind == "file":
         return files, files
-    folders = store.folders(sorted({os.path.dirname(name) for name in names}))
+    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
     return files, joined(folders, files)
 
 

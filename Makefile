@@ -1,0 +1,87 @@
+# Everything that is done with a checkout. `make` alone lists it.
+#
+#   make demo DATA=~/pictures   the demo on images of your own
+#   make test ARGS="-k resume"  options for pytest; also for make bench
+#   make setup PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+STAMPS := $(VENV)/.stamps
+# constraints.txt goes to every install, so that nothing replaces the CPU build of torch.
+INSTALL := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+CORE := CMakeLists.txt $(shell find cpp -name '*.[ch]pp' -not -path 'cpp/tests/*')
+RUN := $(VENV)/bin/python
+
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check sanitize bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and install penstock in it
+
+demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=folder for your images
+	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
+
+test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
+	$(RUN) -m pytest $(ARGS)
+
+check: $(STAMPS)/penstock  ## lint, format, types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+UBSan and under TSan
+
+.PHONY: sanitize-address sanitize-thread
+sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
+	cmake -S . -B build/$* -G Ninja -DCMAKE_BUILD_TYPE=Debug -DPENSTOCK_SANITIZE=$* \
+	  -DPENSTOCK_PYTHON=OFF -DPENSTOCK_TESTS=ON
+	cmake --build build/$*
+	ctest --test-dir build/$* --output-on-failure --timeout 300
+
+bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"
+	$(RUN) -m benchmarks $(ARGS)
+
+clean:  ## remove what was built, measured data and caches; .venv stays
+	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis $(STAMPS)/penstock
+
+# -- the virtual environment, in steps that are each done once --------------------------------------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "penstock needs Python 3.11 or later: make setup PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+	  || { echo "Python has no venv (Debian: apt-get install python3-venv)"; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig as s; open(os.path.join(s.get_path("include"), "Python.h"))' \
+	  2>/dev/null || { echo "Python.h is missing (Debian: apt-get install python3-dev)"; exit 1; }
+	@command -v c++ >/dev/null || { echo "no C++ compiler (Debian: apt-get install g++)"; exit 1; }
+	@echo "setup 1/4: $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/tools: | $(STAMPS)/venv
+	@echo "setup 2/4: build tools (CMake, Ninja, nanobind)"
+	@$(INSTALL) cmake ninja 'scikit-build-core>=0.10' 'nanobind>=2.4'
+	@touch $@
+
+# First and alone: whatever is installed later finds the right build of torch in place.
+$(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
+	@echo "setup 3/4: torch, CPU build (the long one: 200 MB, half a minute and more)"
+	@$(INSTALL) 'torch$(shell grep -o "==.*" constraints.txt)'
+	@touch $@
+
+# Editable: Python files are used where they lie; a change of the core builds it again.
+$(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
+	@echo "setup 4/4: penstock: its C++ core is compiled (half a minute), then what tests and demo use"
+	@$(INSTALL) --no-build-isolation --editable '.[test,demo]'
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/penstock
+	@echo "setup: the loaders that penstock is compared with"
+	@$(INSTALL) --no-build-isolation --editable '.[bench]'
+	@touch $@

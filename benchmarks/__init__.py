@@ -1,0 +1,1 @@
+"""Benchmarks of penstock against floors and other loaders; see README.md."""

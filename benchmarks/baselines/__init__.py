@@ -1,0 +1,1 @@
+"""Contenders written in Python: one process each, one epoch per line on standard input."""

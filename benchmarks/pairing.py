@@ -1,0 +1,81 @@
+"""Paired, interleaved measurement: two contenders take turns, and only their ratio is trusted.
+
+A shared machine drifts by more than the differences of interest, but slowly: two blocks that follow
+each other see the same machine. Turns go A B, B A, A B, ... so that a steady drift cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .contender import Contender, Measurement
+
+BLOCK_S = 0.25
+BLOCK_EPOCHS_MAX = 64
+RESAMPLES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """How many pairs to take: as wanted, fewer (down to `least`) when they would take too long."""
+
+    wanted: int
+    least: int
+    seconds_max: float
+
+    def count(self, pair_seconds: float) -> int:
+        affordable = int(self.seconds_max / max(pair_seconds, 1e-9))
+        return max(self.least, min(self.wanted, affordable))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Pairs of (subject, reference) and what follows from them."""
+
+    pairs: list[tuple[Measurement, Measurement]]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The subject's rate over the reference's, pair by pair."""
+        return [subject.rate_per_s / other.rate_per_s for subject, other in self.pairs]
+
+    @property
+    def ratio(self) -> float:
+        return float(np.median(self.ratios))
+
+    def interval(self, seed: int) -> tuple[float, float]:
+        """95 % bootstrap interval of the median ratio."""
+        return bootstrap_interval(self.ratios, seed)
+
+
+def bootstrap_interval(values: list[float], seed: int) -> tuple[float, float]:
+    """95 % percentile interval of the median, by resampling."""
+    random = np.random.default_rng(seed)
+    drawn = random.choice(np.asarray(values), (RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def epochs_per_block(epoch_seconds: float) -> int:
+    """Epochs that fill a block: long against a wake-up, short against the machine's drift."""
+    return min(BLOCK_EPOCHS_MAX, max(1, math.ceil(BLOCK_S / epoch_seconds)))
+
+
+def compare(
+    subject: Contender, subject_s: float, reference: Contender, reference_s: float, pairs: Pairs
+) -> Comparison:
+    """Measures the two in turns; `_s` are the seconds of one epoch, known from a first run."""
+    epochs = {
+        id(subject): epochs_per_block(subject_s),
+        id(reference): epochs_per_block(reference_s),
+    }
+    pair_seconds = subject_s * epochs[id(subject)] + reference_s * epochs[id(reference)]
+    taken = []
+    for turn in range(pairs.count(pair_seconds)):
+        first, second = (subject, reference) if turn % 2 == 0 else (reference, subject)
+        blocks = {id(one): one.measure(epochs[id(one)]) for one in (first, second)}
+        taken.append((blocks[id(subject)], blocks[id(reference)]))
+    return Comparison(taken)

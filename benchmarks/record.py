@@ -1,0 +1,216 @@
+"""A result is a record: machine, versions, commit, load, seed, raw values, verdict, rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = (
+    *("penstock", "numpy", "torch", "ffcv", "numba", "grain", "litdata", "simplejpeg", "pillow"),
+)
+LOAD_MAX = 0.5
+"""Load average (1 min) before the run, above which somebody else was at work."""
+STEAL_MAX = 0.02
+"""Share of CPU time the host took away, above which timings are not to be trusted."""
+WIDTH_MAX = 0.10
+"""Width of a ratio's interval relative to the ratio, above which it is not settled."""
+IDLE_MAX = 0.02
+"""Share of a core that a waiting contender may use; above it, it has disturbed the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    value and floor are in `unit`; floor is what the row is held against (a floor program or another
+    loader). ratio is value / floor, taken pair by pair, with its interval low..high. A target of
+    None is for information, and then so is `met`.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    floor: float | None = None
+    ratio: float | None = None
+    target: float | None = None
+    met: bool | None = None
+    low: float | None = None
+    high: float | None = None
+    cpu_us_per_sample: float | None = None
+    floor_cpu_us_per_sample: float | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """Collects rows and raw values while the benchmarks run."""
+
+    name: str
+    seed: int
+    configuration: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=dict)
+    load_before: tuple[float, float, float] = field(default_factory=os.getloadavg)
+    cpu_before: list[int] = field(default_factory=lambda: cpu_ticks())
+    started: float = field(default_factory=time.time)
+
+    def write(self) -> Path:
+        """Writes benchmarks/results/<name>.json and returns its path."""
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{self.name}.json"
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+        return path
+
+    def as_dict(self) -> dict[str, Any]:
+        steal = steal_share(self.cpu_before, cpu_ticks())
+        doubts = reasons_for_doubt(self.rows, self.load_before[0], steal)
+        doubts += restless(self.raw)
+        return {
+            "name": self.name,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "seconds": round(time.time() - self.started, 1),
+            "command": [Path(sys.executable).name, *sys.orig_argv[1:]],
+            "configuration": self.configuration,
+            "seed": self.seed,
+            "commit": commit(),
+            "machine": machine(),
+            "versions": versions(),
+            "load": {"before": self.load_before, "after": os.getloadavg(), "steal": steal},
+            "stable": not doubts,
+            "doubts": doubts,
+            "rows": [asdict(row) for row in self.rows],
+            "raw": self.raw,
+        }
+
+
+def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:
+    """Why the record may be unstable; empty when it is not."""
+    doubts = []
+    if load > LOAD_MAX:
+        doubts.append(f"load average before the run was {load:.2f} (above {LOAD_MAX})")
+    if steal > STEAL_MAX:
+        doubts.append(f"the host took {steal:.1%} of the CPU time (above {STEAL_MAX:.0%})")
+    for row in rows:
+        if row.target is not None and row.ratio and row.low is not None and row.high is not None:
+            width = (row.high - row.low) / row.ratio
+            if width > WIDTH_MAX:
+                doubts.append(f"{row.name}: interval is {width:.0%} wide (above {WIDTH_MAX:.0%})")
+    return doubts
+
+
+def restless(raw: dict[str, Any]) -> list[str]:
+    """Contenders that used the CPU while they should have slept."""
+    return [
+        f"{name}: {contender} used {share:.0%} of a core while idle"
+        for race in raw.values()
+        for name, pair in race.get("pairs", {}).items()
+        for contender, share in pair["idle_cpu_share"].items()
+        if share > IDLE_MAX
+    ]
+
+
+def cpu_ticks() -> list[int]:
+    """The first line of /proc/stat: ticks by kind, over all cores."""
+    return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+
+
+def steal_share(before: list[int], after: list[int]) -> float:
+    """Stolen ticks as a share of all ticks between two readings."""
+    spent = [end - start for start, end in zip(before, after, strict=True)]
+    return spent[7] / max(1, sum(spent[:8]))
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on and a reader cannot guess."""
+    return {
+        "cpu": first_value("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": first_value("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def first_value(path: str, key: str) -> str:
+    """The value of the first `key: value` line."""
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part; absent packages say so."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def commit() -> dict[str, Any]:
+    """The commit measured, and whether the tree differed from it (results apart)."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(RESULTS.parent.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    return {"hash": git("rev-parse", "HEAD") or "unknown", "dirty": bool(changed)}
+
+
+COLUMNS = ("name", "value", "unit", "floor", "ratio", "target", "met", "interval", "cpu us", "note")
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    cells = [COLUMNS, *map(row_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        padded = (
+            cell.ljust(width) if column in (0, 2, 9) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def row_cells(row: Row) -> tuple[str, ...]:
+    """One row as cells of text."""
+    interval = f"{row.low:.2f}..{row.high:.2f}" if row.low is not None else ""
+    met = {True: "yes", False: "NO", None: "-"}[row.met]
+    cpu = "/".join(map(number, (row.cpu_us_per_sample, row.floor_cpu_us_per_sample)))
+    return (
+        row.name,
+        number(row.value),
+        row.unit,
+        number(row.floor),
+        number(row.ratio),
+        number(row.target),
+        met,
+        interval,
+        cpu if cpu != "-/-" else "",
+        row.note,
+    )
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped; a dash for nothing."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,182 @@
+"""Tests of the harness itself, on contenders of a few lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
+from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
+from benchmarks.corpus import Corpora, Sizes, make_cold, make_warm, resident_pages
+from benchmarks.pairing import Pairs, bootstrap_interval, compare, epochs_per_block
+from benchmarks.race import Effort, Truth, run_race
+from benchmarks.record import Record, Row, reasons_for_doubt, table
+from benchmarks.suite import Race, Reference
+
+SERVE = """
+import argparse, numpy as np, os, time
+from benchmarks.baselines import serve
+def make():
+    rows = np.arange({count} * 16, dtype=np.uint8).reshape(-1, 16)
+    def epochs():
+        time.sleep({seconds})
+        return [rows]
+    return epochs
+serve.arguments = argparse.Namespace
+serve.serve(lambda options: (make(), {{}}))
+"""
+
+
+def contender(label: str, seconds: float = 0.01, count: int = 8) -> Candidate:
+    """A contender whose epoch takes a given time."""
+    code = SERVE.format(seconds=seconds, count=count)
+    return Candidate(label, (sys.executable, "-c", code))
+
+
+def race(subject: Candidate, *references: Reference) -> Race:
+    """A race over nothing but this file."""
+    return Race("race", lambda: Path(__file__), make_warm, lambda: subject, references)
+
+
+def reference(*candidates: Candidate, target: float | None = 0.5) -> Reference:
+    """A reference with the given candidates."""
+    return Reference("floor", "floor", lambda: list(candidates), target)
+
+
+def test_words_and_bytes_do_not_depend_on_the_order() -> None:
+    """Sums of a shuffled epoch equal those of the epoch."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 32), dtype=np.uint8)
+    shuffled = rows[np.random.default_rng(1).permutation(64)]
+    for touch in (first_bytes, all_words):
+        parts = [shuffled[:10], shuffled[10:]]
+        assert run_epoch([rows], touch) == run_epoch(parts, touch)
+
+
+def test_the_interval_holds_the_median() -> None:
+    """A bootstrap interval is ordered and contains the median of its values."""
+    values = [1.0, 1.1, 0.9, 1.05, 0.95, 1.2]
+    low, high = bootstrap_interval(values, 0)
+    assert min(values) <= low <= np.median(values) <= high <= max(values)
+
+
+def test_pairs_give_way_to_time_but_not_below_the_least() -> None:
+    """Slow contenders get fewer pairs."""
+    pairs = Pairs(12, 4, 60)
+    assert [pairs.count(s) for s in (1.0, 10.0, 100.0)] == [12, 6, 4]
+
+
+def test_a_block_is_long_enough() -> None:
+    """Short epochs are repeated, long ones are not."""
+    assert epochs_per_block(0.1) == 3
+    assert epochs_per_block(5.0) == 1
+
+
+def test_turns_are_paired_and_a_faster_contender_wins() -> None:
+    """The ratio is that of the rates, and both have the same number of blocks."""
+    with Contender(contender("fast", 0.05)) as fast, Contender(contender("slow", 0.1)) as slow:
+        comparison = compare(fast, 0.05, slow, 0.1, Pairs(2, 2, 10))
+    assert len(comparison.pairs) == 2
+    assert 1.5 < comparison.ratio < 2.5
+
+
+def test_the_fastest_candidate_is_paired_and_judged() -> None:
+    """A race sweeps the reference, takes the best and compares the ratio with the target."""
+    held = reference(contender("slow", 0.2), contender("fast", 0.05), target=0.1)
+    result = run_race(race(contender("subject", 0.05), held), Effort.full(), frozenset(), 0)
+    (row,) = result.rows
+    assert row.note == "fast"
+    assert row.met is True
+
+
+def test_other_data_has_no_result() -> None:
+    """A contender that delivers other samples than the floor is a row with an error."""
+    subject = contender("subject", count=9)
+    result = run_race(race(subject, reference(contender("floor"))), Effort.quick(), frozenset(), 0)
+    (row,) = result.rows
+    assert row.met is False
+    assert row.ratio is None
+    assert "wrong data" in row.note
+
+
+def test_a_contender_that_fails_stays_in_the_table() -> None:
+    """Its last words are the note."""
+    broken = Candidate("broken", (sys.executable, "-c", "import no_such_module"))
+    result = run_race(race(contender("subject"), reference(broken)), Effort.quick(), frozenset(), 0)
+    assert "no_such_module" in table(result.rows)
+    assert result.rows[0].met is False
+
+
+def test_a_failing_contender_is_an_error_with_its_message() -> None:
+    """Errors travel in the protocol."""
+    code = (
+        "from benchmarks.baselines import serve; serve.arguments = int; serve.serve(lambda o: 1/0)"
+    )
+    with pytest.raises(ContenderError, match="ZeroDivisionError"):
+        Contender(Candidate("failing", (sys.executable, "-c", code)))
+
+
+def test_cpu_time_covers_children() -> None:
+    """A contender's CPU time includes that of the processes it started."""
+    code = SERVE.format(seconds=0, count=8).replace(
+        "time.sleep(0)",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(5_000_000))'])",
+    )
+    with Contender(Candidate("parent", (sys.executable, "-c", code))) as running:
+        running.verify()
+        assert running.measure(1).cpu_seconds > 0.03
+
+
+def test_truth_rejects_a_wrong_touch() -> None:
+    """Every timed block must add up to whole epochs."""
+    truth = Truth(samples=10, total=0)
+    truth.check_touched(Measurement(10, 1.0, 1.0, 50))
+    truth.check_touched(Measurement(30, 1.0, 1.0, 150))
+    for wrong in (Measurement(15, 1.0, 1.0, 75), Measurement(20, 1.0, 1.0, 101)):
+        with pytest.raises(ContenderError, match="wrong data"):
+            truth.check_touched(wrong)
+
+
+def test_a_corpus_is_made_once(tmp_path: Path) -> None:
+    """The second call reuses the file; content follows the seed."""
+    corpora = Corpora(tmp_path, replace(Sizes.quick(), records=10), seed=3)
+    path = corpora.records(64)
+    assert path.stat().st_size == 640
+    stamp = path.stat().st_mtime_ns
+    assert corpora.records(64).stat().st_mtime_ns == stamp
+    other = Corpora(tmp_path, corpora.sizes, seed=4).records(64)
+    assert other.read_bytes() != path.read_bytes()
+
+
+def test_cold_and_warm_are_what_they_say() -> None:
+    """Eviction empties the page cache of one file, reading fills it."""
+    path = Path(__file__).with_name("cold-probe.tmp")  # beside the source: on a disk, not tmpfs
+    path.write_bytes(os.urandom(1 << 20))
+    try:
+        make_cold(path)
+        cold = resident_pages(path)
+        if cold is None:
+            pytest.skip("the kernel has no cachestat")
+        make_warm(path)
+        assert (cold, resident_pages(path)) == (0, 256)
+    finally:
+        path.unlink()
+
+
+def test_a_record_says_what_it_doubts() -> None:
+    """Load, stolen time and wide intervals make a record unstable."""
+    row = Row("row", 1.0, "s", target=1.0, ratio=1.0, low=0.5, high=1.5)
+    assert len(reasons_for_doubt([row], load=2.0, steal=0.5)) == 3
+    assert reasons_for_doubt([replace(row, low=1.0, high=1.01)], load=0.0, steal=0.0) == []
+
+
+def test_a_record_carries_what_a_reader_needs() -> None:
+    """Machine, versions, commit, load, seed, rows."""
+    record = Record("name", 1, {}, [Row("row", 1.0, "s", floor=2.0, target=1.0, met=True)])
+    written = record.as_dict()
+    assert {"machine", "versions", "commit", "load", "seed", "raw", "stable"} <= set(written)
+    assert {"name", "value", "unit", "floor", "target", "met"} <= set(written["rows"][0])

@@ -1,0 +1,30 @@
+"""Decode in threads: a folder of images with class sub-folders, as uint8 arrays and labels."""
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import penstock
+
+
+def decode(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample has its bytes, its label and its key; what is returned here is collated."""
+    image = Image.open(io.BytesIO(sample["data"])).convert("RGB").resize((32, 32))
+    return {"image": np.asarray(image), "label": sample["label"], "name": sample["__key__"]}
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for number, name in enumerate(["blue", "green", "red"] * 4):
+        path = Path(folder) / name / f"{number:02}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (40 + number, 30), name).save(path)
+
+    dataset = penstock.open(folder, extensions=["png"])
+    print(f"{len(dataset)} images, classes {', '.join(dataset.classes or ())}")
+    with penstock.Loader(dataset, batch_size=4, seed=3, decode=decode) as loader:
+        for batch in loader:
+            print(batch["image"].shape, batch["image"].dtype, batch["label"], batch["name"])

@@ -1,0 +1,105 @@
+"""Text files with a path on each line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import FormatError, MissingError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A few files to name."""
+    for name in ("a.jpg", "b c.jpg", "d,e.jpg", "sub/f.jpg"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+def opened(folder: Path, text: str | bytes, name: str = "list.txt") -> penstock.Dataset:
+    """The data set of a listing with the given text."""
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return penstock.open(path, index="memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("a.jpg\nsub/f.jpg\n", [None, None]),
+        ("a.jpg\t3\nsub/f.jpg\t-1", [3, -1]),
+        ("a.jpg 3\nsub/f.jpg   4\n", [3, 4]),
+        ("a.jpg,3\r\nsub/f.jpg, 4\r\n", [3, 4]),
+        ("\n# comment\n  \na.jpg 3\n# another\nsub/f.jpg 4\n", [3, 4]),
+        (b"\xef\xbb\xbfa.jpg 3\nsub/f.jpg 4", [3, 4]),
+    ],
+)
+def test_paths_and_integer_labels(folder, text, labels):
+    """Tab, comma or white space part path and label; blank lines and comments do not count."""
+    dataset = opened(folder, text)
+    assert [sample["__key__"] for sample in dataset] == ["a.jpg", "sub/f.jpg"]
+    assert [sample.get("label") for sample in dataset] == labels
+    assert dataset[1]["data"] == b"sub/f.jpg"
+    assert dataset.classes is None
+    assert dataset.index.format == "listing"
+
+
+def test_paths_may_hold_spaces_and_commas(folder):
+    """The first line is read in the way in which its file exists."""
+    assert opened(folder, "b c.jpg\nd,e.jpg")[1]["data"] == b"d,e.jpg"
+    dataset = opened(folder, "b c.jpg 7\nd,e.jpg 8")
+    assert [sample["label"] for sample in dataset] == [7, 8]
+    dataset = opened(folder, "d,e.jpg,7\nb c.jpg,8")
+    assert [sample["__key__"] for sample in dataset] == ["d,e.jpg", "b c.jpg"]
+
+
+def test_names_as_labels_become_classes(folder):
+    """Names are numbered in sorted order."""
+    dataset = opened(folder, "a.jpg\tzebra\nsub/f.jpg\tant\nb c.jpg\tzebra\n")
+    assert dataset.classes == ("ant", "zebra")
+    assert [sample["label"] for sample in dataset] == [1, 0, 1]
+
+
+def test_order_and_repetition_are_the_lists(folder):
+    """A file named twice is two samples."""
+    dataset = opened(folder, "sub/f.jpg\na.jpg\nsub/f.jpg\n")
+    assert [sample["__key__"] for sample in dataset] == ["sub/f.jpg", "a.jpg", "sub/f.jpg"]
+
+
+def test_paths_may_be_absolute(folder, tmp_path_factory):
+    """Absolute paths are taken as they are; relative ones start at the list's folder."""
+    elsewhere = tmp_path_factory.mktemp("lists")
+    dataset = opened(elsewhere, f"{folder}/a.jpg\n{folder}/sub/f.jpg\n", "names")
+    assert dataset[0]["data"] == b"a.jpg"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("", FormatError, r"list\.txt"),
+        ("# only\n\n", FormatError, "names no files"),
+        ("a.jpg\ngone.jpg\n", MissingError, r"list\.txt, line 2: .*gone\.jpg does not exist"),
+        ("gone.jpg 3\n", MissingError, r"line 1: no file .*gone\.jpg 3 nor .*gone\.jpg"),
+        ("a.jpg 3\nsub/f.jpg\n", FormatError, r"line 2: no label.*'sub/f\.jpg'"),
+        ("a.jpg\t3\nsub/f.jpg\t\n", FormatError, "line 2: no label"),
+        ("a.jpg\nsub\n", FormatError, "line 2: .*sub is not a regular file"),
+        ("a.jpg 1\na.jpg 99999999999999999999\n", FormatError, "line 2: label 9+ does not fit"),
+    ],
+)
+def test_a_wrong_line_is_named(folder, text, error, message):
+    """Errors name the list and the line, and say what to do."""
+    with pytest.raises(error, match=message):
+        opened(folder, text)
+
+
+def test_a_listing_is_indexed_anew_when_it_changes(folder):
+    """The saved index holds as long as the list is as it was."""
+    path = folder / "list.txt"
+    path.write_text("a.jpg\n")
+    assert len(penstock.open(path)) == 1
+    path.write_text("a.jpg\nsub/f.jpg\n")
+    assert len(penstock.open(path)) == 2

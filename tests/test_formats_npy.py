@@ -1,0 +1,123 @@
+"""Arrays in numpy's own file format; numpy itself is the oracle."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import penstock
+from penstock.errors import FormatError, PenstockError
+
+
+def opened(path: Path) -> penstock.Dataset:
+    """A data set without a saved index."""
+    return penstock.open(path, index="memory")
+
+
+def saved(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
+    """The file that numpy writes."""
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, version=version, allow_pickle=True)
+    return out.getvalue()
+
+
+DTYPES = st.sampled_from(["u1", "<i2", ">i4", "<f4", "<f8", "<c16", "?", "S3", "<U2", "<M8[s]"])
+SHAPES = arrays.array_shapes(min_dims=1, max_dims=4, max_side=5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    array=DTYPES.flatmap(lambda d: arrays.arrays(np.dtype(d), SHAPES)),
+    version=st.sampled_from([(1, 0), (2, 0), (3, 0)]),
+)
+def test_samples_are_numpys_rows(array, version, tmp_path_factory):
+    """Type, shape and bytes of every row are those that numpy.load gives, in each version."""
+    path = tmp_path_factory.mktemp("npy") / "x.npy"
+    path.write_bytes(saved(array, version))
+    dataset, rows = opened(path), np.load(path)
+    assert len(dataset) == len(rows)
+    assert dataset.fields[0].dtype == rows.dtype
+    assert dataset.fields[0].shape == rows.shape[1:]
+    for sample in range(len(rows)):
+        data = dataset[sample]["data"]
+        assert (data.dtype, data.shape) == (rows.dtype, rows.shape[1:])
+        assert data.tobytes() == rows[sample : sample + 1].tobytes()
+
+
+def with_header(text: bytes, data: bytes = bytes(64), version: int = 1) -> bytes:
+    """A file with the given header."""
+    width = 2 if version == 1 else 4
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(width, "little") + text + data
+
+
+GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4, 4)}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (saved(np.array([{}, []], object)), "pickled Python objects"),
+        (saved(np.zeros((4, 4), order="F")), "Fortran order"),
+        (saved(np.zeros(3, [("a", "u1"), ("b", "f4")])), "structured type"),
+        (saved(np.float32(3)), "single value"),
+        (saved(np.zeros((0, 3))), "no samples"),
+        (saved(np.zeros((3, 0))), "no samples"),
+        (saved(np.zeros((4, 4)))[:-1], r"4 samples of 32 bytes, and 127 bytes follow"),
+        (saved(np.zeros((4, 4)))[:60], "cut off"),
+        (b"\x93NUMPY\x01", "is not an .npy file"),
+        (b"\x93NUMPY\x04\x00" + bytes(100), r"version 4\.0"),
+        (with_header(GOOD, version=2)[:14], "cut off"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100), "cut off or longer"),
+        (with_header(GOOD.replace(b"4, 4", b"-4, 4")), "damaged"),
+        (with_header(GOOD.replace(b"4, 4", b"4.0, 4")), "damaged"),
+        (with_header(GOOD.replace(b"4, 4", b"True, 4")), "damaged"),
+        (with_header(GOOD.replace(b"(4, 4)", b"16")), "damaged"),
+        (with_header(GOOD.replace(b"False", b"0")), "damaged"),
+        (with_header(GOOD.replace(b"<f4", b"<q9")), "damaged"),
+        (with_header(GOOD.replace(b"descr", b"decsr")), "damaged"),
+        (with_header(b"[1]"), "damaged"),
+        (with_header(b"("), "damaged"),
+        (with_header(b"(" * 5000), "damaged"),
+        (with_header(b"__import__('os').abort()"), "damaged"),
+        (with_header(GOOD.replace(b"4, 4", b"%d, 4" % 10**20)), "larger than any file"),
+        (with_header(b"\xff" + GOOD, version=3), "damaged"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(content, message, tmp_path):
+    """Objects, Fortran order, damaged and truncated files: the message says which."""
+    path = tmp_path / "x.npy"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=message) as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_a_damaged_file_is_an_error_or_reads_like_numpy(data, tmp_path_factory):
+    """Random bytes in the header: a PenstockError, or what numpy reads."""
+    content = bytearray(saved(np.arange(12, dtype="<i4").reshape(4, 3)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(6, 127))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("npy") / "x.npy"
+    path.write_bytes(content)
+    try:
+        dataset = opened(path)
+    except PenstockError:
+        return
+    rows = np.load(path)
+    assert dataset.fields[0].dtype == rows.dtype
+    assert b"".join(sample["data"].tobytes() for sample in dataset) == rows.tobytes()
+
+
+def test_bytes_after_the_array_do_not_count(tmp_path):
+    """Like numpy.load, which reads the first of several arrays in a file."""
+    path = tmp_path / "x.npy"
+    path.write_bytes(saved(np.arange(3)) + b"more")
+    assert [int(sample["data"]) for sample in opened(path)] == [0, 1, 2]
