@@ -107,7 +107,7 @@ class Sampled:
         size = size if isinstance(size, int) else 1
         ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
         kind = type(self._sampler)
-        order = f"sampler:{kind.__module__}.{kind.__qualname__}"
+        order = f"sampler:{kind.__qualname__}"
         identity = Identity(fingerprint_of(dataset), order, seed, size * ranks)
         self.cursor = Cursor(identity, limits.order_count_max)
 
@@ -156,7 +156,7 @@ def fingerprint_of(dataset: Any) -> str:
     if isinstance(own, str):
         return own
     kind = type(dataset)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__  # not its module, which is __main__ in one program and not in another
     with contextlib.suppress(TypeError):  # without a length, with a sampler
         name += f":{len(dataset)}"
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()

@@ -77,7 +77,9 @@ class DataLoader:
       rank): random augmentation does not depend on the number of workers, and is resumed too.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
-    - Iterators are independent of each other. Batches always come `in_order`.
+    - Iterators are independent of each other. Batches always come `in_order`. After an exception
+      of the dataset the iterator can go on with the next batch, as in torch; a state taken before
+      that resumes at the batch that failed.
     - Fewer samples than ranks, or than one batch with `drop_last`, are an error, not an empty
       epoch.
 
@@ -158,29 +160,19 @@ class DataLoader:
         self._batched = batch_size is not None or batch_sampler is not None
         self._given_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
+        chosen = batch_sampler if batch_sampler is not None else sampler
+        place = (rank, world_size)
         self._epochs: Epochs
-        if sampler is None and batch_sampler is None:
-            course = Course(
-                fingerprint_of(dataset),
-                _order(dataset, self.seed, shuffle),
-                batch_size=None if global_batch_size is not None else batch_size or 1,
-                global_batch_size=global_batch_size,
-                drop_last=drop_last,
-                pad=not drop_last,
-                rank=rank,
-                world_size=world_size,
+        if chosen is None:
+            course = _course(
+                dataset, self.seed, shuffle, batch_size, global_batch_size, drop_last, place
             )
-            self._epochs = Ordered(course)
-            sampler = EpochSampler(course)
+            self._epochs, sampler = Ordered(course), EpochSampler(course)
         else:
-            steps = batch_sampler
-            if steps is None and batch_size is not None:
-                steps = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
-            given = sampler if batch_sampler is None else batch_sampler
-            place = (rank, world_size)
-            self._epochs = Sampled(
-                dataset, given, given if steps is None else steps, self.seed, place
-            )
+            steps = chosen
+            if batch_sampler is None and batch_size is not None:
+                steps = BatchSampler(chosen, batch_size, drop_last)
+            self._epochs = Sampled(dataset, chosen, steps, self.seed, place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
         if batch_sampler is not None or global_batch_size is not None:
@@ -381,8 +373,8 @@ class _Walk:
         except StopIteration:
             self._epochs.ended(self._epoch)
             raise
-        except BaseException:
-            self._results.close()
+        except Exception:
+            self._step += 1  # as in torch, the next call gives the next batch
             raise
         self._step += 1
         self._epochs.moved(self._epoch, self._step)
@@ -770,8 +762,26 @@ def _seed(given: int | None, generator: torch.Generator | None) -> int:
     return 0 if generator is None else generator.initial_seed() % 2**64
 
 
-def _order(dataset: Any, seed: int, shuffle: bool) -> Order:
+def _course(
+    dataset: Any,
+    seed: int,
+    shuffle: bool,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    drop_last: bool,
+    place: tuple[int | None, int | None],
+) -> Course:
     count = len(dataset)
     if count == 0:
         raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
-    return Order(count, seed, shuffle="exact" if shuffle else "none")
+    size = 1 if batch_size is None else batch_size  # without batches a step is one sample
+    return Course(
+        fingerprint_of(dataset),
+        Order(count, seed, shuffle="exact" if shuffle else "none"),
+        batch_size=None if global_batch_size is not None else size,
+        global_batch_size=global_batch_size,
+        drop_last=drop_last,
+        pad=not drop_last,
+        rank=place[0],
+        world_size=place[1],
+    )

@@ -67,8 +67,6 @@ def test_one_rank_continues_two(kind: str, trained: tuple[str, list[dict[str, An
     path, ranks = trained
     state = ranks[0][kind][0]["state"]
     alone = train.made(kind, path)
-    if kind == "torch":  # there the program was __main__, which is part of the type's name
-        state = state | {"fingerprint": alone.state_dict()["fingerprint"]}
     alone.load_state_dict(state)
     for step, (ids, _) in enumerate(alone):
         shares = [rank[kind][1]["seen"][step] for rank in ranks]
