@@ -174,6 +174,7 @@ def test_choice(facts: Facts, budget: Budget, expected: Choice) -> None:
         expected.direct,
         expected.threads,
     )
+    assert choice.cached == (facts.resident >= 0.9 and not choice.direct)
     assert set(choice.reasons) == {"direct", "mmap", "io_uring"}
     assert all(choice.reasons.values())
 

@@ -73,8 +73,8 @@ class Choice:
     backend: Backend
     direct: bool
     threads: int
-    cached: bool
     reasons: dict[str, str]
+    cached: bool = False
 
 
 def choose(facts: Facts, budget: Budget) -> Choice:
@@ -99,7 +99,7 @@ def choose(facts: Facts, budget: Budget) -> Choice:
     else:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
     cached = not direct and facts.resident >= _resident_min
-    return Choice(backend, direct, threads, cached, reasons)
+    return Choice(backend, direct, threads, reasons, cached)
 
 
 def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
