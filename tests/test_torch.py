@@ -273,7 +273,7 @@ def test_attributes_as_torch() -> None:
         assert list(ours.sampler) == list(theirs.sampler)
         assert len(ours.sampler) == len(theirs.sampler)
     for name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset"):
-        with pytest.raises(ValueError, match="should not be set after"):
+        with pytest.raises(ValueError, match="is fixed when"):
             setattr(ours, name, None)
     ours.timeout = 3
 

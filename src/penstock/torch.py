@@ -188,7 +188,7 @@ class DataLoader:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _frozen and getattr(self, "_initialized", False):
             raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized"
+                f"{name} is fixed when a {type(self).__name__} is made: make another loader"
             )
         super().__setattr__(name, value)
 
@@ -335,8 +335,7 @@ class _Iterator:
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
         if loader.pin_memory and not _can_pin():
             warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, then device "
-                "pinned memory won't be used.",
+                "pin_memory=True has no effect: torch finds no accelerator to pin memory for",
                 stacklevel=3,
             )
         self._loader = loader
@@ -651,15 +650,15 @@ def _can_pin() -> bool:
 
 def _check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:
     if workers < 0:
-        raise ValueError("num_workers option should be non-negative; use 0 for no worker")
+        raise ValueError(f"num_workers is {workers}: use 0 (no workers) or more")
     if timeout < 0:
-        raise ValueError("timeout option should be non-negative")
+        raise ValueError(f"timeout is {timeout}: use seconds, or 0 to wait for ever")
     if factor is not None and workers == 0:
-        raise ValueError("prefetch_factor option needs num_workers > 0, else leave it None")
+        raise ValueError("prefetch_factor counts batches of each worker: it needs num_workers > 0")
     if factor is not None and factor < 0:
-        raise ValueError("prefetch_factor option should be non-negative")
+        raise ValueError(f"prefetch_factor is {factor}: use 0 or more")
     if persistent and workers == 0:
-        raise ValueError("persistent_workers option needs num_workers > 0")
+        raise ValueError("persistent_workers=True needs num_workers > 0")
 
 
 def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
@@ -669,8 +668,7 @@ def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any
     for name, value in given.items():
         if value not in (None, False):
             raise ValueError(
-                f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
-                f"{name}={value}"
+                f"{name}={value} does not go with an IterableDataset, which decides its order itself"
             )
     raise UsageError(
         f"{type(dataset).__name__} is an IterableDataset, which decides its order and state "
@@ -683,16 +681,16 @@ def _check_samplers(
     shuffle: bool, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
 ) -> None:
     if sampler is not None and shuffle:
-        raise ValueError("sampler option is mutually exclusive with shuffle")
+        raise ValueError("sampler and shuffle=True are both given: the sampler decides the order")
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
             raise ValueError(
-                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and "
+                "batch_sampler decides batches alone: leave out batch_size, shuffle, sampler and "
                 "drop_last"
             )
     elif batch_size is None and drop_last:
         raise ValueError(
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+            "batch_size=None gives single samples: there is no last batch for drop_last to leave out"
         )
 
 
@@ -724,21 +722,19 @@ def _context(given: Any, workers: int) -> Any:
         return None
     if workers == 0:
         raise ValueError(
-            "multiprocessing_context can only be used with multi-process loading (num_workers > 0),"
-            f" but got num_workers={workers}"
+            f"multiprocessing_context starts worker processes, and num_workers is {workers}"
         )
     if isinstance(given, str):
         methods = torch.multiprocessing.get_all_start_methods()
         if given not in methods:
             raise ValueError(
-                f"multiprocessing_context option should specify a valid start method in "
-                f"{methods!r}, but got multiprocessing_context={given!r}"
+                f"multiprocessing_context is {given!r}: the start methods are {methods!r}"
             )
         return torch.multiprocessing.get_context(given)
     if not isinstance(given, BaseContext):
         raise TypeError(
-            "multiprocessing_context option should be a valid context object or a string specifying"
-            f" the start method, but got multiprocessing_context={given}"
+            f"multiprocessing_context is a {type(given).__name__}: give a start method's name or a "
+            "context of multiprocessing"
         )
     return given
 
