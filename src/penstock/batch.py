@@ -1,7 +1,8 @@
-"""Batches: what a loader without `decode` yields."""
+"""Batches: what a step's bytes become, once they have arrived or failed to."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .decode import Samples
+from .engine import Buffer, Failure
+from .errors import PenstockError
 from .extent import Int
-from .plan import Ids
+from .index import Index
+from .plan import Group, Ids, StepPlan
+from .store import changed
+from .store import failure as failure_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,3 +94,66 @@ class Batch:
         return (
             f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self.fields)})"
         )
+
+
+def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+    """The arrays of a batch: views of the step's buffer."""
+    rows = len(planned.ids)
+    fields: dict[str, Any] = {}
+    for field, layout in zip(index.fields, planned.layouts, strict=True):
+        if field.shape is not None:
+            flat = buffer[layout.base : layout.base + rows * layout.row_bytes]
+            fields[field.name] = flat.view(field.dtype).reshape(rows, *field.shape)
+        else:
+            assert layout.bounds is not None
+            flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
+            fields[field.name] = Ragged(flat, layout.bounds)
+    if planned.labels is not None:
+        fields["label"] = planned.labels
+    return fields
+
+
+def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
+    """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
+    arrays."""
+    fields = fields_of(index, planned, buffer)
+    fields.pop("label", None)
+    ids = planned.ids.tolist()
+    labels = None if planned.labels is None else planned.labels.tolist()
+
+    def sample(row: int) -> dict[str, Any]:
+        parts: dict[str, Any] = {}
+        for name, rows in fields.items():
+            part = rows[row]
+            raw = part.dtype == np.uint8 and part.ndim == 1
+            parts[name] = memoryview(part) if raw else part
+        parts["__key__"] = index.key(ids[row])
+        if labels is not None:
+            parts["label"] = labels[row]
+        return parts
+
+    return sample
+
+
+def fault_of(
+    index: Index, planned: StepPlan, group: Group, failure: Failure
+) -> tuple[int, PenstockError]:
+    """Which step misses bytes, and the error that says whose and why."""
+    extent, code, got = failure
+    requests = planned.requests
+    owner = group.steps[int(requests.buffer[extent])]
+    target = int(requests.target[extent])
+    row, field = next(
+        found
+        for number, layout in enumerate(owner.layouts)
+        if (found := (layout.row_at(target), number))[0] is not None
+    )
+    sample = int(owner.ids[row])
+    where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
+    path = index.files.path(int(requests.file[extent]))
+    if code == errno.ESTALE:
+        return owner.step, changed(where, f"{path} is of another size or modification time")
+    if code == 0:
+        wanted = int(requests.length[extent])
+        return owner.step, changed(where, f"{path} was cut short: {got:,} of {wanted:,} bytes read")
+    return owner.step, failure_at(code, path, f" ({where})")

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from . import limits
-from .batch import Batch
+from .batch import Batch, fault_of, fields_of, samples_of
 from .budget import Budget
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, Job
-from .loader import fault_of, fields_of, samples_of
 from .native import Arena, NativeEngine
 from .plan import Ids, plan_samples
 

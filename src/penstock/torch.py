@@ -668,7 +668,7 @@ def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any
     for name, value in given.items():
         if value not in (None, False):
             raise ValueError(
-                f"{name}={value} does not go with an IterableDataset, which decides its order itself"
+                f"{name}={value} does not go with an IterableDataset: it decides its order itself"
             )
     raise UsageError(
         f"{type(dataset).__name__} is an IterableDataset, which decides its order and state "
@@ -690,7 +690,7 @@ def _check_samplers(
             )
     elif batch_size is None and drop_last:
         raise ValueError(
-            "batch_size=None gives single samples: there is no last batch for drop_last to leave out"
+            "batch_size=None gives single samples: drop_last has no last batch to leave out"
         )
 
 
