@@ -120,7 +120,9 @@ bool Transfer::read() {
   const Ask wanted = ask();
   if (wanted.count == 0) return arrived(0);
   const ssize_t result =
-      ::preadv(fd(), wanted.parts, static_cast<int>(wanted.count), wanted.offset);
+      wanted.count == 1
+          ? ::pread(fd(), wanted.parts->iov_base, wanted.parts->iov_len, wanted.offset)
+          : ::preadv(fd(), wanted.parts, static_cast<int>(wanted.count), wanted.offset);
   return arrived(result < 0 ? -errno : result);
 }
 

@@ -633,3 +633,16 @@ def test_backend_follows_the_page_cache(tmp_path: Path) -> None:
     cached = {i for batch in loader for i in batch.ids.tolist()}
     assert loader.stats()["backend"] == "mmap"
     assert cold == cached == set(range(2000))
+
+
+def test_files_of_one_length_are_an_array(tmp_path: Path) -> None:
+    """Where all files have one length the field is (B, L); samples of the dataset are bytes."""
+    for i in range(10):
+        (tmp_path / f"{i}").write_bytes(bytes([i]) * 24)
+    ds = penstock.open(tmp_path, index="memory")
+    for batch in penstock.Loader(ds, 4, seed=1):
+        assert batch.data.shape == (len(batch), 24)
+        assert np.array_equal(batch.data[:, 5], batch.ids)
+    assert ds[3]["data"] == bytes([3]) * 24
+    raw = penstock.Loader(ds, 4, seed=1, decode=lambda s: bytes(s["data"]))
+    assert sorted(part for batch in raw for part in batch) == [bytes([i]) * 24 for i in range(10)]

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import limits
 from .decode import Samples
 from .engine import Buffer, Failure
 from .errors import PenstockError
 from .extent import Int
 from .index import Index
+from .native import Choice
 from .plan import Group, Ids, StepPlan
 from .store import changed
 from .store import failure as failure_at
@@ -96,16 +98,23 @@ class Batch:
         )
 
 
+def gap_for(index: Index, choice: Choice) -> int | None:
+    """How far apart extents may lie that are read together; None where nothing is to be merged:
+    extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
+    alone = len(index.files) >= index.count * len(index.fields)
+    return None if choice.backend == "mmap" or alone else limits.gap_bytes_default
+
+
 def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     """The arrays of a batch: views of the step's buffer."""
     rows = len(planned.ids)
     fields: dict[str, Any] = {}
     for field, layout in zip(index.fields, planned.layouts, strict=True):
-        if field.shape is not None:
+        if layout.bounds is None:
             flat = buffer[layout.base : layout.base + rows * layout.row_bytes]
-            fields[field.name] = flat.view(field.dtype).reshape(rows, *field.shape)
+            shape = (layout.row_bytes,) if field.shape is None else field.shape
+            fields[field.name] = flat.view(field.dtype).reshape(rows, *shape)
         else:
-            assert layout.bounds is not None
             flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
             fields[field.name] = Ragged(flat, layout.bounds)
     if planned.labels is not None:

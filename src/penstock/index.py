@@ -83,6 +83,10 @@ class Fixed:
             object.__setattr__(self, "even", int(counts[0]))
 
     @property
+    def row_bytes(self) -> int:
+        return self.record_bytes
+
+    @property
     def count(self) -> int:
         return int(self.first[-1])
 
@@ -136,6 +140,12 @@ class Table:
     @property
     def count(self) -> int:
         return len(self.length)
+
+    @property
+    def row_bytes(self) -> int | None:
+        """The length of all samples, if it is one and above 0."""
+        first = int(self.length[0]) if len(self.length) else 0
+        return first if first and bool((self.length == first).all()) else None
 
     @property
     def total_bytes(self) -> int:
@@ -193,6 +203,7 @@ class Index:
     label_column:  int64 (count,), or None.
     sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
     options:  how the data was opened, as it matters for the index.
+    row_bytes:  of each field, the length that all samples have, or None where lengths differ.
     racy:     the data changed so shortly before the index was made that a later change might not
               show in its time; such an index is used once, and made anew at the next open.
     """
@@ -207,8 +218,10 @@ class Index:
     options: Mapping[str, Any] = field(default_factory=dict)
     racy: bool = False
     fingerprint: str = ""
+    row_bytes: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _fingerprint(self))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from . import limits
-from .batch import Batch, fault_of, fields_of, samples_of
+from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
 from .collate import Arrays, Collation, Leaves
 from .course import Course, positive
@@ -326,8 +326,7 @@ class Reading:
             readahead_steps=(
                 limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
             ),
-            # Small extents of a map cost the same in any sequence: nothing to merge.
-            gap_bytes=None if engine.choice.backend == "mmap" else limits.gap_bytes_default,
+            gap_bytes=gap_for(self._index, engine.choice),
         )
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over

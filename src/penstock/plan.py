@@ -213,14 +213,14 @@ def _place(
     base = np.zeros(len(rows), np.int64)  # of the next field, in each step's buffer
     placed: list[Placed] = []
     layouts: list[list[Layout]] = [[] for _ in rows]
-    for number, field in enumerate(index.fields):
+    for number, row_bytes in enumerate(index.row_bytes):
         extents = index.extents(ids, number)
-        if field.nbytes is not None:
+        if row_bytes is not None:
             row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
-            target = row * field.nbytes
-            filled = rows * field.nbytes
+            target = row * row_bytes
+            filled = rows * row_bytes
             for k, start in enumerate(base.tolist()):
-                layouts[k].append(Layout(start, field.nbytes, None, int(rows[k])))
+                layouts[k].append(Layout(start, row_bytes, None, int(rows[k])))
         else:
             ends = np.concatenate([[0], np.cumsum(extents.length)])
             target = ends[:-1] - np.repeat(ends[bounds[:-1]], rows)

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import limits
-from .batch import Batch, fault_of, fields_of, samples_of
+from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
 from .collate import Leaves
 from .dataset import Dataset
@@ -50,9 +49,8 @@ class BatchReader:
         """The batch of these samples, in this order."""
         index = self._dataset.index
         engine = self._opened()
-        copying = engine.choice.backend == "mmap"
         bounds = np.array([0, len(ids)], np.int64)
-        gap_bytes = None if copying else limits.gap_bytes_default
+        gap_bytes = gap_for(index, engine.choice)
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats)
         (planned,) = group.steps
         buffer = self._arena.take(planned.bytes)
