@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <stdexcept>
 #include <utility>
 
@@ -109,6 +110,19 @@ int Files::changed(std::uint32_t file, int fd) const {
   return same ? 0 : ESTALE;
 }
 
+// Looks at a file that stays open again, once a tick of the coarse clock (some milliseconds): a
+// system call for each read of a small record would cost a quarter of it.
+int Files::still_as_indexed(std::uint32_t file, int fd) {
+  timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  const std::int64_t tick = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  auto& checked = kept_[file].checked;
+  if (checked.load(std::memory_order_relaxed) == tick) return 0;
+  const int error = changed(file, fd);
+  if (error == 0) checked.store(tick, std::memory_order_relaxed);
+  return error;
+}
+
 Opened Files::open(std::uint32_t file, Access access) {
   if (access == Access::direct && direct_refused_.load(std::memory_order_relaxed)) {
     access = Access::buffered;
@@ -118,6 +132,9 @@ Opened Files::open(std::uint32_t file, Access access) {
       kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
   if (slot != nullptr) {
     if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) {
+      if (const int error = still_as_indexed(file, fd); error != 0) {
+        return {-1, error, 1, false, false};
+      }
       return {fd, 0, direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1, false,
               direct};
     }

@@ -71,8 +71,10 @@ class Files {
     std::atomic<int> direct{-1};
     std::atomic<std::size_t> alignment{0};  // of the direct one; written before it
     std::atomic<const std::byte*> data{nullptr};
+    std::atomic<std::int64_t> checked{-1};  // tick of the coarse clock at which it was as indexed
   };
 
+  int still_as_indexed(std::uint32_t file, int fd);
   int open_new(std::uint32_t file, Access access, int& error);
 
   FileColumns columns_;

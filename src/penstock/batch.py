@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,20 @@ class Batch:
         return len(self.ids)
 
     def __getitem__(self, field: str) -> Any:
-        return self.fields[field]
+        try:
+            return self.fields[field]
+        except KeyError:
+            raise KeyError(f"{field!r}: the fields are {', '.join(self.fields)}") from None
+
+    def __contains__(self, field: object) -> bool:
+        return field in self.fields
+
+    def keys(self) -> KeysView[str]:
+        """The names of the fields."""
+        return self.fields.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for names that are no slot: batch.data is batch["data"].
@@ -127,7 +140,7 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
     arrays."""
     fields = fields_of(index, planned, buffer)
     fields.pop("label", None)
-    ids = planned.ids.tolist()
+    keys = index.keys(planned.ids)
     labels = None if planned.labels is None else planned.labels.tolist()
 
     def sample(row: int) -> dict[str, Any]:
@@ -136,7 +149,7 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
             part = rows[row]
             raw = part.dtype == np.uint8 and part.ndim == 1
             parts[name] = memoryview(part) if raw else part
-        parts["__key__"] = index.key(ids[row])
+        parts["__key__"] = keys[row]
         if labels is not None:
             parts["label"] = labels[row]
         return parts

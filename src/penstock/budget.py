@@ -36,12 +36,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.threads is not None and not (
-            isinstance(self.threads, int) and 1 <= self.threads <= limits.threads_max
+            type(self.threads) is int and 1 <= self.threads <= limits.threads_max
         ):
             raise UsageError(
                 f"Budget.threads is {self.threads!r}: use None or 1..{limits.threads_max}"
             )
-        if self.bytes_per_s is not None and not self.bytes_per_s > 0:
+        rate = self.bytes_per_s
+        if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):
             raise UsageError(
                 f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate"
                 " above 0"

@@ -192,7 +192,7 @@ def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(int(size) for size in text.replace("x", ",").split(",") if size.strip())
+        return tuple(int(size) for size in text.replace("x", ",").split(","))
     except ValueError:
         raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
 

@@ -113,6 +113,26 @@ class Course:
                 yield Share(step, ids[step - first], repeats if step >= steps.full else 0)
             first = last
 
+    def begin(self) -> tuple[int, int]:
+        """Open an epoch, on the ranks there are now: a process group may have been started since
+        the place was first asked for. Returns the epoch and its first step."""
+        was = self._settled
+        if was is not None and self._asked_place == (None, None):
+            now = detect(None, None, os.environ, sys.modules)
+            if (now.rank, now.world_size) != (was[0].rank, was[0].world_size):
+                self._settle_again(was[0], now, was[2])
+        return self.cursor.begin()
+
+    def _settle_again(self, was: Place, now: Place, cursor: Cursor) -> None:
+        if cursor.step != 0:
+            raise UsageError(
+                f"the loader ran as rank {was.rank} of {was.world_size} ({was.source}) and is now "
+                f"rank {now.rank} of {now.world_size} ({now.source}): create it after "
+                "init_process_group, or pass rank= and world_size="
+            )
+        self._settled = None
+        self.cursor.set_epoch(cursor.next_epoch)
+
     def _settle(self) -> tuple[Place, Steps, Cursor]:
         if self._settled is not None:
             return self._settled

@@ -7,6 +7,7 @@ exactly with others of these.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +53,21 @@ class Cursor:
         """Steps of the epoch that have been handed over."""
         return self._step
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that `begin` opens."""
+        return self._epoch if self._fresh else self._epoch + 1
+
     def set_epoch(self, epoch: int) -> None:
         """The next `begin` opens this epoch: from its start, or from where a restored state stands
         in it."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        try:
+            number = -1 if isinstance(epoch, bool) else operator.index(epoch)
+        except TypeError:
+            number = -1
+        if number < 0:
             raise UsageError(f"epoch is {epoch!r}: use an integer from 0 on")
+        epoch = number
         if not self._fresh or epoch != self._epoch:
             self._epoch, self._step = epoch, 0
         self._fresh = True
@@ -67,6 +78,10 @@ class Cursor:
             self._epoch, self._step = self._epoch + 1, 0
         self._fresh = False
         return self._epoch, self._step
+
+    def not_begun(self, epoch: int, step: int) -> None:
+        """Take back a `begin` that came to nothing."""
+        self._epoch, self._step, self._fresh = epoch, step, True
 
     def moved(self, epoch: int, step: int) -> None:
         """Steps before `step` of `epoch` have been handed over."""
@@ -89,8 +104,8 @@ class Cursor:
 
     def restore(self, state: Mapping[str, Any], world_size: int) -> None:
         """Stand where `state` was taken. Raises StateError where it does not fit this loader."""
-        if not state:  # torch's convention: an empty state says nothing
-            return
+        if isinstance(state, Mapping) and not state:
+            return  # torch's convention: an empty state says nothing
         self._check(state, world_size)
         self._epoch, self._step, self._fresh = state["epoch"], state["step"], True
 

@@ -50,6 +50,9 @@ def open(
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
+    for name, given_path in (("path", path), ("index", index)):
+        if not isinstance(given_path, (str, bytes, os.PathLike)):
+            raise UsageError(f"{name} is {given_path!r}: give a path")
     place, store = locate(os.fsdecode(path))
     options: Options = {}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
@@ -243,8 +246,8 @@ class Dataset:
     def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
         """One sample: its fields, its "__key__" and, where known, its "label".
 
-        A field of one size is an array, one whose length varies bytes. ChangedError where the file
-        is not as it was indexed.
+        A field is an array where the format knows dtype and shape, else bytes. ChangedError where
+        the file is not as it was indexed.
         """
         number = operator.index(sample)
         if not -len(self) <= number < len(self):

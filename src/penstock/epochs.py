@@ -61,7 +61,7 @@ class Ordered:
         return self.course.cursor
 
     def begin(self) -> tuple[int, int]:
-        return self.cursor.begin()
+        return self.course.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[Task]:
         keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")

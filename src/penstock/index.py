@@ -264,8 +264,24 @@ class Index:
 
     def key(self, sample: int) -> str:
         """The name of a sample: its file's path, with "#" and a number where a file has several."""
-        file, number = self._place(sample)
-        return self.files.name(file) if number is None else f"{self.files.name(file)}#{number}"
+        return self.keys(np.array([sample]))[0]
+
+    def keys(self, samples: Samples) -> list[str]:
+        """The names of samples."""
+        at = self._checked(samples)
+        layout = self.layouts[0]
+        if isinstance(layout, Table) and layout.file is None:
+            return [self.files.name(file) for file in at.tolist()]
+        if isinstance(layout, Fixed):
+            file = layout.file_of(at)
+            number = at - layout.first[file]
+        else:
+            assert layout.file is not None
+            file = layout.file[at]
+            number = at - np.searchsorted(layout.file, file)
+        # Few files, many samples of each: every name is made once.
+        names = {one: self.files.name(one) for one in np.unique(file).tolist()}
+        return [f"{names[one]}#{n}" for one, n in zip(file.tolist(), number.tolist(), strict=True)]
 
     def where(self, sample: int, field: int = 0) -> str:
         """Where a sample is, for messages."""
@@ -284,18 +300,6 @@ class Index:
             wrong = samples[int(np.argmax(unsigned))]
             raise UsageError(f"sample {wrong} does not exist: there are {self.count:,}, from 0 on")
         return wide.view(np.int64)
-
-    def _place(self, sample: int) -> tuple[int, int | None]:
-        """The file of a sample and its number within, None where it has the file for itself."""
-        at = self._checked(np.array([sample]))
-        layout = self.layouts[0]
-        if isinstance(layout, Fixed):
-            file = int(layout.file_of(at)[0])
-            return file, sample - int(layout.first[file])
-        if layout.file is None:
-            return sample, None
-        file = int(layout.file[sample])
-        return file, sample - int(np.searchsorted(layout.file, file))
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -349,14 +353,7 @@ class Index:
         try:
             index = _unpacked(header, sections, root)
             flaw = _flaw(index, int(header["count"])) if verify else None
-        except (
-            KeyError,
-            IndexError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+        except _MALFORMED as error:
             raise sidecar.damaged(where, f"the header is malformed ({error!r})") from None
         if flaw is not None:
             raise sidecar.damaged(where, flaw)

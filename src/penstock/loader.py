@@ -24,7 +24,7 @@ from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples
 from .engine import Buffer, Failure
-from .errors import ForkError, PenstockError, UsageError
+from .errors import CollateError, ForkError, PenstockError, UsageError
 from .native import Arena, NativeEngine
 from .order import Order, Shuffle
 from .plan import Group, StepPlan, Steps
@@ -33,6 +33,7 @@ from .topology import Place
 from .workers import timed_out
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
+_nobody: tuple[Any, Any, Any] = (lambda: None, None, None)
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
 
 
@@ -54,7 +55,8 @@ class Loader:
                   step's shares differ by at most one and may be empty.
     decode:       function of a sample (a dict of bytes-like fields, "__key__" and, where known,
                   "label"), called in `decode_threads` threads; the results are collated as torch's
-                  default_collate would, into numpy arrays, or by `collate`, a function of a list.
+                  default_collate would, into numpy arrays, or by `collate`, a function of a list
+                  (of an empty one where a rank has no sample in the last step: see `pad`).
     rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
                   launcher, looked up at first use.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
@@ -94,6 +96,9 @@ class Loader:
             raise UsageError(f"assignment is {assignment!r}: use 'strided'")
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
+        for name, function in (("decode", decode), ("collate", collate)):
+            if function is not None and not callable(function):
+                raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
@@ -118,7 +123,7 @@ class Loader:
             if decode_threads is None
             else positive("decode_threads", decode_threads)
         )
-        self._budget = budget or Budget()
+        self._budget = _budget(budget)
         self._arena: Arena | None = None
         self._engine: NativeEngine | None = None
         self._threads: DecodeThreads | None = None
@@ -142,8 +147,12 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         self._check_process()
-        epoch, step = self.cursor.begin()
-        return Reading(self, epoch, step)
+        epoch, step = self._course.begin()
+        try:
+            return Reading(self, epoch, step)
+        except BaseException:  # no memory, a fast path that cannot be had: begin it once more
+            self.cursor.not_begun(epoch, step)
+            raise
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
@@ -180,6 +189,7 @@ class Loader:
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
+        budget = _budget(budget)
         if self._engine is not None:
             self._engine.adopt(budget)
         self._budget = budget
@@ -280,19 +290,26 @@ class Loader:
             self._moved.wait(_poll_ns * 1e-9)
             return
         assert self._engine is not None
-        self._polling = True
-        self._moved.release()
         try:
-            reports = self._engine.poll(_poll_ns)
-        finally:
-            self._moved.acquire()
-            self._polling = False
-            self._moved.notify_all()
-        for ticket, failures in reports:
-            reading, planned, group = self._waiting.pop(ticket)
-            waiting = reading()
-            if waiting is not None:
-                waiting._report(planned, group, failures)
+            self._polling = True
+            self._moved.release()
+            try:
+                reports = self._engine.poll(_poll_ns)
+            finally:
+                self._moved.acquire()
+                self._polling = False
+                self._moved.notify_all()
+            for ticket, failures in reports:
+                # Tickets of before an interrupt are nobody's.
+                reading, planned, group = self._waiting.pop(ticket, _nobody)
+                waiting = reading()
+                if waiting is not None:
+                    waiting._report(planned, group, failures)
+        except BaseException:  # reports may be lost: nobody must wait for them
+            self._waiting.clear()
+            for reading in list(self._readings):
+                reading.close()
+            raise
 
     def _pool(self) -> DecodeThreads:
         if self._threads is None:
@@ -309,6 +326,12 @@ class Reading:
     """
 
     def __init__(self, loader: Loader, epoch: int, step: int) -> None:
+        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
+        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
+        self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
+        self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
+        self._deadline_s: float | None = None  # of the batch that the user waits for
+        self._closed = False
         engine, arena = loader._resources()
         self._loader = loader
         self._epoch = epoch
@@ -328,12 +351,6 @@ class Reading:
             ),
             gap_bytes=gap_for(self._index, engine.choice),
         )
-        self._deadline_s: float | None = None  # of the batch that the user waits for
-        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
-        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
-        self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
-        self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
-        self._closed = False
         loader._readings.add(self)
         self._advance()
 
@@ -354,6 +371,9 @@ class Reading:
             self._deadline_s = None
             loader._stall_ns += time.perf_counter_ns() - started_ns
             self._advance()
+        except Exception:
+            self._leave_out_head()
+            raise
         except BaseException:
             self.close()
             raise
@@ -363,6 +383,19 @@ class Reading:
 
     def __del__(self) -> None:
         self.close()
+
+    def _leave_out_head(self) -> None:
+        """After the head's bytes or samples failed: as in torch, the next call gives the next
+        batch. Where the head is not even in place, there is no going on."""
+        with self._loader._moved:
+            going_on = not self._closed and self._session.head.step < self._session.reached
+        if not going_on:
+            self.close()
+            return
+        if self._jobs:
+            self._jobs.popleft()
+        self._hand_over(self._session.head)
+        self._advance()
 
     def close(self) -> None:
         """Stop here. What is being read is finished by the engine and dropped."""
@@ -477,6 +510,18 @@ class Reading:
         loader = self._loader
         assert loader._decode is not None
         if loader._collate is not None:
-            return loader._collate([])
+            try:
+                return loader._collate([])
+            except Exception as error:
+                raise CollateError(
+                    f"rank {loader.place.rank} has no sample in the last step and collate([]) "
+                    f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
+                ) from error
         first = loader._decode(loader.dataset[0])
         return Collation(first, 0, self._arena.take, loader._leaves).result()
+
+
+def _budget(given: Budget | None) -> Budget:
+    if given is not None and not isinstance(given, Budget):
+        raise UsageError(f"budget is {given!r}: give a penstock.Budget")
+    return given or Budget()

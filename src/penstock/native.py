@@ -1,6 +1,7 @@
 """The native engine and arena: the compiled core behind the Engine protocol.
 
-Only this module and `order` import the core. A request is read by one of three backends:
+Besides this module only `order` and `store` import the core. A request is read by one of three
+backends:
 
     io_uring   many reads in flight from each thread; the default for large files
     pread      a pool of threads; works everywhere
@@ -11,7 +12,6 @@ Only this module and `order` import the core. A request is read by one of three 
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import warnings
@@ -321,8 +321,3 @@ class Arena:
     def kept_bytes(self) -> int:
         """Memory waiting to be used again."""
         return int(self._core.kept_bytes)
-
-
-def describe_errno(code: int) -> str:
-    """The operating system's words for an error number."""
-    return f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]"

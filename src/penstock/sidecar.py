@@ -35,7 +35,7 @@ _DTYPES = ("|u1", "<i4", "<u4", "<i8")
 
 def damaged(path: str, what: str) -> SidecarError:
     """The error for a sidecar that is not what was written."""
-    return SidecarError(f"{path}: {what}: rebuild it with `penstock index --force`")
+    return SidecarError(f"{path}: {what}: rebuild it with `penstock index --force` on its data")
 
 
 def write(path: str, header: Header, sections: Sections) -> None:

@@ -7,6 +7,7 @@ loaded modules are arguments.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,8 +100,9 @@ def _number(variable: tuple[str, str]) -> int:
 
 def _checked(rank: int, world_size: int, source: str) -> Place:
     for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
+    rank, world_size = operator.index(rank), operator.index(world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise UsageError(
             f"rank {rank} of world size {world_size} (from {source}) cannot be: "
