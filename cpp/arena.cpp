@@ -71,9 +71,8 @@ Block Arena::take(std::size_t bytes) {
   if (inherited()) return {shared_from_this(), allocate(capacity), capacity};
   {
     const std::lock_guard lock(mutex_);
-    for (std::size_t i = kept_.size(); i-- > 0;) {
+    if (const std::size_t i = best_kept(bytes, capacity); i < kept_.size()) {
       const Piece piece = kept_[i];
-      if (piece.capacity < bytes || piece.capacity / oversize_max > capacity) continue;
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
       kept_bytes_ -= piece.capacity;
       return lend(piece);
@@ -88,6 +87,19 @@ Block Arena::take(std::size_t bytes) {
     throw;
   }
   return lend(piece);
+}
+
+// The smallest kept piece that serves, the latest one back among equals; else kept_.size(). Not the
+// first that serves: small batches would take the large batches' pieces, which then are made anew.
+std::size_t Arena::best_kept(std::size_t bytes, std::size_t capacity) const {
+  std::size_t best = kept_.size();
+  for (std::size_t i = kept_.size(); i-- > 0;) {
+    const std::size_t have = kept_[i].capacity;
+    if (have < bytes || have / oversize_max > capacity) continue;
+    if (best == kept_.size() || have < kept_[best].capacity) best = i;
+    if (have == capacity) break;
+  }
+  return best;
 }
 
 Block Arena::lend(Piece piece) {

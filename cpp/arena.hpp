@@ -57,6 +57,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::size_t capacity;
   };
   bool inherited() const;
+  std::size_t best_kept(std::size_t bytes, std::size_t capacity) const;
   Block lend(Piece piece);  // with the lock
   void give_back(Piece piece) noexcept;
 

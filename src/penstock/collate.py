@@ -7,6 +7,7 @@ is still in a cache and no second pass over the batch is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,7 +76,8 @@ class Collation:
         if array is not None:
             memory = take(rows * array.nbytes)
             stack = memory.view(array.dtype).reshape((rows, *array.shape))
-            return _Stack(stack, value, where, self._array, self._leaves)
+            # A function, not a method of ours: a cycle would keep the memory from being recycled.
+            return _Stack(stack, value, where, partial(_array_of, self._leaves), self._leaves)
         if isinstance(value, (bool, int, float, complex)):
             return _Numbers(type(value), rows, where, self._leaves)
         if isinstance(value, (str, bytes)) or value is None:
@@ -92,14 +94,19 @@ class Collation:
         )
 
     def _array(self, value: Any) -> npt.NDArray[Any] | None:
-        array = value if isinstance(value, np.ndarray) else None
-        if array is None and isinstance(value, np.generic):
-            array = np.asarray(value)
-        if array is None:
-            array = self._leaves.as_array(value)
-        if array is not None and array.dtype.kind in "OUSV":
-            raise CollateError(f"an array of dtype {array.dtype} cannot be collated: use numbers")
-        return array
+        return _array_of(self._leaves, value)
+
+
+def _array_of(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
+    """The leaf as an array, or None where it is none."""
+    array = value if isinstance(value, np.ndarray) else None
+    if array is None and isinstance(value, np.generic):
+        array = np.asarray(value)
+    if array is None:
+        array = leaves.as_array(value)
+    if array is not None and array.dtype.kind in "OUSV":
+        raise CollateError(f"an array of dtype {array.dtype} cannot be collated: use numbers")
+    return array
 
 
 class _Stack:

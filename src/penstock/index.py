@@ -277,7 +277,7 @@ class Index:
             number = at - layout.first[file]
         else:
             assert layout.file is not None
-            file = layout.file[at]
+            file = layout.file[at].astype(np.int64)
             number = at - np.searchsorted(layout.file, file)
         # Few files, many samples of each: every name is made once.
         names = {one: self.files.name(one) for one in np.unique(file).tolist()}

@@ -362,6 +362,7 @@ class Reading:
         if self._closed or self._session.finished:
             self.close()
             raise StopIteration
+        asked = self._session.head.step
         try:
             loader._check_process()
             started_ns = time.perf_counter_ns()
@@ -372,7 +373,7 @@ class Reading:
             loader._stall_ns += time.perf_counter_ns() - started_ns
             self._advance()
         except Exception:
-            self._leave_out_head()
+            self._leave_out(asked)
             raise
         except BaseException:
             self.close()
@@ -384,11 +385,13 @@ class Reading:
     def __del__(self) -> None:
         self.close()
 
-    def _leave_out_head(self) -> None:
-        """After the head's bytes or samples failed: as in torch, the next call gives the next
-        batch. Where the head is not even in place, there is no going on."""
+    def _leave_out(self, step: int) -> None:
+        """After a step's bytes or samples failed: as in torch, the next call gives the next batch.
+        Where the step is not even in place, there is no going on."""
+        if self._session.finished or self._session.head.step != step:
+            return  # it failed after it was handed over
         with self._loader._moved:
-            going_on = not self._closed and self._session.head.step < self._session.reached
+            going_on = not self._closed and step < self._session.reached
         if not going_on:
             self.close()
             return
