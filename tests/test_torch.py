@@ -217,6 +217,13 @@ def test_errors_as_torch(dataset: Any, arguments: dict[str, Any]) -> None:
         DataLoader(dataset, **arguments)
 
 
+@pytest.mark.parametrize("workers", [1.5, "two", None])
+def test_number_of_workers(workers: Any) -> None:
+    """A number of workers that is no integer is refused by name."""
+    with pytest.raises(TypeError, match="num_workers is .*: use an integer"):
+        DataLoader(Numbers(4), num_workers=workers)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -425,6 +432,32 @@ def test_resume_with_a_sampler() -> None:
             next(batches)
         other.load_state_dict(running.state_dict())
         assert [b.tolist() for b in other] == expected[step:]
+
+
+def test_a_sampler_is_told_its_epoch() -> None:
+    """Under a sampler epochs count up by themselves too, and a resumed one equals the original; an
+    epoch that the user sets on the sampler is followed."""
+    data = Numbers(21)
+
+    def made(workers: int) -> DataLoader:
+        sampler = DistributedSampler(data, 2, 1, shuffle=True, seed=4)
+        return DataLoader(data, 3, sampler=sampler, num_workers=workers, workers="threads")
+
+    for workers in (0, 1):
+        running, other = made(workers), made(workers)
+        epochs = [flat(running) for _ in range(3)]
+        assert len({str(epoch) for epoch in epochs}) == 3
+        first, second = iter(other), iter(other)
+        pairs = list(zip(first, second, strict=True))
+        assert [flat(a for a, _ in pairs), flat(b for _, b in pairs)] == epochs[:2]
+        next(batches := iter(running))
+        state = running.state_dict()
+        other.load_state_dict(state)
+        assert (state["epoch"], state["step"]) == (3, 1)
+        assert flat(other) == flat(batches)
+        running.sampler.set_epoch(1)
+        assert flat(running) == epochs[1]
+        assert flat(running) == epochs[2]
 
 
 def test_break_and_two_iterators() -> None:
@@ -753,6 +786,44 @@ def test_decode_fails(records: penstock.Dataset, arguments: dict[str, Any]) -> N
     assert records[3]["__key__"] in told
     with pytest.raises(CollateError):
         list(DataLoader(records, 10, decode=unlike, sampler=range(55, 65), **arguments))
+
+
+def stopped(_: Any) -> Any:
+    return next(iter(()))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_stop_iteration(records: penstock.Dataset, workers: Any, count: int) -> None:
+    """A StopIteration of the user's code is a RuntimeError, and not the end of the epoch."""
+    for data, arguments in (
+        (records, {"decode": stopped}),
+        (records, {"decode": len, "collate_fn": stopped}),
+        (records, {"decode": stopped, "sampler": range(4)}),
+        (Numbers(4, stopped), {}),
+        (Numbers(4), {"collate_fn": stopped}),
+    ):
+        loader = DataLoader(data, 2, num_workers=count, workers=workers, **arguments)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            list(loader)
+        loader.close()
+
+
+def test_ignored_arguments(records: penstock.Dataset, recwarn: pytest.WarningsRecorder) -> None:
+    """Where threads decode, arguments for worker processes are named in a warning."""
+    arguments: dict[str, Any] = {
+        "worker_init_fn": mark,
+        "multiprocessing_context": "fork",
+        "prefetch_factor": 4,
+    }
+    for name, value in arguments.items():
+        with pytest.warns(UserWarning, match=f"{name}: there are no worker processes") as caught:
+            DataLoader(records, num_workers=1, **{name: value})
+        assert [each.filename for each in caught] == [__file__]
+    recwarn.clear()
+    DataLoader(records, num_workers=1, workers="processes", **arguments)
+    DataLoader(records, num_workers=1)
+    assert not recwarn.list
 
 
 def test_changed_file(records: penstock.Dataset) -> None:

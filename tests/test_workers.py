@@ -53,6 +53,10 @@ class Squares:
             return {}["no such key"]
         if task == "odd":
             raise Odd(1, 2)
+        if task == "stop":
+            return next(iter(()))
+        if task == "leave":
+            sys.exit(3)
         if task == "lambda":
             return lambda: None
         if task == "exit":
@@ -136,6 +140,32 @@ def test_exceptions(workers: Workers) -> None:
         with pytest.raises(KeyError, match="no such key"):
             workers.result(workers.submit("lookup"))
     assert len(workers.result(workers.submit(5))["text"]) == 5
+
+
+def test_stop_iteration(workers: Workers) -> None:
+    """A StopIteration of the user's code does not end a walk as if it were complete."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(Ahead(workers, iter(["stop", 3]), 2))
+
+
+class Leaving:
+    """An opening that ends its thread."""
+
+    def __call__(self, number: int) -> Callable[[Any], Any]:
+        sys.exit(4)
+
+
+def test_exit_in_a_thread() -> None:
+    """A SystemExit in a worker thread reaches the user, who would wait for ever; others go on."""
+    threads = WorkerThreads(Squares(), 1)
+    with pytest.raises(SystemExit):
+        threads.result(threads.submit("leave"), 10)
+    assert len(threads.result(threads.submit(5), 10)["text"]) == 5
+    threads.close()
+    threads = WorkerThreads(Leaving(), 1)
+    with pytest.raises(SystemExit):
+        threads.result(threads.submit(5), 10)
+    threads.close()
 
 
 def test_opening_fails() -> None:

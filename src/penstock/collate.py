@@ -55,8 +55,9 @@ class Collation:
     """The batch of `rows` samples with the structure of `first`.
 
     Arrays and array-likes are stacked and keep their dtype; int becomes int64, float float64, bool
-    bool; str, bytes and None stay in a list; mappings keep their type, namedtuples theirs; tuples
-    and lists become lists. `put` may be called from several threads for different rows.
+    bool; str, bytes and None stay in a list, memoryview and bytearray as bytes; mappings keep their
+    type, namedtuples theirs; tuples and lists become lists. `put` may be called from several
+    threads for different rows.
 
     Raises CollateError where a sample does not have the structure, shape or dtype of the first.
     """
@@ -80,7 +81,7 @@ class Collation:
             return _Stack(stack, value, where, partial(_array_of, self._leaves), self._leaves)
         if isinstance(value, (bool, int, float, complex)):
             return _Numbers(type(value), rows, where, self._leaves)
-        if isinstance(value, (str, bytes)) or value is None:
+        if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
             return _Objects(rows)
         if isinstance(value, Mapping):
             columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
@@ -164,7 +165,8 @@ class _Objects:
         self._rows: list[Any] = [None] * rows
 
     def put(self, row: int, value: Any) -> None:
-        self._rows[row] = value
+        # A view would keep the memory of its whole step, or see what becomes of it.
+        self._rows[row] = bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
     def result(self) -> list[Any]:
         return self._rows

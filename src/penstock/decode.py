@@ -22,15 +22,31 @@ Collate = Callable[[list[Any]], Any]
 Samples = Callable[[int], dict[str, Any]]
 """Gives the sample of a row."""
 
-DEFAULT = object()
-"""Collate by `penstock.collate`, into recycled memory."""
+
+def raisable(error: BaseException) -> BaseException:
+    """What the user's code raised, as it may be raised while iterating.
+
+    A StopIteration would silently end the epoch: it becomes a RuntimeError, as in generators
+    (PEP 479).
+    """
+    if not isinstance(error, StopIteration):
+        return error
+    shown = RuntimeError(
+        f"decode, collate or the dataset raised {error!r}: in an iterator this would have ended "
+        "the epoch. Catch it there, or raise another exception"
+    )
+    shown.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        shown.add_note(note)
+    return shown
 
 
 class Job:
     """One step on its way through the threads.
 
-    open() is called once by whichever thread comes first; it waits for the bytes to arrive and
-    returns the samples. Then rows are decoded in any order. `result` waits for all of them.
+    open_step() is called at most once, by whichever thread comes first; it waits for the bytes to
+    arrive and returns the samples. Then rows are decoded in any order. `wait` tells whether the job
+    has ended: all rows are collated, or it failed.
     """
 
     def __init__(
@@ -61,12 +77,16 @@ class Job:
             self._done.set()
 
     def run(self) -> None:
-        """Decode rows until none is left; called by each thread."""
+        """Decode rows until none is left or the job has ended; called by each thread."""
         count = 0
         try:
             samples = self._opened()
+            if samples is None:
+                return
             for row in self._next_row:
-                self._put(row, self._decode_row(samples, row))
+                if self._done.is_set():
+                    return
+                self._decode_row(samples, row)
                 count += 1
         except BaseException as error:
             self.fail(error)
@@ -79,8 +99,8 @@ class Job:
 
     def fail(self, error: BaseException) -> None:
         """End the job; rows not yet begun are not decoded."""
-        self._next_row = iter(())
-        self._error = self._error or error
+        # Without the lock: destructors call this, in whatever a thread is doing.
+        self._error = self._error or raisable(error)
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -93,18 +113,25 @@ class Job:
             raise self._error
         return self._result
 
-    def _opened(self) -> Samples:
+    def _opened(self) -> Samples | None:
+        """The samples; None once the job has ended, for threads that come late."""
         with self._lock:
+            if self._done.is_set():
+                return None
             if self._samples is None:
                 self._samples = self._open_step()
             return self._samples
 
-    def _decode_row(self, samples: Samples, row: int) -> Any:
+    def _decode_row(self, samples: Samples, row: int) -> None:
         sample = samples(row)
+        doing = "decode"
         try:
-            return self._decode(sample)
+            value = self._decode(sample)
+            doing = "collating"
+            self._put(row, value)
         except Exception as error:
-            error.add_note(f"penstock: raised by decode for sample {sample['__key__']!r}")
+            key = samples(row)["__key__"]  # decode may have changed its dict
+            error.add_note(f"penstock: raised by {doing} for sample {key!r}")
             raise
 
     def _put(self, row: int, value: Any) -> None:
@@ -125,8 +152,9 @@ class Job:
                 self._result = self._collation.result()
         except BaseException as error:
             self.fail(error)
-        self._samples = self._collation = self._list = None
-        self._done.set()
+        with self._lock:  # a late thread must not find neither samples nor the end
+            self._samples = self._collation = self._list = None
+            self._done.set()
 
 
 class DecodeThreads:

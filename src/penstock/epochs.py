@@ -86,6 +86,10 @@ class Sampled:
     """The samples that a sampler gives, in steps. Their number may differ between epochs, and may
     be unknown.
 
+    The sampler is told the epoch whenever it begins one, if it has `set_epoch`; an epoch that the
+    user told it is followed. A state continues exactly what a sampler gives again for the same
+    epoch: so not a RandomSampler, which draws from a generator that has moved on.
+
     steps:  iterable over what each step holds, once an epoch: the sampler, or batches of it.
     place:  rank and world size as asked for; only random numbers depend on it.
     """
@@ -102,6 +106,7 @@ class Sampled:
         self._sampler = sampler
         self._seed = seed
         self._place = place
+        self._told = 0  # the epoch that the sampler stands in, as far as we know
         self._length = limits.order_count_max
         size = getattr(steps, "batch_size", 1)
         size = size if isinstance(size, int) else 1
@@ -117,11 +122,16 @@ class Sampled:
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length
             self._length = len(self._steps)
+        for sampler in self._tellable():
+            named = getattr(sampler, "epoch", None)
+            if type(named) is int and named >= 0 and named != self._told:
+                self.cursor.set_epoch(named)  # by the user, as is usual in torch
         return self.cursor.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[Task]:
         keys = Order(1, self._seed, epoch, purpose="augmentation")
         rank = detect(*self._place, os.environ, sys.modules).rank
+        self._tell(epoch)  # here, as several epochs may be begun before the first is asked for
         for step, ids in enumerate(self._steps):
             if step >= first:
                 yield Task(ids, epoch, step, 0, keys.key(0, step, rank))
@@ -145,9 +155,14 @@ class Sampled:
             self._tell(self.cursor.epoch)
 
     def _tell(self, epoch: int) -> None:
-        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
-            if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        for sampler in self._tellable():
+            sampler.set_epoch(epoch)
+        self._told = epoch
+
+    def _tellable(self) -> list[Any]:
+        """The samplers that know their epoch."""
+        samplers = (self._sampler, getattr(self._sampler, "sampler", None))
+        return [each for each in samplers if callable(getattr(each, "set_epoch", None))]
 
 
 def fingerprint_of(dataset: Any) -> str:

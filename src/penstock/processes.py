@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import limits
+from .decode import raisable
 from .errors import UsageError, WorkerError
 from .workers import Opening, check_process, opened, timed_out
 
@@ -335,9 +336,9 @@ def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
 class _Failure:
     """An exception on its way to the parent: its type, where that can be built from a text."""
 
-    def __init__(self, error: Exception, number: int) -> None:
+    def __init__(self, error: BaseException, number: int) -> None:
         kind = type(error)
-        self.kind: type[Exception] = RuntimeError
+        self.kind: type[BaseException] = RuntimeError
         with contextlib.suppress(Exception):  # a local class cannot be pickled
             pickle.dumps(kind)
             self.kind = kind
@@ -347,7 +348,7 @@ class _Failure:
             f"Original {trace}"
         )
 
-    def exception(self) -> Exception:
+    def exception(self) -> BaseException:
         text = _Verbatim(self.text) if issubclass(self.kind, KeyError) else self.text
         try:
             return self.kind(text)
@@ -399,7 +400,7 @@ def _work(
             reply = _pack(fetch(task), slot, ticket, reduce) if slot else _Reply(ticket, 0, 0, 0)
         except Exception as error:
             assert slot is not None
-            reply = _pack(_Failure(error, number), slot, ticket, None)
+            reply = _pack(_Failure(raisable(error), number), slot, ticket, None)
         del task
         connection.send_bytes(_reply.pack(*reply))
 

@@ -55,10 +55,10 @@ class BatchReader:
         (planned,) = group.steps
         buffer = self._arena.take(planned.bytes)
         ticket = engine.submit(planned.requests, [buffer])
-        while not (reports := engine.poll(_poll_ns)):
-            pass
-        ((reported, failures),) = reports
-        assert reported == ticket
+        failures = None
+        while failures is None:  # the reports of reads that were interrupted are passed over
+            reports = dict(engine.poll(_poll_ns))
+            failures = reports.get(ticket)
         if failures:
             raise fault_of(index, planned, group, failures[0])[1]
         if self._decode is None:

@@ -93,8 +93,9 @@ class DataLoader:
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
     sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
                   ranks: give a DistributedSampler. State then counts steps, and resuming skips
-                  them, which is exact if the sampler repeats its sequence after `set_epoch`, which
-                  `set_epoch` and `load_state_dict` call where it exists.
+                  them, which is exact if the sampler repeats its sequence after `set_epoch`. Where
+                  it exists it is called for every epoch, and an epoch set on the sampler itself is
+                  followed. A RandomSampler has none, and is not resumed exactly.
     timeout:      seconds until a batch of the workers is given up: RuntimeError.
     rank, world_size, global_batch_size, budget: see `penstock.Loader`.
 
@@ -130,6 +131,7 @@ class DataLoader:
         workers: Literal["auto", "threads", "processes"] = "auto",
         budget: Budget | None = None,
     ) -> None:
+        num_workers = _whole("num_workers", num_workers)
         _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         _check_iterable(dataset, shuffle, sampler, batch_sampler)
         shuffle = bool(shuffle)
@@ -154,6 +156,12 @@ class DataLoader:
         foreign = not isinstance(dataset, Dataset)
         reads_ahead = not foreign and sampler is None and batch_sampler is None
         self._kind = _kind_of_workers(workers, num_workers, reads_ahead, foreign)
+        if self._kind == "engine" and num_workers:
+            _warn_ignored(
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                prefetch_factor=prefetch_factor,
+            )
         self._budget = budget or Budget()
         self._workers: Workers | None = None
 
@@ -646,6 +654,23 @@ def _can_pin() -> bool:
 
 
 # -- arguments -------------------------------------------------------------------------------------
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: use an integer") from None
+
+
+def _warn_ignored(**given: Any) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        warnings.warn(
+            f"no effect of {', '.join(names)}: there are no worker processes, decode runs in "
+            "threads; use workers='processes'",
+            stacklevel=3,
+        )
 
 
 def _check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:

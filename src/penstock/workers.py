@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from .decode import raisable
 from .errors import ForkError, UsageError, WorkerError
 
 Fetch = Callable[[Any], Any]
@@ -106,9 +107,13 @@ class Inline:
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
         del timeout_s  # nobody could interrupt the calling thread
-        if self._fetch is None:
-            self._fetch = self._opening(0)
-        return self._fetch(self._tasks.pop(ticket))
+        task = self._tasks.pop(ticket)
+        try:
+            if self._fetch is None:
+                self._fetch = self._opening(0)
+            return self._fetch(task)
+        except StopIteration as error:
+            raise raisable(error) from error
 
     def drop(self, ticket: int) -> None:
         self._tasks.pop(ticket, None)
@@ -203,8 +208,8 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         if ticket not in desk.dropped:
             try:
                 result = fetch(task)
-            except Exception as error:
-                result = _Raised(error)
+            except BaseException as error:  # SystemExit too: somebody waits for this result
+                result = _Raised(raisable(error))
         with desk.changed:
             if ticket in desk.dropped:
                 desk.dropped.remove(ticket)
@@ -221,7 +226,7 @@ def opened(opening: Opening, number: int) -> Fetch:
     """The worker's fetch; where opening fails, every task fails so."""
     try:
         return opening(number)
-    except Exception as error:
+    except BaseException as error:
         failure = error
 
     def fail(task: Any) -> Any:
