@@ -22,7 +22,7 @@ from .collate import Arrays, Collation, Leaves
 from .course import Course, positive
 from .cursor import Cursor
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeThreads, Job, Samples
+from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Buffer, Failure
 from .errors import CollateError, ForkError, PenstockError, UsageError
 from .native import Arena, NativeEngine
@@ -63,7 +63,8 @@ class Loader:
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
-    Without `decode` a `Batch` is yielded. Raises UsageError for arguments that cannot be, and while
+    Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a note
+    that names the sample; the next call gives the next batch, as in torch. Raises UsageError for arguments that cannot be, and while
     iterating ChangedError, MissingError or StorageError naming file, offset and sample.
     """
 
@@ -520,7 +521,10 @@ class Reading:
                     f"rank {loader.place.rank} has no sample in the last step and collate([]) "
                     f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
                 ) from error
-        first = loader._decode(loader.dataset[0])
+        try:
+            first = loader._decode(loader.dataset[0])
+        except Exception as error:
+            raise raisable(error) from None
         return Collation(first, 0, self._arena.take, loader._leaves).result()
 
 
