@@ -64,9 +64,9 @@ class Loader:
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a
-    note that names the sample; the next call gives the next batch, as in torch. Raises UsageError for
-    arguments that cannot be, and while iterating ChangedError, MissingError or StorageError naming
-    file, offset and sample.
+    note that names the sample; the next call gives the next batch, as in torch. Raises UsageError
+    for arguments that cannot be, and while iterating ChangedError, MissingError or StorageError
+    naming file, offset and sample.
     """
 
     def __init__(
