@@ -55,7 +55,15 @@ def test_right_values_are_kept(values: dict[str, Any]) -> None:
     assert {name: getattr(budget, name) for name in values} == values
 
 
-@pytest.mark.parametrize("pair", [("io_uring", "mmap"), ("mmap", "direct")])
+def test_something_must_read() -> None:
+    """With every backend off nothing could be read."""
+    with pytest.raises(UsageError, match="all 'off'"):
+        Budget(io_uring="off", mmap="off", pread="off")
+
+
+@pytest.mark.parametrize(
+    "pair", [("io_uring", "mmap"), ("io_uring", "pread"), ("mmap", "pread"), ("mmap", "direct")]
+)
 def test_fast_paths_that_exclude_each_other(pair: tuple[str, str]) -> None:
     """Two fast paths that cannot be active together cannot both be required."""
     with pytest.raises(UsageError, match=f"Budget.{pair[0]} and Budget.{pair[1]} are both"):

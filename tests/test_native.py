@@ -147,6 +147,19 @@ CHOICES: list[tuple[str, Facts, Budget, Choice]] = [
     ("direct required", DISK, Budget(direct="required"), Choice("io_uring", True, 4, {})),
     ("threads given", DISK, Budget(threads=3), Choice("mmap", False, 3, {})),
     ("all off", DISK, Budget(io_uring="off", mmap="off"), Choice("pread", False, 16, {})),
+    ("pread required", DISK, Budget(pread="required"), Choice("pread", False, 16, {})),
+    (
+        "pread off",
+        DISK._replace(kept_open=False),
+        Budget(pread="off"),
+        Choice("io_uring", False, 4, {}),
+    ),
+    (
+        "pread and ring off",
+        COLD,
+        Budget(pread="off", io_uring="off"),
+        Choice("mmap", False, 7, {}),
+    ),
     ("ring required", DISK, Budget(io_uring="required"), Choice("io_uring", False, 4, {})),
     (
         "ring required in memory",
@@ -185,6 +198,11 @@ def test_choice(facts: Facts, budget: Budget, expected: Choice) -> None:
         (COLD._replace(ring_refusal=errno.EPERM), Budget(io_uring="required"), "not permitted"),
         (COLD._replace(ring_refusal=errno.ENOSYS), Budget(io_uring="required"), "io_uring"),
         (DISK._replace(direct_refusal=errno.EINVAL), Budget(direct="required"), "direct"),
+        (
+            COLD._replace(ring_refusal=errno.EPERM),
+            Budget(pread="off", mmap="off"),
+            "pread is 'off' and nothing else",
+        ),
     ],
 )
 def test_required_but_refused(facts: Facts, budget: Budget, words: str) -> None:

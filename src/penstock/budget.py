@@ -23,7 +23,8 @@ class Budget:
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
     readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
                       always allowed.
-    io_uring, mmap:   fast paths of the engine; the pread pool is always there.
+    io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
+                      chosen; what a ring refuses while running is still read by it, not lost.
     direct:           O_DIRECT, which passes the page cache by.
     """
 
@@ -32,6 +33,7 @@ class Budget:
     readahead_bytes: int = limits.readahead_bytes_default
     io_uring: FastPath = "auto"
     mmap: FastPath = "auto"
+    pread: FastPath = "auto"
     direct: FastPath = "auto"
 
     def __post_init__(self) -> None:
@@ -51,16 +53,21 @@ class Budget:
             raise UsageError(
                 f"Budget.readahead_bytes is {self.readahead_bytes!r}: use a number of bytes above 0"
             )
-        for name in ("io_uring", "mmap", "direct"):
+        for name in ("io_uring", "mmap", "pread", "direct"):
             value = getattr(self, name)
             if value not in get_args(FastPath):
                 raise UsageError(
                     f"Budget.{name} is {value!r}: use one of {', '.join(get_args(FastPath))}"
                 )
-        if self.io_uring == "required" and self.mmap == "required":
+        backends = ("io_uring", "mmap", "pread")
+        required = [name for name in backends if getattr(self, name) == "required"]
+        if len(required) > 1:
             raise UsageError(
-                "Budget.io_uring and Budget.mmap are both 'required': only one backend reads"
+                f"Budget.{required[0]} and Budget.{required[1]} are both 'required': only one "
+                "backend reads"
             )
+        if all(getattr(self, name) == "off" for name in backends):
+            raise UsageError("Budget.io_uring, mmap and pread are all 'off': something must read")
         if self.mmap == "required" and self.direct == "required":
             raise UsageError(
                 "Budget.mmap and Budget.direct are both 'required': a map reads through the page"

@@ -85,11 +85,15 @@ def choose(facts: Facts, budget: Budget) -> Choice:
     reasons: dict[str, str] = {}
     direct = _wants_direct(facts, budget, reasons)
     backend: Backend = "pread"
-    if _wants_mmap(facts, budget, direct, reasons):
+    if budget.pread == "required":
+        reasons["mmap"] = reasons["io_uring"] = "the budget requires pread"
+    elif _wants_mmap(facts, budget, direct, reasons):
         backend = "mmap"
         reasons["io_uring"] = "the data is copied from maps"
     elif _wants_ring(facts, budget, reasons):
         backend = "io_uring"
+    elif budget.pread == "off":
+        backend = _instead_of_pread(facts, budget, direct, reasons)
     if budget.threads is not None:
         threads = budget.threads
     elif backend == "pread":
@@ -100,6 +104,22 @@ def choose(facts: Facts, budget: Budget) -> Choice:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
     cached = not direct and facts.resident >= _resident_min
     return Choice(backend, direct, threads, reasons, cached)
+
+
+def _instead_of_pread(
+    facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]
+) -> Backend:
+    """A backend that would not have been chosen, because pread is off."""
+    if budget.io_uring != "off" and facts.ring_refusal == 0:
+        reasons["io_uring"] += "; but the budget says pread off"
+        return "io_uring"
+    if budget.mmap != "off" and not direct:
+        reasons["mmap"] += "; but the budget says pread off"
+        return "mmap"
+    raise UsageError(
+        f"Budget.pread is 'off' and nothing else can read: io_uring: {reasons['io_uring']}; mmap: "
+        f"{reasons['mmap']}: use pread='auto'"
+    )
 
 
 def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
