@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from penstock import limits, sidecar
 from penstock.errors import SidecarError, UsageError
 from penstock.extent import Files, joined
-from penstock.index import Field, Fixed, Index, Table
+from penstock.index import Field, Index
+from penstock.layout import Fixed, Table
 
 RAW = np.dtype(np.uint8)
 

@@ -199,7 +199,8 @@ def test_window_places_every_sample(count: int, batch: int, gap: int | None, see
 def fixed_index(count: int, record: int) -> penstock.Index:
     """An index of fixed records in one file that need not exist."""
     from penstock.extent import Files
-    from penstock.index import Field, Fixed, Index
+    from penstock.index import Field, Index
+    from penstock.layout import Fixed
 
     size = np.array([count * record])
     files = Files.of("/nowhere", ["records.bin"], size, np.zeros(1, np.int64))

@@ -56,7 +56,9 @@ class Layer(NamedTuple):
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
     "values": Layer({"extent", "budget", "topology", "cursor"}, {"ground"}),
-    "data": Layer({"index", "sidecar", "formats", "order", "_order_numpy"}, {"ground", "values"}),
+    "data": Layer(
+        {"index", "layout", "sidecar", "formats", "order", "_order_numpy"}, {"ground", "values"}
+    ),
     "policy": Layer(
         {"placement", "plan", "session", "allocation", "schedule"}, {"ground", "values", "data"}
     ),
@@ -71,11 +73,23 @@ LAYERS = {
             "metrics",
             "collate",
             "decode",
+            "codecs",
+            "objects",
         },
         {"ground", "values"},
     ),
     "drivers": Layer(
-        {"dataset", "batch", "course", "epochs", "loader", "reader", "workers", "processes"}
+        {
+            "dataset",
+            "batch",
+            "engines",
+            "course",
+            "epochs",
+            "loader",
+            "reader",
+            "workers",
+            "processes",
+        }
         | {"checkpoint", "broker"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
+from . import codecs, limits
 from .decode import Samples
 from .engine import Buffer, Failure
-from .errors import PenstockError
+from .errors import FormatError, PenstockError
 from .extent import Int
-from .index import Index
+from .index import Field, Index
 from .native import Choice
-from .plan import Group, Ids, StepPlan
+from .plan import Group, Ids, Rows, StepPlan
 from .store import changed
 from .store import failure as failure_at
 
@@ -26,27 +26,27 @@ from .store import failure as failure_at
 class Ragged:
     """Byte strings of different lengths, one after the other.
 
-    values:   uint8, all bytes.
+    values:   all bytes, as uint8; or all elements, where the field has another dtype.
     offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
     """
 
-    values: npt.NDArray[np.uint8]
+    values: npt.NDArray[Any]
     offsets: Int
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> npt.NDArray[np.uint8]:
+    def __getitem__(self, i: int) -> npt.NDArray[Any]:
         if not -len(self) <= i < len(self):
             raise IndexError(f"row {i} of {len(self)}")
         i %= len(self)
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
-    def __iter__(self) -> Iterator[npt.NDArray[np.uint8]]:
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows, {len(self.values):,} bytes)"
+        return f"Ragged({len(self)} rows, {self.values.nbytes:,} bytes)"
 
 
 class Batch:
@@ -119,20 +119,74 @@ def gap_for(index: Index, choice: Choice) -> int | None:
 
 
 def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
-    """The arrays of a batch: views of the step's buffer."""
-    rows = len(planned.ids)
+    """The arrays of a batch: views of the step's buffer, or what is decoded from it."""
     fields: dict[str, Any] = {}
-    for field, layout in zip(index.fields, planned.layouts, strict=True):
-        if layout.bounds is None:
-            flat = buffer[layout.base : layout.base + rows * layout.row_bytes]
-            shape = (layout.row_bytes,) if field.shape is None else field.shape
-            fields[field.name] = flat.view(field.dtype).reshape(rows, *shape)
-        else:
-            flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
-            fields[field.name] = Ragged(flat, layout.bounds)
+    for number, layout in enumerate(planned.layouts):
+        part = index.fields[number]
+        fields[part.name] = (
+            _field_of(part, layout, buffer)
+            if layout.bands is None
+            else _decoded(index, number, planned, layout, buffer)
+        )
     if planned.labels is not None:
         fields["label"] = planned.labels
     return fields
+
+
+def _field_of(part: Field, layout: Rows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+    rows = layout.rows
+    if layout.bounds is None:
+        flat = buffer[layout.base : layout.base + rows * layout.row_bytes].view(part.dtype)
+        elements = layout.row_bytes // part.dtype.itemsize
+        shape = (elements,) if part.shape is None else part.shape
+        return flat.reshape(rows, *shape)
+    flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
+    if part.shape is not None:  # no rows
+        return flat.view(part.dtype).reshape(rows, *part.shape)
+    itemsize = part.dtype.itemsize
+    return Ragged(flat.view(part.dtype), layout.bounds // itemsize)
+
+
+def _decoded(
+    index: Index, number: int, planned: StepPlan, layout: Rows, buffer: Buffer
+) -> npt.NDArray[Any] | Ragged:
+    """A field whose rows in the buffer are bands."""
+    part = index.fields[number]
+    bands, bounds = layout.bands, layout.bounds
+    assert bands is not None
+    assert bounds is not None
+    assert part.codec is not None
+    extents, pieces = index.units(bands.number, number)
+    counts = np.ones(len(bands.number), np.int64) if pieces is None else pieces
+    lengths = np.split(extents.length, np.cumsum(counts)[:-1])
+    read = [
+        codecs.Band(
+            int(band),
+            buffer[layout.base + bounds[k] : layout.base + bounds[k + 1]].data,
+            lengths[k].tolist(),
+        )
+        for k, band in enumerate(bands.number)
+    ]
+    try:
+        rows = codecs.rows(part.codec.name, part.codec.options, read, bands.band, bands.row)
+        if part.shape is not None:
+            if not rows:
+                return np.empty((0, *part.shape), part.dtype)
+            found = np.stack([np.asarray(row) for row in rows])
+            if found.shape[1:] != part.shape or found.dtype != part.dtype:
+                raise ValueError(f"samples are {found.dtype} of {found.shape[1:]} after decoding")
+            return found
+        ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+        itemsize = part.dtype.itemsize
+        values = np.frombuffer(b"".join(rows), np.uint8).view(part.dtype)
+        return Ragged(values, ends // itemsize)
+    except ValueError as error:
+        first = int(planned.ids[0]) if len(planned.ids) else 0
+        raise FormatError(
+            f"step {planned.step}, field {part.name!r}: {index.where(first, number)} or another "
+            f"chunk of this step cannot be decoded as {part.codec.name}: {error}: the file is "
+            f"damaged, or changed since it was indexed"
+        ) from None
 
 
 def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
@@ -166,9 +220,9 @@ def fault_of(
     owner = group.steps[int(requests.buffer[extent])]
     target = int(requests.target[extent])
     row, field = next(
-        found
+        (layout.sample_of(row), number)
         for number, layout in enumerate(owner.layouts)
-        if (found := (layout.row_at(target), number))[0] is not None
+        if (row := layout.row_at(target)) is not None
     )
     sample = int(owner.ids[row])
     where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"

@@ -16,15 +16,21 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from . import store as stores
+from .batch import fields_of
+from .engines import is_url, read_extent
 from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from .formats import FORMATS, Place, choose
 from .index import Field, Index
+from .plan import StepPlan, plan_samples
 
 Options = dict[str, Any]
 
 
+Path = str | bytes | os.PathLike[str]
+
+
 def open(
-    path: str | bytes | os.PathLike[str],
+    path: Path | Sequence[Path],
     *,
     format: str | None = None,
     record_bytes: int | None = None,
@@ -34,12 +40,15 @@ def open(
     extensions: str | Sequence[str] | None = None,
     index: str | os.PathLike[str] = "auto",
     progress: stores.Progress | None = None,
+    **more: Any,
 ) -> Dataset:
     """The samples at `path`, of which nothing is read but what says where they are.
 
-    path:          a folder of files, a text file of paths, a file of records or an .npy file; or a
-                   pattern such as "train-*.bin" for files of records.
-    format:        tree, listing, records or npy; by default what the content shows.
+    path:          a file or folder of any format in `penstock formats`, or the URL of one
+                   ("s3://bucket/folder"); a pattern such as "train-*.tar" or
+                   "train-{000..146}.tar", or a list of files, which make one dataset.
+    format:        the format's name; by default what the content shows.
+    more:          options of the format: `penstock formats` lists them.
     record_bytes:  size of a record; or `dtype` and `shape` of one. `header_bytes` are skipped at
                    the start of each file.
     extensions:    which files of a folder count; by default all.
@@ -50,11 +59,15 @@ def open(
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
-    for name, given_path in (("path", path), ("index", index)):
+    given_paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else path
+    if not isinstance(given_paths, Sequence) or not given_paths:
+        raise UsageError(f"path is {path!r}: give a path, or a list of them")
+    for name, given_path in (*(("path", each) for each in given_paths), ("index", index)):
         if not isinstance(given_path, (str, bytes, os.PathLike)):
             raise UsageError(f"{name} is {given_path!r}: give a path")
-    place, store = locate(os.fsdecode(path))
-    options: Options = {}
+    paths = tuple(_absolute(os.fsdecode(each)) for each in given_paths)
+    place, store = locate(*paths)
+    options: Options = {name: value for name, value in more.items() if value is not None}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in given.items() if value is not None}
     if header_bytes != 0:
@@ -64,17 +77,26 @@ def open(
     request = _Request(place, store, format, options, progress)
     how = os.fsdecode(index)
     if how == "memory":
-        return Dataset(place.path, request.build())
+        return Dataset(place.path, request.build(), None, paths)
     if how not in ("auto", "read", "rebuild"):
         sidecar = os.path.abspath(how)
-        return Dataset(place.path, request.load(sidecar), sidecar)
+        return Dataset(place.path, request.load(sidecar), sidecar, paths)
     if how != "rebuild":
         for sidecar in sidecar_paths(place):
             found = request.fresh(sidecar)
             if found is not None:
-                return Dataset(place.path, found, sidecar)
+                return Dataset(place.path, found, sidecar, paths)
     built = request.build()
-    return Dataset(place.path, built, None if how == "read" else _save(built, place))
+    saved = None if how == "read" else _save(built, place)
+    return Dataset(place.path, built, saved, paths)
+
+
+def _absolute(path: str) -> str:
+    return path if is_url(path) or not path else os.path.abspath(path)
+
+
+_SOURCES_OF_A_FILE = 4
+"""A dataset named by one file may lie in a few: data and its own index."""
 
 
 class _Request:
@@ -83,7 +105,7 @@ class _Request:
     def __init__(
         self,
         place: Place,
-        store: stores.Posix,
+        store: stores.Store,
         format: str | None,
         options: Options,
         progress: stores.Progress | None,
@@ -131,11 +153,10 @@ class _Request:
 
     def _misfit(self, found: Index) -> str | None:
         """How the saved index differs from what was asked for, or None."""
-        if self.place.kind == "file" and self.place.name not in (
-            found.files.name(0),
-            found.sources.name(0),
-        ):
-            return f"it is of {found.sources.name(0)}"
+        if self.place.kind == "file":
+            few = range(min(len(found.sources), _SOURCES_OF_A_FILE))
+            if self.place.name not in (found.files.name(0), *map(found.sources.name, few)):
+                return f"it is of {found.sources.name(0)}"
         if self.unknown is not None:
             return None
         if found.format != self.format.name:
@@ -145,19 +166,26 @@ class _Request:
         return None
 
 
-def locate(given: str) -> tuple[Place, stores.Posix]:
-    """What a path stands for, and the store that holds it."""
-    if not given:
-        raise UsageError("the path is empty: name a file or a folder")
-    if "\0" in given:
-        raise UsageError(f"the path {given!r} holds a zero byte")
-    path = os.path.abspath(given)
+def locate(*given: str) -> tuple[Place, stores.Store]:
+    """What paths stand for, and the store that holds it."""
+    for each in given:
+        if not each:
+            raise UsageError("the path is empty: name a file or a folder")
+        if "\0" in each:
+            raise UsageError(f"the path {each!r} holds a zero byte")
+    if any(is_url(each) for each in given):
+        from .objects import locate_objects  # its library is optional
+
+        return locate_objects(*given)
+    if len(given) > 1:
+        return _locate_patterns(given)
+    path = os.path.abspath(given[0])
     folder, name = os.path.split(path)
     try:
         mode = os.stat(path)
     except OSError as error:
-        if error.errno == errno.ENOENT and glob.has_magic(given):
-            return _locate_pattern(path)
+        if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
+            return _locate_patterns(given)
         raise stores.failure(error.errno or errno.EIO, path) from None
     if os.path.isdir(path):
         return Place("folder", "", path), stores.Posix(path)
@@ -166,11 +194,13 @@ def locate(given: str) -> tuple[Place, stores.Posix]:
     return Place("file", name, path), stores.Posix(folder)
 
 
-def _locate_pattern(path: str) -> tuple[Place, stores.Posix]:
-    root = path
-    while glob.has_magic(root):
+def _locate_patterns(given: Sequence[str]) -> tuple[Place, stores.Store]:
+    paths = [os.path.abspath(each) for each in given]
+    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    while glob.has_magic(root) or "{" in root:
         root = os.path.dirname(root)
-    return Place("pattern", os.path.relpath(path, root), path), stores.Posix(root)
+    names = tuple(os.path.relpath(path, root) for path in paths)
+    return Place("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
 
 
 # -- where the index is saved ----------------------------------------------------------------------
@@ -182,10 +212,13 @@ def sidecar_paths(place: Place) -> list[str]:
     Beside a folder, not inside: writing there would change the folder's time and so the data.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    digest = hashlib.blake2b(os.fsencode(os.path.realpath(place.path)), digest_size=8).hexdigest()
+    real = place.path if is_url(place.path) else os.path.realpath(place.path)
+    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
     name = os.path.basename(place.path)[:100].replace("*", "_")
     cache = os.path.join(base, "penstock", f"{digest}-{name}.penstock")
-    return [cache] if place.kind == "pattern" else [f"{place.path}.penstock", cache]
+    if place.kind == "pattern" or is_url(place.path):
+        return [cache]
+    return [f"{place.path}.penstock", cache]
 
 
 def _save(index: Index, place: Place) -> str | None:
@@ -193,7 +226,7 @@ def _save(index: Index, place: Place) -> str | None:
     problem: OSError | None = None
     for number, sidecar in enumerate(sidecar_paths(place)):
         try:
-            if number or place.kind == "pattern":
+            if number or place.kind == "pattern" or is_url(place.path):
                 os.makedirs(os.path.dirname(sidecar), exist_ok=True)
             index.save(sidecar)
             return sidecar
@@ -220,8 +253,11 @@ class Dataset:
     at once. Immutable; may be pickled, and then opens the saved index again.
     """
 
-    def __init__(self, path: str, index: Index, sidecar: str | None = None) -> None:
+    def __init__(
+        self, path: str, index: Index, sidecar: str | None = None, paths: tuple[str, ...] = ()
+    ) -> None:
         self.path = path
+        self._paths = paths or (path,)
         self.index = index
         self.sidecar = sidecar
 
@@ -253,33 +289,42 @@ class Dataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
         number %= len(self)
-        found: dict[str, Any] = {
-            part.name: self._read(number, field) for field, part in enumerate(self.fields)
-        }
+        planned, buffer = self._read(number)
+        parts = fields_of(self.index, planned, buffer)
+        found: dict[str, Any] = {}
+        for field in self.fields:
+            rows = parts[field.name]
+            if field.shape is not None:
+                found[field.name] = rows.reshape(field.shape)  # an array even where it is ()
+            else:
+                found[field.name] = rows[0].tobytes() if field.dtype == np.uint8 else rows[0]
         found["__key__"] = self.index.key(number)
-        labels = self.index.labels(np.array([number]))
-        if labels is not None:
-            found["label"] = int(labels[0])
+        if planned.labels is not None:
+            found["label"] = int(planned.labels[0])
         return found
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[sample] for sample in range(len(self)))
 
-    def _read(self, sample: int, field: int) -> bytes | np.ndarray[Any, np.dtype[Any]]:
-        file, offset, length = (
-            int(part[0]) for part in self.index.extents(np.array([sample]), field)
-        )
-        where = f"sample {sample:,}: {self.index.where(sample, field)}"
-        data = stores.read_sample(self.index.files, file, offset, length, where)
-        part = self.fields[field]
-        return data if part.shape is None else np.frombuffer(data, part.dtype).reshape(part.shape)
+    def _read(self, sample: int) -> tuple[StepPlan, np.ndarray[Any, np.dtype[np.uint8]]]:
+        """One sample's bytes, and where its fields lie in them."""
+        ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
+        (group,) = plan_samples(self.index, ids, bounds, 0, None)
+        (planned,) = group.steps
+        buffer = np.empty(planned.bytes, np.uint8)
+        columns = (column.tolist() for column in planned.requests[:-1])
+        where = f"sample {sample:,}: {self.index.where(sample)}"
+        for file, offset, length, _, target in zip(*columns, strict=True):
+            data = read_extent(self.index.files, file, offset, length, where)
+            buffer[target : target + length] = np.frombuffer(data, np.uint8)
+        return planned, buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.sidecar is None:
-            return Dataset, (self.path, self.index)
+            return Dataset, (self.path, self.index, None, self._paths)
         index = self.index
         asked = (index.files.root, index.format, dict(index.options), index.fingerprint)
-        return _reopen, (self.path, self.sidecar, *asked)
+        return _reopen, (self.path, self._paths, self.sidecar, *asked)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -290,20 +335,26 @@ class Dataset:
 
 
 def _reopen(
-    path: str, sidecar: str, root: str, format: str, options: Options, fingerprint: str
+    path: str,
+    paths: tuple[str, ...],
+    sidecar: str,
+    root: str,
+    format: str,
+    options: Options,
+    fingerprint: str,
 ) -> Dataset:
     """The dataset that was pickled: by its saved index, or else by a new one of the same data."""
     try:
         found = Index.load(sidecar, root)
         if found.fingerprint == fingerprint:
-            return Dataset(path, found, sidecar)
+            return Dataset(path, found, sidecar, paths)
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
-    place, store = locate(path)
+    place, store = locate(*paths)
     made = FORMATS[format].build(store, place, options, None)
     if made.fingerprint != fingerprint:
         raise ChangedError(
             f"{path} is not the data that was pickled (fingerprint {made.fingerprint}, was "
             f"{fingerprint}): open it again"
         )
-    return Dataset(path, replace(made, options=options))
+    return Dataset(path, replace(made, options=options), None, paths)

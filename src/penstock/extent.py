@@ -171,6 +171,33 @@ def _run_starts(file: FileIds, offset: Int, length: Int, gap_bytes: int) -> npt.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """Many names in one blob, so that a million of them cost no objects.
+
+    text:  uint8, all names joined without separators. Bytes that are no UTF-8 are kept: they come
+           out as `os.fsdecode` gives them, and `os.fsencode` gives them back.
+    ends:  int64 (n,), name i is text[ends[i-1]:ends[i]].
+    """
+
+    text: npt.NDArray[np.uint8]
+    ends: Int
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, i: int) -> str:
+        start = int(self.ends[i - 1]) if i else 0
+        return os.fsdecode(self.text[start : int(self.ends[i])].tobytes())
+
+    @classmethod
+    def of(cls, names: Sequence[str | bytes]) -> Names:
+        """The blob of these names."""
+        encoded = [os.fsencode(name) for name in names]
+        ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Files:
     """A table of files: relative paths in one blob, so that a million of them cost no objects.
 
@@ -178,7 +205,7 @@ class Files:
     names:     uint8, all paths joined without separators (file-system encoding).
     ends:      int64 (n,), path i is names[ends[i-1]:ends[i]].
     size:      int64 (n,), bytes when indexed.
-    mtime_ns:  int64 (n,), modification time when indexed.
+    mtime_ns:  int64 (n,), modification time when indexed; of objects, a number made of their etag.
     """
 
     root: str

@@ -1,8 +1,7 @@
 """The index: every sample of a dataset as extents, whatever container it lies in.
 
-An index has two layouts behind one face. *Fixed*: records of one size, where an extent is
-arithmetic and a thousand million samples need no memory. *Table*: explicit columns, of which
-those that are constant or the sample number itself are implied.
+Each field of the samples has a layout of its own, see `penstock.layout`: arithmetic for records of
+one size, so that a thousand million samples need no memory, and explicit columns for others.
 
 An index is a value: nothing changes it. Its fingerprint names the data (format, geometry, names,
 sizes, labels), wherever the data lies and whenever it was written, so that a copy has the same.
@@ -11,8 +10,8 @@ sizes, labels), wherever the data lies and whenever it was written, so that a co
 from __future__ import annotations
 
 import errno
-import functools
 import hashlib
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -24,7 +23,8 @@ import numpy.typing as npt
 
 from . import limits, sidecar
 from .errors import UsageError
-from .extent import Extents, FileIds, Files, Int
+from .extent import Extents, Files, Int, Names
+from .layout import Chunked, Fixed, Layout, Pieces, Table, column, of_sections
 
 if TYPE_CHECKING:
     from .store import Store
@@ -35,162 +35,33 @@ Samples = npt.NDArray[Any]
 """Sample numbers: any integers; uint64 and int64 are used as they are."""
 
 
-@functools.lru_cache(maxsize=8)
-def _block(value: int, dtype: str) -> npt.NDArray[Any]:
-    block = np.full(limits.window_samples_max, value, dtype)
-    block.flags.writeable = False
-    return block
+@dataclass(frozen=True, slots=True, eq=False)
+class Codec:
+    """How the bytes of a band become samples: see `penstock.codecs`.
 
+    options:  what the codec needs to know, as JSON has it.
+    """
 
-def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
-    """One value many times: a read-only view, since fresh pages cost more than all arithmetic."""
-    if count > limits.window_samples_max:
-        return np.full(count, value, dtype)
-    return _block(value, dtype)[:count]
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a sample. `shape` is of one sample, in `dtype`; None where the length varies."""
+    """One part of a sample. `shape` is of one sample, in `dtype`; None where the length varies.
+
+    codec:  for a field of layout `Chunked`, and only there.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
+    codec: Codec | None = None
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of one sample, or None where they vary."""
         return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fixed:
-    """Records of one size, back to back in each file.
-
-    first:  int64 (files + 1,), number of each file's first sample; the last is the count.
-    base:   int64 (files,), where each file's first record starts.
-    even:   samples of each file where all but a shorter last one have the same, else 0.
-    """
-
-    first: Int
-    base: Int
-    record_bytes: int
-    even: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        counts = np.diff(self.first)
-        if len(counts) and (counts[:-1] == counts[0]).all() and counts[-1] <= counts[0]:
-            object.__setattr__(self, "even", int(counts[0]))
-
-    @property
-    def row_bytes(self) -> int:
-        return self.record_bytes
-
-    @property
-    def count(self) -> int:
-        return int(self.first[-1])
-
-    @property
-    def total_bytes(self) -> int:
-        return self.count * self.record_bytes
-
-    def extents(self, samples: Int) -> Extents:
-        lengths = self.lengths(samples)
-        if len(self.base) == 1:
-            offset = samples * np.int64(self.record_bytes)
-            if self.base[0]:
-                offset += self.base[0]
-            return Extents(_constant(0, "u4", len(samples)), offset, lengths)
-        file = self.file_of(samples)
-        offset = samples - self.first.take(file)
-        offset *= self.record_bytes
-        offset += self.base.take(file)
-        return Extents(file.astype(np.uint32), offset, lengths)
-
-    def lengths(self, samples: Int) -> Int:
-        return _constant(self.record_bytes, "i8", len(samples))
-
-    def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
-        if self.even:  # shards are mostly of one size, and dividing is faster than searching
-            return samples // self.even
-        return np.searchsorted(self.first, samples, side="right") - 1
-
-    def sections(self, prefix: str, _: Files) -> dict[str, npt.NDArray[Any]]:
-        return {f"{prefix}.first": self.first, f"{prefix}.base": self.base}
-
-    def flaw(self, files: Files) -> str | None:
-        if len(self.first) != len(files) + 1 or len(self.base) != len(files) or self.first[0] != 0:
-            return "the files' first samples do not match the files"
-        counts = np.diff(self.first)
-        if self.record_bytes <= 0 or (counts < 0).any() or (self.base < 0).any():
-            return "the files' first samples are not in order"
-        if (counts > (files.size - self.base) // self.record_bytes).any():
-            return "records lie beyond the end of their file"
-        return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """One row a sample. `file` None: the sample's own number; `offset` None: 0."""
-
-    file: FileIds | None
-    offset: Int | None
-    length: Int
-
-    @property
-    def count(self) -> int:
-        return len(self.length)
-
-    @property
-    def row_bytes(self) -> int | None:
-        """The length of all samples, if it is one and above 0."""
-        first = int(self.length[0]) if len(self.length) else 0
-        return first if first and bool((self.length == first).all()) else None
-
-    @property
-    def total_bytes(self) -> int:
-        return int(self.length.sum())
-
-    def extents(self, samples: Int) -> Extents:
-        if self.file is None:
-            file = samples.astype(np.uint32)
-        else:
-            file = self.file.take(samples)
-        if self.offset is None:
-            offset = _constant(0, "i8", len(samples))
-        else:
-            offset = self.offset.take(samples)
-        return Extents(file, offset, self.length.take(samples))
-
-    def lengths(self, samples: Int) -> Int:
-        return self.length.take(samples)
-
-    def sections(self, prefix: str, files: Files) -> dict[str, npt.NDArray[Any]]:
-        columns: dict[str, npt.NDArray[Any]] = {}
-        if self.file is not None:
-            columns[f"{prefix}.file"] = self.file
-        if self.offset is not None:
-            columns[f"{prefix}.offset"] = self.offset
-        if self.length is not files.size:
-            columns[f"{prefix}.length"] = self.length
-        return columns
-
-    def flaw(self, files: Files) -> str | None:
-        count = len(self.length)
-        if self.file is None and count != len(files):
-            return "there are not as many files as samples"
-        if any(column is not None and len(column) != count for column in (self.file, self.offset)):
-            return "columns differ in length"
-        if self.file is not None and count and int(self.file.max()) >= len(files):
-            return "a sample lies in a file that is not there"
-        size = files.size if self.file is None else files.size[self.file]
-        offset = np.zeros(1, np.int64) if self.offset is None else self.offset
-        if (offset < 0).any() or (self.length < 0).any() or (offset > size - self.length).any():
-            return "a sample lies beyond the end of its file"
-        return None
-
-
-Layout = Fixed | Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +72,7 @@ class Index:
     fields:   the parts of a sample; `layouts` says where each is.
     classes:  names of the classes, where labels stand for names.
     label_column:  int64 (count,), or None.
+    names:    the samples' own names (keys), where the container has them.
     sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
     options:  how the data was opened, as it matters for the index.
     row_bytes:  of each field, the length that all samples have, or None where lengths differ.
@@ -215,6 +87,7 @@ class Index:
     sources: Files
     classes: tuple[str, ...] | None = None
     label_column: Int | None = None
+    names: Names | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     racy: bool = False
     fingerprint: str = ""
@@ -248,13 +121,29 @@ class Index:
     def extents(self, samples: Samples, field: int = 0) -> Extents:
         """Where the samples are; one row each. The arrays may be read-only.
 
-        UsageError where a number is not a sample's.
+        UsageError where a number is not a sample's, and where samples are not single extents.
         """
-        return self.layouts[field].extents(self._checked(samples))
+        layout = self.layouts[field]
+        if isinstance(layout, Pieces | Chunked):
+            raise UsageError(
+                f"field {self.fields[field].name!r} lies in pieces or bands: use Index.units"
+            )
+        return layout.extents(self._checked(samples))
 
     def lengths(self, samples: Samples, field: int = 0) -> Int:
-        """Bytes of each sample."""
-        return self.layouts[field].lengths(self._checked(samples))
+        """Bytes of each sample; UsageError where they are only known after decoding."""
+        layout = self.layouts[field]
+        if isinstance(layout, Chunked):
+            raise UsageError(f"field {self.fields[field].name!r} has to be decoded: read it")
+        return layout.lengths(self._checked(samples))
+
+    def units(self, units: Samples, field: int = 0) -> tuple[Extents, Int | None]:
+        """The extents of what is read as a whole, samples or bands (see `penstock.layout`), one
+        after the other; and how many each has, or None where each has one."""
+        layout = self.layouts[field]
+        if isinstance(layout, Chunked):
+            return layout.pieces(units.view(np.int64))
+        return layout.pieces(self._checked(units))
 
     def labels(self, samples: Samples) -> Int | None:
         """The label of each sample, or None where the data has none."""
@@ -269,24 +158,37 @@ class Index:
     def keys(self, samples: Samples) -> list[str]:
         """The names of samples."""
         at = self._checked(samples)
+        if self.names is not None:
+            return [self.names[sample] for sample in at.tolist()]
         layout = self.layouts[0]
         if isinstance(layout, Table) and layout.file is None:
             return [self.files.name(file) for file in at.tolist()]
         if isinstance(layout, Fixed):
             file = layout.file_of(at)
             number = at - layout.first[file]
-        else:
+        elif isinstance(layout, Table):
             assert layout.file is not None
             file = layout.file[at].astype(np.int64)
             number = at - np.searchsorted(layout.file, file)
+        else:
+            return [f"{self.format}#{sample}" for sample in at.tolist()]
         # Few files, many samples of each: every name is made once.
         names = {one: self.files.name(one) for one in np.unique(file).tolist()}
         return [f"{names[one]}#{n}" for one, n in zip(file.tolist(), number.tolist(), strict=True)]
 
     def where(self, sample: int, field: int = 0) -> str:
         """Where a sample is, for messages."""
-        file, offset, length = self.extents(np.array([sample]), field)
-        return f"{self.files.path(int(file[0]))} at byte {offset[0]:,} ({length[0]:,} bytes)"
+        layout, at = self.layouts[field], np.array([sample])
+        band = ""
+        if isinstance(layout, Chunked):
+            at, row = layout.band_of(at)
+            band = f", row {row[0]} of what is decoded from it"
+        found, _ = layout.pieces(at)
+        if not len(found.file):
+            return f"{self.files.path(0)} (an empty sample)"
+        file, offset, length = (int(part[0]) for part in found)
+        more = f" and {len(found.file) - 1} more pieces" if len(found.file) > 1 else ""
+        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{band})"
 
     def _checked(self, samples: Samples) -> Int:
         """The samples as int64; one pass finds numbers too large and, seen unsigned, negative."""
@@ -369,14 +271,22 @@ def _fingerprint(index: Index) -> str:
     for layout, part in zip(index.layouts, index.fields, strict=True):
         record = layout.record_bytes if isinstance(layout, Fixed) else None
         state.update(repr((part.name, part.dtype.str, part.shape, record)).encode())
-        for name, column in layout.sections("", index.files).items():
-            _absorb(state, name, column)
+        if isinstance(layout, Fixed) and layout.stride_bytes != layout.record_bytes:
+            state.update(f"stride:{layout.stride_bytes};".encode())
+        if part.codec is not None:
+            codec = json.dumps([part.codec.name, dict(part.codec.options)], sort_keys=True)
+            state.update(codec.encode())
+        for name, values in layout.sections("", index.files).items():
+            _absorb(state, name, values)
     state.update(repr((index.format, index.count, index.classes)).encode())
     _absorb(state, "names", index.files.names)
     _absorb(state, "ends", index.files.ends)
     _absorb(state, "size", index.files.size)
     if index.label_column is not None:
         _absorb(state, "labels", index.label_column)
+    if index.names is not None:
+        _absorb(state, "keys", index.names.text)
+        _absorb(state, "key ends", index.names.ends)
     return state.hexdigest()
 
 
@@ -398,6 +308,8 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
         sections |= layout.sections(f"field{number}", index.files)
     if index.label_column is not None:
         sections["labels"] = index.label_column
+    if index.names is not None:
+        sections |= {"keys.text": index.names.text, "keys.ends": index.names.ends}
     header = {
         "format": index.format,
         "count": index.count,
@@ -407,7 +319,8 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
                 "name": part.name,
                 "dtype": part.dtype.str,
                 "shape": part.shape,
-                "record_bytes": layout.record_bytes if isinstance(layout, Fixed) else None,
+                **layout.described(),
+                **({} if part.codec is None else {"codec": _plain(part.codec)}),
             }
             for part, layout in zip(index.fields, index.layouts, strict=True)
         ],
@@ -438,32 +351,34 @@ def _unpacked(
         files=files,
         fields=tuple(_field(part) for part in described),
         layouts=tuple(
-            _layout(part, f"field{number}", sections, files)
+            of_sections(part, f"field{number}", sections, files)
             for number, part in enumerate(described)
         ),
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
-        label_column=_column(sections, "labels", np.int64) if "labels" in sections else None,
+        label_column=column(sections, "labels", np.int64) if "labels" in sections else None,
+        names=_names(sections) if "keys.ends" in sections else None,
         options=dict(header["options"]),
         racy=bool(header["racy"]),
         fingerprint=str(header["fingerprint"]),
     )
 
 
-def _column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
-    column = sections[key]
-    if column.dtype != dtype:
-        raise ValueError(f"section {key!r} is {column.dtype}")
-    return column
+def _plain(codec: Codec) -> list[Any]:
+    return [codec.name, dict(codec.options)]
+
+
+def _names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
+    return Names(column(sections, "keys.text", np.uint8), column(sections, "keys.ends", np.int64))
 
 
 def _files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
     return Files(
         root,
-        _column(sections, f"{prefix}.names", np.uint8),
-        _column(sections, f"{prefix}.ends", np.int64),
-        _column(sections, f"{prefix}.size", np.int64),
-        _column(sections, f"{prefix}.mtime_ns", np.int64),
+        column(sections, f"{prefix}.names", np.uint8),
+        column(sections, f"{prefix}.ends", np.int64),
+        column(sections, f"{prefix}.size", np.int64),
+        column(sections, f"{prefix}.mtime_ns", np.int64),
     )
 
 
@@ -472,21 +387,12 @@ def _field(part: Mapping[str, Any]) -> Field:
     if dtype.hasobject:
         raise ValueError(f"a field of {dtype}")
     shape = part["shape"]
-    return Field(str(part["name"]), dtype, None if shape is None else tuple(int(n) for n in shape))
-
-
-def _layout(
-    part: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]], files: Files
-) -> Layout:
-    get = functools.partial(_column, sections)
-    if part["record_bytes"] is not None:
-        first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
-        return Fixed(first, base, int(part["record_bytes"]))
-    has = sections.__contains__
-    return Table(
-        get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None,
-        get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None,
-        get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size,
+    codec = part.get("codec")
+    return Field(
+        str(part["name"]),
+        dtype,
+        None if shape is None else tuple(int(n) for n in shape),
+        None if codec is None else Codec(str(codec[0]), dict(codec[1])),
     )
 
 
@@ -502,6 +408,12 @@ def _flaw(index: Index, count: int) -> str | None:
         return f"the columns do not hold {count:,} samples"
     if count > limits.order_count_max:
         return f"{count:,} samples are more than limits.order_count_max"
+    names = index.names
+    if names is not None:
+        if len(names) != count or (int(names.ends[-1]) if count else 0) != len(names.text):
+            return "the keys do not match the samples"
+        if (np.diff(names.ends, prepend=0) < 0).any():
+            return "the keys' ends are not monotonic"
     labels = index.label_column
     if labels is not None and len(labels) != count:
         return "there are not as many labels as samples"
@@ -512,6 +424,8 @@ def _flaw(index: Index, count: int) -> str | None:
     for layout, part in zip(index.layouts, index.fields, strict=True):
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
             return f"field {part.name!r} does not fill its record"
+        if (part.codec is None) == isinstance(layout, Chunked):
+            return f"field {part.name!r} has bands without a codec, or a codec without bands"
         flaw = layout.flaw(index.files)
         if flaw is not None:
             return flaw

@@ -24,8 +24,9 @@ from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Buffer, Failure
+from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
-from .native import Arena, NativeEngine
+from .native import Arena
 from .order import Order, Shuffle
 from .plan import Group, StepPlan, Steps
 from .session import Session
@@ -127,7 +128,7 @@ class Loader:
         )
         self._budget = _budget(budget)
         self._arena: Arena | None = None
-        self._engine: NativeEngine | None = None
+        self._engine: Reader | None = None
         self._threads: DecodeThreads | None = None
         # Tickets not reported yet: who waits for them, and what they bring.
         self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
@@ -274,12 +275,10 @@ class Loader:
                 "exist here. Create the loader in the child, or start processes by 'spawn'"
             )
 
-    def _resources(self) -> tuple[NativeEngine, Arena]:
+    def _resources(self) -> tuple[Reader, Arena]:
         if self._engine is None:
             index = self.dataset.index
-            self._engine = NativeEngine(
-                index.files, budget=self._budget, mean_bytes=index.mean_bytes
-            )
+            self._engine = engine_for(index.files, self._budget, index.mean_bytes)
         elif not self._waiting:
             self._engine.adopt(self._budget)  # the last epoch may have filled the page cache
         if self._arena is None:

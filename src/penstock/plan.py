@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import UsageError
-from .extent import Int, Placed, Requests, interleave, merge, separate
+from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Index
+from .layout import Chunked
 from .order import Order
 
 Ids = npt.NDArray[np.uint64]
@@ -100,28 +101,49 @@ class Steps:
         return positions, np.append(bounds, len(positions)), repeats
 
 
-class Layout(NamedTuple):
+class Bands(NamedTuple):
+    """Which bands a step reads for one field, and where each of its samples is in them.
+
+    number:  int64, the bands, ascending; they are the field's rows in the buffer.
+    band:    int64 (samples,), which of these rows a sample comes out of.
+    row:     int64 (samples,), which of the samples that come out of it.
+    """
+
+    number: Int
+    band: Int
+    row: Int
+
+
+class Rows(NamedTuple):
     """Where one field of one step lies in the step's buffer.
 
     base:     first byte.
     bounds:   int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None where all rows
               have `row_bytes`.
+    bands:    where the rows are bands, which have to be decoded; else they are the samples.
     """
 
     base: int
     row_bytes: int
     bounds: Int | None
     rows: int
+    bands: Bands | None = None
 
     def row_at(self, target: int) -> int | None:
-        """The row that begins at this byte of the buffer, or None."""
-        starts = (
-            np.arange(self.rows, dtype=np.int64) * self.row_bytes
-            if self.bounds is None
-            else self.bounds[:-1]
-        )
-        found = np.flatnonzero(starts == target - self.base)
-        return int(found[-1]) if len(found) else None  # rows of no bytes share their start
+        """The row that this byte of the buffer belongs to, or None."""
+        at = target - self.base
+        if self.bounds is None:
+            row = at // self.row_bytes if at >= 0 else self.rows
+            return row if row < self.rows else None
+        row = int(np.searchsorted(self.bounds[:-1], at, side="right")) - 1
+        # Rows of no bytes share their start with the next one: the last of them is as good.
+        if row < 0 or (at >= self.bounds[row + 1] and at != self.bounds[row]):
+            return None
+        return row
+
+    def sample_of(self, row: int) -> int:
+        """The first of the step's samples that a row has to do with."""
+        return row if self.bands is None else int(np.argmax(self.bands.band == row))
 
 
 class StepPlan(NamedTuple):
@@ -140,7 +162,7 @@ class StepPlan(NamedTuple):
     ids: Ids
     repeats: int
     labels: Int | None
-    layouts: tuple[Layout, ...]
+    layouts: tuple[Rows, ...]
     bytes: int
     requests: Requests
 
@@ -181,9 +203,9 @@ def plan_samples(
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
-    placed, layouts, sizes = _place(index, ids, bounds)
+    placed, placed_bounds, layouts, sizes = _place(index, ids, bounds)
     if gap_bytes is None:
-        requests = separate(placed, bounds * len(index.fields))
+        requests = separate(placed, placed_bounds)
     else:
         requests = merge(placed, count, gap_bytes)
     edges = bounds.tolist()
@@ -206,32 +228,90 @@ def plan_samples(
 
 def _place(
     index: Index, ids: Ids, bounds: Int
-) -> tuple[Placed, list[tuple[Layout, ...]], list[int]]:
-    """Destinations for every field of every sample; extents in sample order, fields together."""
-    rows = np.diff(bounds)
-    step_of = np.repeat(np.arange(len(rows), dtype=np.uint32), rows)
-    base = np.zeros(len(rows), np.int64)  # of the next field, in each step's buffer
+) -> tuple[Placed, Int, list[tuple[Rows, ...]], list[int]]:
+    """Destinations for every field of every sample; extents in sample order, fields together.
+
+    Also where each step begins among the extents, where its fields lie, and its bytes.
+    """
+    steps = len(bounds) - 1
+    base = np.zeros(steps, np.int64)  # of the next field, in each step's buffer
     placed: list[Placed] = []
-    layouts: list[list[Layout]] = [[] for _ in rows]
+    layouts: list[list[Rows]] = [[] for _ in range(steps)]
+    plain = True  # one extent for each field of each sample
     for number, row_bytes in enumerate(index.row_bytes):
-        extents = index.extents(ids, number)
+        layout = index.layouts[number]
+        bands: list[Bands] | None = None
+        units, edges = ids, bounds
+        if isinstance(layout, Chunked):
+            units, edges, bands = _bands(layout, ids, bounds)
+            plain = False
+        extents, pieces = index.units(units, number)
+        rows = np.diff(edges)
+        step_of = np.repeat(np.arange(steps, dtype=np.uint32), rows)
         if row_bytes is not None:
-            row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
+            row = np.arange(len(units), dtype=np.int64) - np.repeat(edges[:-1], rows)
             target = row * row_bytes
             filled = rows * row_bytes
             for k, start in enumerate(base.tolist()):
-                layouts[k].append(Layout(start, row_bytes, None, int(rows[k])))
+                layouts[k].append(Rows(start, row_bytes, None, int(rows[k])))
         else:
-            ends = np.concatenate([[0], np.cumsum(extents.length)])
-            target = ends[:-1] - np.repeat(ends[bounds[:-1]], rows)
-            filled = ends[bounds[1:]] - ends[bounds[:-1]]
+            length = extents.length if pieces is None else layout.lengths(units.view(np.int64))
+            ends = np.concatenate([[0], np.cumsum(length)])
+            target = ends[:-1] - np.repeat(ends[edges[:-1]], rows)
+            filled = ends[edges[1:]] - ends[edges[:-1]]
             for k, start in enumerate(base.tolist()):
-                inside = ends[bounds[k] : bounds[k + 1] + 1] - ends[bounds[k]]
-                layouts[k].append(Layout(start, 0, inside, int(rows[k])))
+                inside = ends[edges[k] : edges[k + 1] + 1] - ends[edges[k]]
+                of_step = None if bands is None else bands[k]
+                layouts[k].append(Rows(start, 0, inside, int(rows[k]), of_step))
         if number:
             target += np.repeat(base, rows)
+        if pieces is not None:
+            plain = False
+            target, step_of = _pieced(extents, pieces, target, step_of)
         placed.append(Placed(*extents, step_of, target))
         base = base + filled
         if number + 1 < len(index.fields):
             base = -(-base // field_alignment_bytes) * field_alignment_bytes
-    return interleave(placed), [tuple(step) for step in layouts], base.tolist()
+    sizes: list[int] = base.tolist()
+    fields = [tuple(step) for step in layouts]
+    if plain:
+        return interleave(placed), bounds * len(placed), fields, sizes
+    together = _together(placed)
+    edges = np.searchsorted(together.part, np.arange(steps + 1))
+    return together, edges.astype(np.int64), fields, sizes
+
+
+def _together(placed: list[Placed]) -> Placed:
+    """The extents of all fields, step by step."""
+    part = np.concatenate([each.part for each in placed])
+    order = np.argsort(part, kind="stable")
+    return Placed(
+        np.concatenate([each.file for each in placed])[order],
+        np.concatenate([each.offset for each in placed])[order],
+        np.concatenate([each.length for each in placed])[order],
+        part[order],
+        np.concatenate([each.target for each in placed])[order],
+    )
+
+
+def _pieced(
+    extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
+) -> tuple[Int, npt.NDArray[np.uint32]]:
+    """Destination and step of each piece of rows: a row's pieces lie end to end."""
+    ends = np.cumsum(extents.length) - extents.length  # where each piece would start, all in line
+    first = np.cumsum(pieces) - pieces
+    held = pieces > 0
+    inside = ends - np.repeat(ends[first[held]], pieces[held])
+    return np.repeat(target, pieces) + inside, np.repeat(step_of, pieces)
+
+
+def _bands(layout: Chunked, ids: Ids, bounds: Int) -> tuple[Ids, Int, list[Bands]]:
+    """The bands that each step needs, each once; where each step begins; and who is in which."""
+    band, row = layout.band_of(ids.view(np.int64))
+    found: list[Bands] = []
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        number, which = np.unique(band[first:last], return_inverse=True)
+        found.append(Bands(number, which.reshape(-1), row[first:last]))
+    edges = np.concatenate([[0], np.cumsum([len(each.number) for each in found])])
+    units = np.concatenate([each.number for each in found])
+    return units.view(np.uint64), edges, found

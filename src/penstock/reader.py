@@ -15,7 +15,8 @@ from .budget import Budget
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, Job
-from .native import Arena, NativeEngine
+from .engines import Reader, engine_for
+from .native import Arena
 from .plan import Ids, plan_samples
 
 _poll_ns = 100_000_000
@@ -42,7 +43,7 @@ class BatchReader:
         self._collate = collate
         self._leaves = leaves
         self._budget = budget or Budget()
-        self._engine: NativeEngine | None = None
+        self._engine: Reader | None = None
         self._arena = Arena(2 * self._budget.readahead_bytes)
 
     def read(self, ids: Ids, *, epoch: int = 0, step: int = 0, repeats: int = 0) -> Any:
@@ -80,10 +81,8 @@ class BatchReader:
             self._engine.close()
             self._engine = None
 
-    def _opened(self) -> NativeEngine:
+    def _opened(self) -> Reader:
         if self._engine is None:
             index = self._dataset.index
-            self._engine = NativeEngine(
-                index.files, budget=self._budget, mean_bytes=index.mean_bytes
-            )
+            self._engine = engine_for(index.files, self._budget, index.mean_bytes)
         return self._engine

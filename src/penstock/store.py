@@ -7,10 +7,13 @@ system becomes one of penstock's errors here, with the path, and nowhere else.
 from __future__ import annotations
 
 import errno
+import functools
 import glob
 import os
+import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +43,39 @@ class Listing(NamedTuple):
     folders: Files
 
 
+class Source:
+    """One file of a store, open for parsing.
+
+    fetch:  the bytes of a range, fewer where the file ends.
+    file:   descriptor, or -1 where only `fetch` reads.
+    """
+
+    def __init__(self, path: str, size: int, fetch: Callable[[int, int], bytes], file: int) -> None:
+        self.path, self.size, self._fetch, self._file = path, size, fetch, file
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes of a range; fewer where the file ends."""
+        return self._fetch(offset, length)
+
+    def walk(self, container: str, **options: Any) -> dict[str, Any]:
+        """What the compiled walker of a container finds, as columns; FormatError at a flaw."""
+        walker = getattr(_core, f"walk_{container}")
+        columns, flaw = walker(self._file, self._fetch, self.size, **options)
+        if flaw is not None:
+            raise self.flaw(*flaw)
+        found: dict[str, Any] = columns
+        return found
+
+    def flaw(self, offset: int, message: str) -> FormatError:
+        """The error for what is wrong at a byte of this file."""
+        return FormatError(f"{self.path}: at byte {offset:,}: {message}")
+
+
+T = TypeVar("T")
+Parse = Callable[[int, Source], T]
+"""What a format makes of one file, given its number."""
+
+
 class Store(Protocol):
     """What a format may ask for; names are relative to `root`, or absolute."""
 
@@ -50,8 +86,17 @@ class Store(Protocol):
         """All files below the root, without hidden ones and sidecars."""
         ...
 
+    def some(self, count: int) -> list[str]:
+        """The names of up to `count` files below the root, whichever are found first; no hidden
+        ones and sidecars."""
+        ...
+
     def match(self, pattern: str) -> list[str]:
-        """The names of files that a shell pattern stands for, sorted."""
+        """The names of files that a shell pattern stands for.
+
+        `*`, `?`, `[]` and `**` give what is there, sorted; `{000..012}` and `{a,b}` give each of
+        these in turn, there or not.
+        """
         ...
 
     def probe(
@@ -80,6 +125,14 @@ class Store(Protocol):
         """The bytes of a range; fewer where the file ends."""
         ...
 
+    def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
+        """What `parse` makes of each file, several at a time, in the order of the files.
+
+        The first error, in that order, is raised. ChangedError where a file is not of the size
+        and time that `files` has.
+        """
+        ...
+
 
 _PROBED_AT_ONCE = 1 << 14
 
@@ -101,9 +154,38 @@ class Posix:
         sizes = np.full(len(folder_ends), -1, np.int64)
         return Listing(files, folder, Files(self.root, folder_names, folder_ends, sizes, folder_ns))
 
+    def some(self, count: int) -> list[str]:
+        found: list[str] = []
+        folders = [""]
+        while folders and len(found) < count:
+            folder = folders.pop()
+            path = os.path.join(self.root, folder)
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        if entry.name.startswith(".") or entry.name.endswith(".penstock"):
+                            continue
+                        name = os.path.join(folder, entry.name)
+                        if entry.is_dir():
+                            folders.append(name)
+                        elif entry.is_file():
+                            found.append(name)
+                            if len(found) == count:
+                                break
+            except OSError as error:
+                raise failure(error.errno or errno.EIO, path) from None
+        return found
+
     def match(self, pattern: str) -> list[str]:
-        found = sorted(glob.glob(pattern, root_dir=self.root, recursive=True), key=os.fsencode)
-        return [name for name in found if os.path.isfile(os.path.join(self.root, name))]
+        names: dict[str, None] = {}
+        for each in braces(pattern):
+            if glob.has_magic(each):
+                found = glob.glob(each, root_dir=self.root, recursive=True)
+                files = (name for name in found if os.path.isfile(os.path.join(self.root, name)))
+                names.update(dict.fromkeys(sorted(files, key=os.fsencode)))
+            else:
+                names[each] = None
+        return list(names)
 
     def probe(
         self, files: Files, progress: Progress | None = None
@@ -154,6 +236,23 @@ class Posix:
         except OSError as error:
             raise failure(error.errno or errno.EIO, path) from None
 
+    def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
+        def one(number: int) -> T:
+            path = files.path(number)
+            file = _open(path)
+            try:
+                _check_same(os.fstat(file), files, number, path)
+                source = Source(
+                    path, int(files.size[number]), functools.partial(_fetch, file, path), file
+                )
+                found = parse(number, source)
+                _check_same(os.fstat(file), files, number, path)
+                return found
+            finally:
+                os.close(file)
+
+        return in_threads(one, len(files), progress)
+
     def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
         code, name = failures[0]
         more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
@@ -171,6 +270,41 @@ def _pread(file: int, offset: int, length: int) -> bytes:
         offset += len(part)
         length -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise failure(error.errno or errno.EIO, path) from None
+
+
+def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
+    try:
+        return _pread(file, offset, length)
+    except OSError as error:
+        raise failure(error.errno or errno.EIO, path) from None
+
+
+def in_threads(one: Callable[[int], T], count: int, progress: Progress | None = None) -> list[T]:
+    """one(0), one(1), ...: several at a time, where there are several; results in order.
+
+    The first error, in that order, is raised; what has not begun by then is not begun.
+    """
+    found: list[T] = []
+    if count == 1:
+        found.append(one(0))
+        return found
+    with ThreadPoolExecutor(min(count, limits.scan_threads), "penstock-parse") as pool:
+        try:
+            for result in pool.map(one, range(count)):
+                found.append(result)
+                if progress is not None:
+                    progress(len(found))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return found
 
 
 def failure(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
@@ -210,12 +344,7 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
     except OSError as error:
         raise failure(error.errno or errno.EIO, path) from None
     try:
-        now = os.fstat(descriptor)
-        size, mtime_ns = int(files.size[file]), int(files.mtime_ns[file])
-        if now.st_size != size:
-            raise changed(where, f"the file has {now.st_size:,} bytes and had {size:,}")
-        if now.st_mtime_ns != mtime_ns:
-            raise changed(where, "the file was written to")
+        _check_same(os.fstat(descriptor), files, file, where)
         data = _pread(descriptor, offset, length)
     except OSError as error:
         if isinstance(error, PenstockError):
@@ -228,9 +357,58 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
     return data
 
 
+def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> None:
+    """ChangedError unless a file has the size and time of the table."""
+    size = int(files.size[file])
+    if now.st_size != size:
+        raise changed(where, f"the file has {now.st_size:,} bytes and had {size:,}")
+    if now.st_mtime_ns != int(files.mtime_ns[file]):
+        raise changed(where, "the file was written to")
+
+
 def changed(where: str, what: str) -> ChangedError:
     """The error for a sample that is not as it was indexed."""
     return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
+
+
+_BRACE = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def braces(pattern: str) -> list[str]:
+    """The patterns that one with braces stands for, as in a shell: `{008..010}`, `{train,test}`."""
+    found = [pattern]
+    while any(_BRACE.search(each) for each in found):
+        found = [one for each in found for one in _expanded(each)]
+        if len(found) > limits.open_files_max * 256:
+            raise UsageError(f"the pattern {pattern!r} stands for over {len(found):,} files")
+    return found
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The first innermost pair of braces written out."""
+    brace = _BRACE.search(pattern)
+    if brace is None:
+        return [pattern]
+    inside = brace.group(1)
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None and "," not in inside:
+        raise UsageError(
+            f"the braces {{{inside}}} of {pattern!r} are neither a range such as {{000..012}} nor "
+            f"a list such as {{a,b}}"
+        )
+    if numbers is None:
+        parts = inside.split(",")
+    else:
+        first, last = numbers.groups()
+        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
+        a, b = int(first), int(last)
+        if abs(b - a) >= limits.open_files_max * 256:
+            raise UsageError(
+                f"the range {{{inside}}} of {pattern!r} is of {abs(b - a) + 1:,} files"
+            )
+        parts = [f"{n:0{width}}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
+    return [pattern[: brace.start()] + part + pattern[brace.end() :] for part in parts]
 
 
 def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...]:

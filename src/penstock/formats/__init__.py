@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
 from ..index import Index
-from . import listing, npy, records, tree
+from . import listing, npy, records, shards, tree
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -24,11 +24,16 @@ Kind = Literal["folder", "file", "pattern"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What was opened: the store's root itself, one file in it, or a shell pattern below it."""
+    """What was opened: the store's root itself, one file in it, or patterns below it.
+
+    names:  the patterns, relative to the root as `name` is; a list of files is several of them.
+    path:   what was asked for, for people.
+    """
 
     kind: Kind
     name: str
     path: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Format:
 
     canonical:  the options in their one spelling, as JSON knows it; or UsageError.
     build:      the index; options are canonical.
+    sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
+    folder:     whether the store's root is a dataset of this format, by files of certain names.
     """
 
     name: str
@@ -45,6 +52,8 @@ class Format:
     options: tuple[str, ...]
     canonical: Callable[[Mapping[str, Any]], dict[str, Any]]
     build: Callable[[Store, Place, Mapping[str, Any], Progress | None], Index]
+    sniff: Callable[[bytes, str], bool] | None = None
+    folder: Callable[[Store], bool] | None = None
 
 
 FORMATS: dict[str, Format] = {
@@ -65,6 +74,7 @@ FORMATS: dict[str, Format] = {
             (),
             dict,
             lambda store, place, options, progress: listing.build(store, place.name, progress),
+            listing.sniff,
         ),
         Format(
             "records",
@@ -73,7 +83,7 @@ FORMATS: dict[str, Format] = {
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
             records.canonical,
             lambda store, place, options, progress: records.build(
-                store, place.kind, place.name, progress, **options
+                store, place, progress, **options
             ),
         ),
         Format(
@@ -83,6 +93,7 @@ FORMATS: dict[str, Format] = {
             (),
             dict,
             lambda store, place, options, progress: npy.build(store, place.name),
+            npy.sniff,
         ),
     )
 }
@@ -90,6 +101,12 @@ FORMATS: dict[str, Format] = {
 
 def choose(store: Store, place: Place, name: str | None, options: Mapping[str, Any]) -> Format:
     """The format asked for, or the one that the content shows; it takes all the options given."""
+    known = {option for entry in FORMATS.values() for option in entry.options}
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {near[0]}=? " if near else ""
+            raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
     chosen = FORMATS[_detect(store, place, options)] if name is None else _named(name)
     if place.kind not in chosen.kinds:
         raise UsageError(
@@ -114,24 +131,47 @@ def _named(name: str) -> Format:
     raise UsageError(f"format is {name!r}: {hint}use one of {', '.join(FORMATS)}")
 
 
+_HEAD_BYTES = 4096
+_LOOKED_AT = 8
+"""Files of a folder that are looked at to tell shards from samples."""
+
+
 def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
-    if place.kind != "file":
-        if place.kind == "pattern" and not geometry:
-            raise FormatError(
-                f"{place.path} is a pattern, which stands for files of records: "
-                f"give record_bytes=, or dtype= and shape="
-            )
-        return "records" if geometry else "tree"
-    head = store.read(place.name, 0, 4096)
-    if head.startswith(npy.MAGIC):
-        return "npy"
-    if geometry:
+    if place.kind == "folder":
+        return "records" if geometry else _detect_folder(store)
+    name = place.name if place.kind == "file" else shards.names_of(store, place)[0]
+    head = store.read(name, 0, _HEAD_BYTES)
+    found = _sniffed(head, name)
+    if geometry and found not in ("npy",):
         return "records"
-    if listing.looks_like(head, os.path.splitext(place.name)[1]):
-        return "listing"
+    if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
+        return found
+    path = place.path if place.kind == "file" else os.path.join(store.root, name)
     raise FormatError(
-        f"{place.path} is of no format that penstock knows (it starts with {head[:8]!r}): for "
+        f"{path} is of no format that penstock knows"
+        + (" in several files" if found else "")
+        + f" (it starts with {head[:8]!r}): for "
         f"binary records give record_bytes=, or dtype= and shape=; else give format= "
         f"({', '.join(FORMATS)})"
     )
+
+
+def _sniffed(head: bytes, name: str) -> str | None:
+    """The format that a file shows; text, which many things are, comes last."""
+    names = (entry.name for entry in FORMATS.values() if entry.sniff and entry.sniff(head, name))
+    return next((each for each in sorted(names, key=lambda each: each == "listing")), None)
+
+
+def _detect_folder(store: Store) -> str:
+    """A dataset of files with certain names, a folder of shards, or a folder of samples."""
+    for entry in FORMATS.values():
+        if entry.folder is not None and entry.folder(store):
+            return entry.name
+    looked_at = store.some(_LOOKED_AT)
+    found = {_sniffed(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
+    if len(found) == 1:
+        (only,) = found
+        if only is not None and "folder" in FORMATS[only].kinds:
+            return only
+    return "tree"

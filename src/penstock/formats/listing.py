@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import FormatError, MissingError
 from ..extent import Int, unseen
-from ..index import Field, Index, Table
+from ..index import Field, Index
+from ..layout import Table
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -31,8 +32,9 @@ class Line(NamedTuple):
     text: str
 
 
-def looks_like(head: bytes, extension: str) -> bool:
+def sniff(head: bytes, name: str) -> bool:
     """Whether a file may be a listing: text, by its name or by all its first bytes."""
+    extension = os.path.splitext(name)[1]
     if not head or b"\0" in head:
         return False
     if extension.lower() in _EXTENSIONS:

@@ -14,7 +14,8 @@ import numpy as np
 
 from .. import limits
 from ..errors import FormatError
-from ..index import Field, Fixed, Index
+from ..index import Field, Index
+from ..layout import Fixed
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -39,6 +40,11 @@ class Header(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     data_offset: int
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is one."""
+    return head.startswith(MAGIC)
 
 
 def build(store: Store, name: str) -> Index:

@@ -7,19 +7,21 @@ Nothing in such a file says what it is, so the geometry is given: `record_bytes`
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import limits
-from ..errors import FormatError, MissingError, UsageError
-from ..extent import Files, Int, joined
-from ..index import Field, Fixed, Index
+from ..errors import FormatError, UsageError
+from ..extent import Files, Int
+from ..index import Field, Index
+from ..layout import Fixed
+from .shards import files_of
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
+    from . import Place
 
 _REACH = 100_000
 """How far from the size that was asked for one that divides is looked for."""
@@ -39,8 +41,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(
     store: Store,
-    kind: str,
-    name: str,
+    place: Place,
     progress: Progress | None,
     *,
     record_bytes: int,
@@ -51,7 +52,7 @@ def build(
 ) -> Index:
     """The index of all records, file after file in ascending order of path bytes."""
     part = _field(record_bytes, dtype, shape)
-    files, sources = _files(store, kind, name, progress, extensions)
+    files, sources = files_of(store, place, progress, extensions)
     return Index(
         format="records",
         files=files,
@@ -104,27 +105,6 @@ def _count(name: str, value: Any, least: int) -> int:
     if not least <= number < limits.order_count_max:
         raise UsageError(f"{name} is {value!r}: use an integer from {least} on")
     return number
-
-
-def _files(
-    store: Store, kind: str, name: str, progress: Progress | None, extensions: Sequence[str]
-) -> tuple[Files, Files]:
-    """The files of records, and what must stay unchanged: also their folders, for files added."""
-    if kind == "folder":
-        found = store.scan(extensions, progress)
-        if not len(found.files):
-            raise FormatError(
-                f"{store.root} holds no files (hidden ones do not count): check the path"
-            )
-        return found.files, joined(found.folders, found.files)
-    names = [name] if kind == "file" else store.match(name)
-    if not names:
-        raise MissingError(f"{os.path.join(store.root, name)} matches no files: check the pattern")
-    files = store.stat(names)
-    if kind == "file":
-        return files, files
-    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
-    return files, joined(folders, files)
 
 
 def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import FormatError
 from ..extent import Int
-from ..index import Field, Index, Table
+from ..index import Field, Index
+from ..layout import Table
 
 if TYPE_CHECKING:
     from ..store import Listing, Progress, Store

@@ -1,0 +1,62 @@
+"""The files of a place: one, all of a folder, or those that patterns stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import FormatError, MissingError, UsageError
+from ..extent import Files, joined
+
+if TYPE_CHECKING:
+    from ..store import Progress, Store
+    from . import Place
+
+
+def files_of(
+    store: Store, place: Place, progress: Progress | None = None, extensions: Sequence[str] = ()
+) -> tuple[Files, Files]:
+    """The files, and what must stay unchanged: also their folders, where files could be added.
+
+    Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
+    """
+    if place.kind == "folder":
+        found = store.scan(extensions, progress)
+        if not len(found.files):
+            ending = f" with the extension {', '.join(extensions)}" if extensions else ""
+            raise FormatError(
+                f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
+                + (" and extensions=" if extensions else "")
+            )
+        return found.files, joined(found.folders, found.files)
+    if place.kind == "file":
+        files = store.stat([place.name])
+        return files, files
+    names = names_of(store, place)
+    files = store.stat(names)
+    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+    return files, joined(folders, files)
+
+
+def names_of(store: Store, place: Place) -> list[str]:
+    """The names of the files that a place's patterns stand for."""
+    names: list[str] = []
+    for pattern in place.names:
+        found = store.match(pattern)
+        if not found:
+            raise MissingError(
+                f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
+            )
+        names += found
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+    return names
+
+
+def counted(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of each file's first sample and, at the end, the count of all."""
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
