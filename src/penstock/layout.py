@@ -204,6 +204,8 @@ class Pieces:
 
     @property
     def row_bytes(self) -> int | None:
+        if self._first_flaw():
+            return None  # a damaged index, which is not used
         lengths = self.lengths(np.arange(self.count))
         first = int(lengths[0]) if len(lengths) else 0
         return first if first and bool((lengths == first).all()) else None
@@ -239,11 +241,17 @@ class Pieces:
             f"{prefix}.length": self.length,
         }
 
-    def flaw(self, files: Files) -> str | None:
+    def _first_flaw(self) -> str | None:
         if not len(self.first) or self.first[0] != 0 or self.first[-1] != len(self.length):
             return "the samples' first pieces do not match the pieces"
         if (np.diff(self.first) < 0).any():
             return "the samples' first pieces are not in order"
+        return None
+
+    def flaw(self, files: Files) -> str | None:
+        flaw = self._first_flaw()
+        if flaw is not None:
+            return flaw
         if not len(self.file) == len(self.offset) == len(self.length):
             return "columns differ in length"
         return _outside(self.file, self.offset, self.length, files)
