@@ -7,10 +7,13 @@ atomic step under the GIL: no lock and no queue per sample.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +42,33 @@ def raisable(error: BaseException) -> BaseException:
     for note in getattr(error, "__notes__", ()):
         shown.add_note(note)
     return shown
+
+
+_exit_s = 5.0  # how long the interpreter's end waits for what the user's functions are at
+_stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]] = (
+    weakref.WeakKeyDictionary()
+)
+_exiting = threading.Event()
+
+
+def end_with_interpreter(thread: threading.Thread, stop: Callable[[], object]) -> None:
+    """Have a daemon thread stopped and joined when the interpreter ends.
+
+    Python before 3.14 unwinds daemon threads that want the GIL then, and C++ below them (numpy's,
+    a decoder's) turns that into an abort of the process.
+    """
+    _stops[thread] = stop
+
+
+@atexit.register
+def _end_threads() -> None:
+    _exiting.set()
+    ending = [(thread, stop) for thread, stop in _stops.items() if thread.is_alive()]
+    for _, stop in ending:
+        stop()
+    deadline_s = time.monotonic() + _exit_s
+    for thread, _ in ending:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
 class Job:
@@ -84,7 +114,7 @@ class Job:
             if samples is None:
                 return
             for row in self._next_row:
-                if self._done.is_set():
+                if self._done.is_set() or _exiting.is_set():
                     return
                 self._decode_row(samples, row)
                 count += 1
@@ -172,7 +202,9 @@ class DecodeThreads:
             )
             for i in range(threads)
         ]
+        stop = functools.partial(_stop, self._queue, threads, self.pid)
         for thread in self._threads:
+            end_with_interpreter(thread, stop)
             thread.start()
         self._finalizer = weakref.finalize(self, _stop, self._queue, threads, self.pid)
 
@@ -196,7 +228,7 @@ class DecodeThreads:
 def _run_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
     while True:
         job = jobs.get()
-        if job is None:
+        if job is None or _exiting.is_set():
             return
         job.run()
         del job  # the batch must not live until the next one comes

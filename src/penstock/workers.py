@@ -8,6 +8,7 @@ threads, `WorkerProcesses` in processes. Tickets say which result belongs to whi
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from .decode import raisable
+from .decode import end_with_interpreter, raisable
 from .errors import ForkError, UsageError, WorkerError
 
 Fetch = Callable[[Any], Any]
@@ -134,12 +135,14 @@ class WorkerThreads:
         self._workers = workers
         self._tickets = 0
         for number in range(workers):
-            threading.Thread(
+            thread = threading.Thread(
                 target=_work_in_thread,
                 args=(self._desk, opening, number),
                 name=f"penstock-worker-{number}",
                 daemon=True,
-            ).start()
+            )
+            end_with_interpreter(thread, functools.partial(self._desk.stop, workers))
+            thread.start()
         self._finalizer = weakref.finalize(self, self._desk.stop, workers)
 
     def submit(self, task: Any) -> int:
