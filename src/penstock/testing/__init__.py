@@ -6,6 +6,11 @@
         def make(self, contents, folder):
             return MyEngine(write_files(folder, contents))
 
+    class TestMyFormat(FormatSuite):
+        def write(self, folder, counts, random):
+            ...  # by the format's own library
+            return Written(path, {"data": payloads})
+
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. Needs
 pytest and hypothesis, which nothing else of penstock imports.
 """
@@ -13,6 +18,7 @@ pytest and hypothesis, which nothing else of penstock imports.
 from __future__ import annotations
 
 from .engine import EngineSuite
+from .formats import FormatSuite, Written
 from .reading import Reading, finish, write_files
 
-__all__ = ["EngineSuite", "Reading", "finish", "write_files"]
+__all__ = ["EngineSuite", "FormatSuite", "Reading", "Written", "finish", "write_files"]

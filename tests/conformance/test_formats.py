@@ -1,0 +1,86 @@
+"""Every format passes the suite; each is written by its own library, or byte by byte here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from penstock.testing import FormatSuite, Written
+
+
+def payloads(random: np.random.Generator, count: int) -> list[bytes]:
+    """Byte strings of different lengths; an empty one is among several."""
+    sizes = random.integers(1, 60, count)
+    if count > 3:
+        sizes[3] = 0
+    return [random.bytes(int(size)) for size in sizes]
+
+
+class TestTree(FormatSuite):
+    """A folder of files in class folders; a file is a sample, whatever its size."""
+
+    framed = False
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """One class for each count."""
+        values: list[bytes] = []
+        keys: list[str] = []
+        for number, count in enumerate(counts):
+            (folder / f"class{number}").mkdir()
+            for i, payload in enumerate(payloads(random, count)):
+                keys.append(f"class{number}/{i:02}.bin")
+                (folder / keys[-1]).write_bytes(payload)
+                values.append(payload)
+        labels = np.repeat(np.arange(len(counts)), counts).tolist()
+        return Written(folder, {"data": values}, labels=labels, keys=keys)
+
+
+class TestListing(FormatSuite):
+    """A text file that names files and labels."""
+
+    framed = False
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """The files lie in folders, and are named in reverse."""
+        values: list[bytes] = []
+        keys: list[str] = []
+        for number, count in enumerate(counts):
+            (folder / str(number)).mkdir()
+            for i, payload in enumerate(payloads(random, count)):
+                keys.append(f"{number}/{i}.bin")
+                (folder / keys[-1]).write_bytes(payload)
+                values.append(payload)
+        values, keys = values[::-1], keys[::-1]
+        labels = list(range(len(keys)))
+        lines = (f"{key}\t{label}\n" for key, label in zip(keys, labels, strict=True))
+        (folder / "list.tsv").write_text("".join(lines))
+        return Written(folder / "list.tsv", {"data": values}, labels=labels, keys=keys)
+
+
+class TestRecords(FormatSuite):
+    """Records of one size after a header."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """One file, or a list of files."""
+        rows, paths = [], []
+        for number, count in enumerate(counts):
+            rows.append(random.integers(0, 1000, (count, 3, 2)).astype("<u2"))
+            paths.append(folder / f"part{number}.bin")
+            paths[-1].write_bytes(b"head" + rows[-1].tobytes())
+        path = paths[0] if len(counts) == 1 else paths
+        options = {"format": "records", "header_bytes": 4, "dtype": "<u2", "shape": (3, 2)}
+        return Written(path, {"data": list(np.concatenate(rows))}, options)
+
+
+class TestNpy(FormatSuite):
+    """One array."""
+
+    several = False
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By numpy.save."""
+        rows = random.random((sum(counts), 2, 3)).astype(np.float32)
+        np.save(folder / "x.npy", rows)
+        return Written(folder / "x.npy", {"data": list(rows)})
