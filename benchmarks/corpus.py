@@ -51,29 +51,29 @@ class Corpora:
         """Random records of one size, one after the other in one file."""
         count = self.sizes.records
         path = self.folder / f"records-{record_bytes}-{count}-seed{self.seed}.bin"
-        return self._made(path, lambda to: write_random(to, count * record_bytes, self.seed))
+        return self.made(path, lambda to: write_random(to, count * record_bytes, self.seed))
 
     def cold(self, record_bytes: int) -> Path:
         """The same in a file of its own, so that evicting it disturbs nobody else."""
         count = self.sizes.cold
         path = self.folder / f"cold-{record_bytes}-{count}-seed{self.seed}.bin"
-        return self._made(path, lambda to: write_random(to, count * record_bytes, self.seed))
+        return self.made(path, lambda to: write_random(to, count * record_bytes, self.seed))
 
     def files(self, file_bytes: int) -> Path:
         """A folder of random files of one size."""
         count = self.sizes.files
         path = self.folder / f"files-{file_bytes}-{count}-seed{self.seed}"
-        return self._made(path, lambda to: write_files(to, count, file_bytes, self.seed))
+        return self.made(path, lambda to: write_files(to, count, file_bytes, self.seed))
 
     def images(self) -> Path:
         """A folder of synthetic photographs, 500 x 375 JPEG, quality 90, 4:2:0."""
         path = self.folder / f"jpeg-{self.sizes.images}-seed{self.seed}"
-        return self._made(path, lambda to: write_images(to, self.sizes.images, self.seed))
+        return self.made(path, lambda to: write_images(to, self.sizes.images, self.seed))
 
     def sparse(self) -> Path:
         """A file of 10^9 records that occupies no disk."""
         path = self.folder / f"sparse-{OPEN_RECORD_BYTES}-{OPEN_COUNT}.bin"
-        return self._made(path, lambda to: truncate(to, OPEN_COUNT * OPEN_RECORD_BYTES))
+        return self.made(path, lambda to: truncate(to, OPEN_COUNT * OPEN_RECORD_BYTES))
 
     def ffcv(self, record_bytes: int) -> Path:
         """The records in FFCV's container."""
@@ -86,12 +86,13 @@ class Corpora:
     def _converted(self, peer: str, record_bytes: int, suffix: str) -> Path:
         source = self.records(record_bytes)
         command = [sys.executable, "-m", "benchmarks.baselines.convert", peer]
-        return self._made(
+        return self.made(
             source.with_name(f"{peer}-{source.stem}{suffix}"),
             lambda to: run([*command, str(source), str(record_bytes), str(to)]),
         )
 
-    def _made(self, path: Path, write: Callable[[Path], None]) -> Path:
+    def made(self, path: Path, write: Callable[[Path], None]) -> Path:
+        """The path, written by `write` if it is not there yet."""
         if path.exists():
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
