@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 // enough that the threads finish a ticket together and that a changed limit is felt soon.
 constexpr std::int64_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_runs_max = 256;
+constexpr std::size_t many_threads = 32;  // more than processors could use
 
 // Time at the rate that an idle or late engine may make up for.
 constexpr double credit_s = 0.005;
@@ -77,6 +78,11 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   ticket->runs_left.store(count, std::memory_order_relaxed);
 
   std::unique_lock lock(mutex_);
+  if (backend_ == Backend::pread && threads_wanted_ >= many_threads) {
+    // These threads wait, for storage far away: all of them should have something to wait for.
+    const std::size_t share = (count + threads_wanted_ - 1) / threads_wanted_;
+    ticket->chunk_runs = std::clamp<std::size_t>(share, 1, ticket->chunk_runs);
+  }
   const std::uint64_t id = last_id_ + 1;
   const std::size_t chunks = (count + ticket->chunk_runs - 1) / ticket->chunk_runs;
   ticket->id = id;
@@ -90,12 +96,9 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   }
   last_id_ = id;
   ++outstanding_;
+  const std::size_t woken = std::min(chunks, threads_wanted_);
   lock.unlock();
-  if (chunks > 1) {
-    queued_.notify_all();
-  } else if (chunks == 1) {
-    queued_.notify_one();
-  }
+  for (std::size_t i = 0; i < woken; ++i) queued_.notify_one();
   return id;
 }
 

@@ -139,6 +139,15 @@ Opened Files::open(std::uint32_t file, Access access) {
               direct};
     }
   }
+  // Who wants the same file meanwhile waits: an open may be a round trip to a busy server.
+  std::unique_lock<std::mutex> turn;
+  if (slot != nullptr) {
+    turn = std::unique_lock(opening_[file % opening_.size()]);
+    if (slot->load(std::memory_order_acquire) >= 0) {
+      turn.unlock();
+      return open(file, access);
+    }
+  }
   int error = 0;
   const int fd = open_new(file, access, error);
   std::size_t alignment = 1;
@@ -147,6 +156,7 @@ Opened Files::open(std::uint32_t file, Access access) {
     if ((fd < 0 && error == EINVAL) || alignment == 0) {
       if (fd >= 0) ::close(fd);
       direct_refused_.store(true, std::memory_order_relaxed);
+      if (turn) turn.unlock();
       return open(file, Access::buffered);
     }
   }

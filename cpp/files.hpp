@@ -1,10 +1,12 @@
 // The files of a dataset: opened by number, checked against what the index recorded.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -81,6 +83,7 @@ class Files {
   int root_fd_ = -1;
   int root_error_ = 0;
   std::unique_ptr<Kept[]> kept_;
+  std::array<std::mutex, 64> opening_;  // by file number
   std::atomic<bool> direct_refused_{false};  // by one of the files: the others are not asked
 };
 

@@ -37,6 +37,9 @@ gap_bytes_default = 16 * 1024
 # -- engine ----------------------------------------------------------------------------------
 threads_max = 256
 """Most threads of one engine."""
+remote_threads = 64
+"""Reads in flight from storage that is not local, unless the budget says: a read takes about 0.5 ms
+there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
 open_files_max = 4096
 """Files an engine keeps open; a dataset of more files opens each file for each read."""
 ring_entries = 64

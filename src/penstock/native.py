@@ -3,8 +3,8 @@
 Besides this module only `order` and `store` import the core. A request is read by one of three
 backends:
 
-    io_uring   many reads in flight from each thread; the default for large files
-    pread      a pool of threads; works everywhere
+    io_uring   many reads in flight from each thread; the default for large local files
+    pread      a pool of threads; works everywhere; the default where storage is not local
     mmap       copies from a map; cheapest for small extents that are in the page cache
 
 `choose` decides from facts about the storage, as the budget allows, and says why.
@@ -90,20 +90,27 @@ def choose(facts: Facts, budget: Budget) -> Choice:
     elif _wants_mmap(facts, budget, direct, reasons):
         backend = "mmap"
         reasons["io_uring"] = "the data is copied from maps"
-    elif _wants_ring(facts, budget, reasons):
+    elif _wants_ring(facts, budget, direct, reasons):
         backend = "io_uring"
     elif budget.pread == "off":
         backend = _instead_of_pread(facts, budget, direct, reasons)
     if budget.threads is not None:
         threads = budget.threads
     elif backend == "pread":
-        threads = min(16, 2 * facts.cores)  # a thread for each read in flight
+        threads = _pread_threads(facts)  # a thread for each read in flight
     elif backend == "io_uring":
         threads = min(4, facts.cores)
     else:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
     cached = not direct and facts.resident >= _resident_min
     return Choice(backend, direct, threads, reasons, cached)
+
+
+def _pread_threads(facts: Facts) -> int:
+    """Reads in flight: what storage needs, and from the page cache a few more than processors."""
+    if facts.file_system in _local or facts.resident >= _resident_min:
+        return min(16, 2 * facts.cores)
+    return limits.remote_threads
 
 
 def _instead_of_pread(
@@ -176,7 +183,7 @@ def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
     return False
 
 
-def _wants_ring(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
+def _wants_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
     if budget.io_uring == "off":
         reasons["io_uring"] = "the budget says off"
     elif facts.ring_refusal != 0:
@@ -189,14 +196,19 @@ def _wants_ring(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
     elif budget.io_uring == "required":
         reasons["io_uring"] = "the budget says required"
         return True
-    elif facts.file_system in {"tmpfs", "ramfs"} or facts.file_system == "fuse":
+    elif facts.file_system in {"tmpfs", "ramfs"}:
         reasons["io_uring"] = (
             f"{facts.file_system} hands each read to a kernel worker, which costs more than pread"
+        )
+    elif facts.file_system not in _local and not direct:
+        reasons["io_uring"] = (
+            f"{facts.file_system} keeps a kernel worker waiting for each buffered read, and there "
+            "are few of them"
         )
     elif not facts.kept_open:
         reasons["io_uring"] = "each file is opened for its read, which a ring does not speed up"
     else:
-        reasons["io_uring"] = "local or network files that stay open"
+        reasons["io_uring"] = "files that stay open, local or read with O_DIRECT"
         return True
     return False
 
