@@ -70,6 +70,12 @@ class Corpora:
         path = self.folder / f"jpeg-{self.sizes.images}-seed{self.seed}"
         return self.made(path, lambda to: write_images(to, self.sizes.images, self.seed))
 
+    def lmdb(self, value_bytes: int, count: int) -> Path:
+        """Random values in one LMDB file, written as Caffe's converters do; see `write_lmdb`."""
+        folder = self.folder / f"lmdb-{value_bytes}-{count}-seed{self.seed}"
+        self.made(folder, lambda to: write_lmdb(to, count, value_bytes, self.seed))
+        return folder / "data.mdb"
+
     def sparse(self) -> Path:
         """A file of 10^9 records that occupies no disk."""
         path = self.folder / f"sparse-{OPEN_RECORD_BYTES}-{OPEN_COUNT}.bin"
@@ -144,6 +150,21 @@ def write_images(folder: Path, count: int, seed: int) -> None:
         pixels = np.clip(smooth + noise, 0, 255).astype(np.uint8)
         data = simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling="420")
         (folder / f"{number:08d}.jpg").write_bytes(data)
+
+
+def write_lmdb(folder: Path, count: int, value_bytes: int, seed: int) -> None:
+    """Keys 00000000, 00000001, ... in order; a commit for every thousand."""
+    import lmdb
+
+    folder.mkdir()
+    random = np.random.default_rng(seed)
+    map_bytes = count * (value_bytes + 8192) + (64 << 20)
+    path = str(folder / "data.mdb")
+    with lmdb.open(path, map_size=map_bytes, subdir=False, lock=False, sync=False) as environment:
+        for start in range(0, count, 1000):
+            with environment.begin(write=True) as transaction:
+                for number in range(start, min(start + 1000, count)):
+                    transaction.put(b"%08d" % number, random.bytes(value_bytes), append=True)
 
 
 def truncate(path: Path, size: int) -> None:

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "storage.hpp"
+
 namespace penstock {
 namespace {
 
@@ -162,6 +164,9 @@ Opened Files::open(std::uint32_t file, Access access) {
   }
   if (fd < 0) return {-1, error, 1, false, false};
   if (slot == nullptr) return {fd, 0, alignment, true, direct};
+  // What the kernel reads ahead of planned reads is mostly what other ranks read. On local disks it
+  // is left alone: there it also makes the page cache use large pages, which are cheaper.
+  if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
   return {keep(*slot, fd), 0, alignment, false, direct};
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "files.hpp"
@@ -59,6 +60,17 @@ std::string file_system(const std::string& path) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "0x%lx", type);
   return text.data();
+}
+
+bool is_remote(int fd) {
+  constexpr std::array<std::string_view, 7> remote = {"fuse", "nfs",  "lustre", "gpfs",
+                                                      "cifs", "ceph", "beegfs"};
+  struct statfs info {};
+  if (::fstatfs(fd, &info) != 0) return false;
+  const auto type = static_cast<unsigned long>(info.f_type);
+  return std::any_of(names.begin(), names.end(), [&](const auto& known) {
+    return known.first == type && std::find(remote.begin(), remote.end(), known.second) != remote.end();
+  });
 }
 
 int direct_refusal(const std::string& path) {

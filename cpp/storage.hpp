@@ -8,6 +8,9 @@ namespace penstock {
 // The file system's name ("ext4", "tmpfs", "fuse", "nfs", ...), or its number in hexadecimal.
 std::string file_system(const std::string& path);
 
+// Whether a file lies on storage that other machines use too, as far as is known.
+bool is_remote(int fd);
+
 // 0 where the file can be read by O_DIRECT, or cannot be opened at all; else errno.
 int direct_refusal(const std::string& path);
 

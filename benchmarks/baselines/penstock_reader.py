@@ -1,0 +1,103 @@
+"""penstock's loader over the same file, with one of its ideas switched off where asked.
+
+The epoch holds the samples of --ids and no others, so that nothing is read ahead in vain.
+`contiguous` deals each global batch to the ranks in pieces that lie together instead of one by one,
+which gives the same global batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock
+from benchmarks import lmdb_table
+from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
+from penstock import Budget, Loader, loader
+from penstock.index import Table
+from penstock.native import Arena
+
+
+class Contiguous:
+    """File order, where rank r of a step has the r-th piece of the global batch."""
+
+    def __init__(self, count: int, batch: int, world: int) -> None:
+        self.count, self.batch, self.world = count, batch, world
+
+    def at_epoch(self, _: int) -> Contiguous:
+        return self
+
+    def samples(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        world, size = np.uint64(self.world), np.uint64(self.batch * self.world)
+        step, within = positions // size, positions % size
+        held = np.minimum(size, np.uint64(self.count) - step * size)  # less in the last step
+        rank, row = within % world, within // world
+        return step * size + rank * (held // world) + np.minimum(rank, held % world) + row
+
+
+def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:
+    """The dataset of these samples alone."""
+    layout = Table(*dataset.index.extents(ids))
+    return penstock.Dataset(dataset.path, replace(dataset.index, layouts=(layout,)))
+
+
+def make(options: argparse.Namespace) -> Opener:
+    budget = Budget(
+        threads=options.threads or None,
+        readahead_bytes=options.readahead_bytes,
+        mmap=options.mmap,
+        pread=options.pread,
+        io_uring=options.io_uring,
+        direct=options.direct,
+    )
+    ids = np.load(options.ids)
+    if options.gap >= -1:
+        loader.gap_for = lambda index, choice: None if options.gap < 0 else options.gap
+
+    arena = Arena(2 * budget.readahead_bytes)  # outlives a pass: fresh memory would be timed
+
+    def batches(dataset: penstock.Dataset) -> Iterator[Rows]:
+        with Loader(
+            dataset,
+            options.batch,
+            shuffle="exact" if options.order == "exact" else "none",
+            seed=options.seed,
+            rank=options.rank,
+            world_size=options.world,
+            budget=budget,
+        ) as made:
+            made._arena = arena
+            if options.order == "contiguous":
+                made._order = Contiguous(len(dataset), options.batch, options.world)
+            for batch in made:
+                yield batch["data"]
+
+    @contextmanager
+    def opened(path: str) -> Iterator[Batches]:
+        if options.walk:
+            yield lambda: batches(part(lmdb_table.opened(path, index="memory"), ids))
+        else:
+            dataset = part(lmdb_table.opened(path), ids)
+            yield lambda: batches(dataset)
+
+    return opened
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ids", required=True, help="sample numbers of the epoch (.npy)")
+    parser.add_argument("--order", choices=("exact", "none", "contiguous"), default="exact")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--readahead-bytes", type=int, default=Budget().readahead_bytes)
+    parser.add_argument("--gap", type=int, default=-2, help="bytes; -1: no merging; -2: default")
+    parser.add_argument("--walk", type=int, default=0, help="look for the values in each pass")
+    for path in ("mmap", "pread", "io_uring", "direct"):
+        parser.add_argument("--" + path.replace("_", "-"), default="auto")
+    serve(make, parser)
