@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize bench clean
+.PHONY: help setup demo test check sanitize bench bench-lmdb clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
 
 bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"
 	$(RUN) -m benchmarks $(ARGS)
+
+bench-lmdb: $(STAMPS)/bench  ## LMDB on emulated shared storage (root, libfuse3-dev); ARGS="--quick"
+	$(RUN) -m benchmarks.lmdb_study $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

@@ -56,7 +56,7 @@ class Effort:
 
     @classmethod
     def quick(cls) -> Effort:
-        return cls(4096, 3, 1, 60_000)
+        return cls(4096, 3, 1, LARGE[1])
 
 
 @dataclass(slots=True)

@@ -19,6 +19,10 @@ import pytest
 from benchmarks import emulation
 from benchmarks.emulation import Mount, Shared
 
+import penstock
+from penstock import limits
+from penstock.reader import BatchReader
+
 ROOT = Path(__file__).parent.parent
 MIB = 1 << 20
 END_S = 30
@@ -260,6 +264,77 @@ def test_mounts_end_with_a_killed_owner(source: Path) -> None:
         os.close(watched)
     assert not mounted(path)
     assert not os.path.exists(path)
+
+
+# -- penstock on such storage ----------------------------------------------------------------------
+
+RECORD = 4096
+
+
+def records(mount: Mount) -> penstock.Dataset:
+    """The large file as records."""
+    return penstock.open(f"{mount.path}/large", record_bytes=RECORD, index="memory")
+
+
+@needs_storage
+def test_all_of_a_step_is_asked_for_at_once(storage: Shared, source: Path) -> None:
+    """Cold shared storage gets many reads in flight from the first step on, and one open."""
+    storage.set(read_ns=200_000_000)
+    mount = storage.mount(source)
+    dataset = records(mount)
+    before = mount.counters()
+    storage.reset()
+    with penstock.Loader(dataset, 64, seed=1, rank=0, world_size=1) as loader:
+        batch = next(iter(loader))
+        assert loader.stats()["threads"] == limits.remote_threads
+    expected = np.fromfile(source / "large", np.uint8).reshape(-1, RECORD)
+    np.testing.assert_array_equal(batch["data"], expected[batch.ids])
+    counted = mount.counters()
+    assert counted["outstanding_max"] > 16
+    assert counted["metas"] < before["metas"] + 16
+
+
+@needs_storage
+def test_shared_storage_serves_what_is_planned_only(storage: Shared, source: Path) -> None:
+    """Pieces between those of another rank are read without what lies between them."""
+    mount = storage.mount(source)
+    dataset = records(mount)
+    piece = 32  # records: 128 KiB, as much as the kernel would read ahead
+    ids = [i for i in range(len(dataset)) if i // piece % 2 == 0]
+    storage.reset()
+    reader = BatchReader(dataset)
+    batch = reader.read(np.array(ids, np.uint64))
+    reader.close()
+    assert len(batch) == len(ids)
+    assert mount.counters()["bytes"] == len(ids) * RECORD
+
+
+@needs_storage
+def test_faults_of_storage_are_errors_that_name_the_sample(storage: Shared, source: Path) -> None:
+    """EIO is a StorageError, a vanished end a ChangedError; short reads are completed."""
+    mount = storage.mount(source, direct=True)
+    dataset = records(mount)
+    expected = np.fromfile(source / "large", np.uint8).reshape(-1, RECORD)
+
+    def read(*ids: int) -> np.ndarray:
+        reader = BatchReader(dataset)
+        try:
+            return np.asarray(reader.read(np.array(ids, np.uint64))["data"])
+        finally:
+            reader.close()
+
+    mount.fault("short", 1000)
+    np.testing.assert_array_equal(read(3, 500), expected[[3, 500]])
+    mount.fault("error", errno.EIO, (RECORD * 7, RECORD * 8))
+    np.testing.assert_array_equal(read(6, 8), expected[[6, 8]])
+    with pytest.raises(penstock.StorageError, match=r"large at byte 28,672"):
+        read(300, 7)
+    mount.fault("hang", 100_000_000)
+    with pytest.raises(penstock.StorageError, match="timed out"):
+        read(1)
+    mount.fault("truncate", where=(RECORD * 900 + 10, 1 << 62))
+    with pytest.raises(penstock.ChangedError, match="cut short: 10 of"):
+        read(900)
 
 
 @needs_throttling

@@ -77,10 +77,13 @@ def make(options: argparse.Namespace) -> Opener:
             for batch in made:
                 yield batch["data"]
 
+    def walked(path: str) -> Iterator[Rows]:
+        yield from batches(part(lmdb_table.opened(path, index="memory"), ids))
+
     @contextmanager
     def opened(path: str) -> Iterator[Batches]:
         if options.walk:
-            yield lambda: batches(part(lmdb_table.opened(path, index="memory"), ids))
+            yield lambda: walked(path)
         else:
             dataset = part(lmdb_table.opened(path), ids)
             yield lambda: batches(dataset)
