@@ -15,7 +15,18 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
-    *("penstock", "numpy", "torch", "ffcv", "numba", "grain", "litdata", "simplejpeg", "pillow"),
+    *(
+        "penstock",
+        "numpy",
+        "torch",
+        "ffcv",
+        "numba",
+        "grain",
+        "litdata",
+        "simplejpeg",
+        "pillow",
+        "lmdb",
+    ),
 )
 LOAD_MAX = 0.5
 """Load average (1 min) before the run, above which somebody else was at work."""
