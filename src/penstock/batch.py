@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import codecs, limits
+from . import codecs
 from .decode import Samples
 from .engine import Buffer, Failure
 from .errors import FormatError, PenstockError
@@ -115,7 +115,7 @@ def gap_for(index: Index, choice: Choice) -> int | None:
     """How far apart extents may lie that are read together; None where nothing is to be merged:
     extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
     alone = len(index.files) >= index.count * len(index.fields)
-    return None if choice.backend == "mmap" or alone else limits.gap_bytes_default
+    return None if choice.backend == "mmap" or alone else choice.gap_bytes
 
 
 def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:

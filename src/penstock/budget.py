@@ -20,6 +20,7 @@ class Budget:
     """Resources granted to one loader; every field can change while it runs.
 
     threads:          reading threads; None lets the engine choose for its backend.
+    requests:         requests to an object store in flight; None is 64.
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
     readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
                       always allowed.
@@ -29,6 +30,7 @@ class Budget:
     """
 
     threads: int | None = None
+    requests: int | None = None
     bytes_per_s: float | None = None
     readahead_bytes: int = limits.readahead_bytes_default
     io_uring: FastPath = "auto"
@@ -42,6 +44,12 @@ class Budget:
         ):
             raise UsageError(
                 f"Budget.threads is {self.threads!r}: use None or 1..{limits.threads_max}"
+            )
+        if self.requests is not None and not (
+            type(self.requests) is int and 1 <= self.requests <= limits.object_requests_max
+        ):
+            raise UsageError(
+                f"Budget.requests is {self.requests!r}: use None or 1..{limits.object_requests_max}"
             )
         rate = self.bytes_per_s
         if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):

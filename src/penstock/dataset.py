@@ -176,7 +176,9 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
     if any(is_url(each) for each in given):
         from .objects import locate_objects  # its library is optional
 
-        return locate_objects(*given)
+        found = locate_objects(*given)
+        names = found.names if found.kind == "pattern" else ()
+        return Place(found.kind, found.names[0], found.path, names), found.store
     if len(given) > 1:
         return _locate_patterns(given)
     path = os.path.abspath(given[0])

@@ -40,7 +40,7 @@ def store_at(root: str) -> stores.Store:
 def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     """An engine that reads these files."""
     if is_url(files.root):
-        from .objects import ObjectEngine
+        from .object_engine import ObjectEngine
 
         return ObjectEngine(files, budget=budget, mean_bytes=mean_bytes)
     return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)

@@ -47,6 +47,25 @@ ring_entries = 64
 mmap_extent_bytes_max = 32 * 1024
 """Above this mean extent, copying from a map costs more than pread (page faults)."""
 
+# -- object stores ---------------------------------------------------------------------------
+object_requests_default = 64
+"""Requests in flight: at 20 ms each and 100 KB this is 320 MB/s."""
+object_requests_max = 1024
+"""Most requests in flight; each has a thread, which waits."""
+object_gap_bytes = 1 * MIB
+"""Unwanted bytes between two wanted extents of an object that are cheaper to read than to ask
+again for: what one connection brings in the time of one round trip."""
+object_connect_s = 5
+object_stall_s = 10
+"""How long a connection may take to be made, and an answer to make progress."""
+object_deadline_s = 60
+"""How long a read is retried before it fails with ETIMEDOUT."""
+object_listing_deadline_s = 30
+"""The same while data is opened, when a wrong name or endpoint should be seen soon."""
+object_pause_s = 0.05
+object_pause_s_max = 5.0
+"""Before the first retry, and at most; each is a random part of twice the one before."""
+
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget says."""

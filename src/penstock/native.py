@@ -30,7 +30,8 @@ from .extent import Files, Requests
 if _core.sanitized:  # nobody should time this build
     warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
 
-Backend = Literal["pread", "io_uring", "mmap"]
+Backend = Literal["pread", "io_uring", "mmap", "object"]
+"""How is read; "object" is `penstock.object_engine`, which shares the words for it."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _local = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
@@ -67,7 +68,8 @@ class Facts(NamedTuple):
 class Choice:
     """How the engine reads, and why it does not read otherwise.
 
-    cached: whether the data was found in the page cache, so that reading is copying.
+    cached:     whether the data was found in the page cache, so that reading is copying.
+    gap_bytes:  unwanted bytes between two extents that are cheaper to read than to skip.
     """
 
     backend: Backend
@@ -75,6 +77,7 @@ class Choice:
     threads: int
     reasons: dict[str, str]
     cached: bool = False
+    gap_bytes: int = limits.gap_bytes_default
 
 
 def choose(facts: Facts, budget: Budget) -> Choice:

@@ -1,14 +1,486 @@
-"""Object stores behind URLs: not read yet."""
+"""Objects behind a URL as a store: s3://, gs://, az://, http:// and https://.
+
+A prefix is taken for a folder. Objects have no modification times: where a table of files has one,
+an object has its *version* (63 bits of a digest of its etag) and a folder a digest of what lies
+just in it, names, sizes and versions, so that a file that is added, removed or changed is noticed.
+
+HTTP has no listings: a file has to be named there, and its folder never changes.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import errno
+import functools
+import glob
+import posixpath
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .bucket import Bucket, Found, Refused, digest, located, patiently, whole
 from .errors import UsageError
+from .extent import Files, unseen
+from .store import (
+    Listing,
+    Parse,
+    Progress,
+    SaidBy,
+    Source,
+    braces,
+    changed,
+    failure,
+    in_threads,
+)
+
+T = TypeVar("T")
+
+_LISTED_PER_NAME = 16
+"""A page of a listing costs as much as a few questions for one object, and describes a thousand."""
+_ASKED_SINGLY_MAX = 64
 
 
-def _refused(*_: object, **__: object) -> NoReturn:
-    raise UsageError("object stores are not read yet: copy the data to a file system")
+class ObjectStore:
+    """The objects below a URL; see `penstock.store.Store`."""
+
+    def __init__(self, root: str) -> None:
+        where = located(root.rstrip("/"))
+        self.root = where.url
+        self._bucket = _bucket(where.bucket)
+        self._prefix = f"{where.key}/" if where.key else ""
+
+    def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
+        found = self._listed("", progress)
+        folders, versions = _folders(found)
+        numbers = {name: number for number, name in enumerate(folders)}
+        endings = tuple(extension.lower() for extension in extensions)
+        files = [each for each in found if not endings or each.name.lower().endswith(endings)]
+        files.sort(key=lambda each: each.name.encode())
+        folder = [numbers[posixpath.dirname(each.name)] for each in files]
+        return Listing(
+            self._table(files),
+            np.array(folder, np.int32),
+            Files.of(
+                self.root, folders, np.full(len(folders), -1, np.int64), np.array(versions, "i8")
+            ),
+        )
+
+    def some(self, count: int) -> list[str]:
+        names: list[str] = []
+        with self._failing(self.root):
+            for part in self._bucket.listing(self._prefix):
+                names += [each.name for each in self._visible(part)]
+                if len(names) >= count:
+                    break
+        return names[:count]
+
+    def match(self, pattern: str) -> list[str]:
+        names: dict[str, None] = {}
+        for each in braces(pattern):
+            if not glob.has_magic(each):
+                names[each] = None
+                continue
+            fixed = _fixed_folder(each)
+            form = re.compile(_form(each), re.DOTALL)
+            found = (one.name for one in self._listed(fixed) if form.fullmatch(one.name))
+            names.update(dict.fromkeys(sorted(found, key=str.encode)))
+        return list(names)
+
+    def probe(
+        self, files: Files, progress: Progress | None = None
+    ) -> tuple[Files, npt.NDArray[np.int32]]:
+        names = [files.name(row) for row in range(len(files))]
+        # A folder has no size, and the digest of its content.
+        folder = (files.size < 0) & (files.mtime_ns >= 0)
+        known: dict[str, _State] = {}
+        known |= self._folder_states([names[row] for row in np.flatnonzero(folder)])
+        known |= self._described([names[row] for row in np.flatnonzero(~folder)])
+        unknown = [name for name in dict.fromkeys(names) if name not in known]
+        states = in_threads(lambda row: self._state(unknown[row]), len(unknown), progress)
+        known |= dict(zip(unknown, states, strict=True))
+        if progress is not None:
+            progress(len(names))
+        columns = np.array([known[name] for name in names], np.int64).reshape(-1, 3)
+        size, version, code = columns.T
+        now = Files(self.root, files.names, files.ends, size.copy(), version.copy())
+        return now, code.astype(np.int32)
+
+    def stat(
+        self,
+        names: Sequence[str],
+        said_by: SaidBy | None = None,
+        progress: Progress | None = None,
+    ) -> Files:
+        files, errors = self.probe(unseen(self.root, names), progress)
+        for row in np.flatnonzero(errors)[:1]:
+            by = said_by(int(row)) if said_by else ""
+            raise failure(int(errors[row]), files.path(int(row)), said_by=by)
+        return files
+
+    def folders(self, names: Sequence[str]) -> Files:
+        states = self._folder_states(names)
+        for name in names:
+            if states[name].code != errno.EISDIR:
+                raise failure(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
+        versions = np.array([states[name].version for name in names], np.int64)
+        return Files.of(self.root, names, np.full(len(names), -1, np.int64), versions)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        return self._read(name, offset, length)[0]
+
+    def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
+        def one(number: int) -> T:
+            path, size = files.path(number), int(files.size[number])
+            version = int(files.mtime_ns[number])
+            seen = 0
+
+            def fetch(offset: int, length: int) -> bytes:
+                nonlocal seen
+                data, found_size, found_version = self._read(files.name(number), offset, length)
+                if data:
+                    _check_same(size, version, found_size, found_version, path)
+                    seen += 1
+                return data
+
+            found = parse(number, Source(path, size, fetch, -1))
+            if not seen:  # nothing was read that could have shown a change
+                now = self._asked(self.root, lambda: self._bucket.head(self._key(path)))
+                _check_same(size, version, now.size, now.version, path)
+            return found
+
+        return in_threads(one, len(files), progress)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _key(self, name: str) -> str:
+        """The key of a file; a name may also be a whole URL below the bucket."""
+        name = name.removeprefix(f"{self.root}/")
+        return posixpath.normpath(self._prefix + name) if name else self._prefix.rstrip("/")
+
+    def _asked(self, url: str, ask: Callable[[], T]) -> T:
+        """The answer, or the error that says why there is none."""
+        with self._failing(url):
+            return patiently(ask, limits.object_listing_deadline_s, _sleep)
+
+    def _failing(self, url: str) -> _Failing:
+        return _Failing(url)
+
+    def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
+        """The bytes of a range, and the size and version of the object; 0 where nothing is read."""
+        if length <= 0:
+            return b"", 0, 0
+        key = self._key(name)
+
+        def ask() -> tuple[bytes, int, int]:
+            try:
+                got = whole(
+                    self._bucket.fetch(key, offset, offset + length), offset, offset + length
+                )
+            except Refused as error:
+                if error.code == errno.ERANGE:
+                    return b"", 0, 0
+                if error.code == errno.ENOTSUP and not self._bucket.head(key).size:
+                    return b"", 0, 0
+                raise
+            return bytes(got.data), got.size, got.version
+
+        return self._asked(f"{self.root}/{name}", ask)
+
+    def _state(self, name: str) -> _State:
+        """What a name stands for now."""
+        try:
+            found = patiently(
+                lambda: self._bucket.head(self._key(name)),
+                limits.object_listing_deadline_s,
+                _sleep,
+            )
+        except Refused as error:
+            if error.code != errno.ENOENT or not self._bucket.listable:
+                return _State(-1, -1, error.code)
+            return self._folder_states([name])[name]
+        return _State(found.size, found.version, 0)
+
+    def _described(self, names: Sequence[str]) -> dict[str, _State]:
+        """The files of folders that so many names lie in that listing is cheaper than asking."""
+        if len(names) < _ASKED_SINGLY_MAX or not self._bucket.listable:
+            return {}
+        per_folder: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            per_folder[posixpath.dirname(name)].append(name)
+        many = [(folder, each) for folder, each in per_folder.items() if len(each) >= 64]
+
+        def described(number: int) -> dict[str, _State]:
+            folder, wanted = many[number]
+            missing, left = set(wanted), _LISTED_PER_NAME * len(wanted)
+            found: dict[str, _State] = {}
+            with self._failing(f"{self.root}/{folder}"):
+                for part in self._bucket.listing(self._below(folder)):
+                    for each in self._visible(part, hidden=True):
+                        if each.name in missing:
+                            found[each.name] = _State(each.size, each.version, 0)
+                    left -= len(part)
+                    if len(found) == len(missing) or left < 0:
+                        break
+            return found
+
+        known: dict[str, _State] = {}
+        for found in in_threads(described, len(many)):
+            known |= found
+        return known
+
+    # -- listing -------------------------------------------------------------------------------
+
+    def _below(self, folder: str) -> str:
+        """The prefix of all that lies below a folder."""
+        key = self._key(folder)
+        return f"{key}/" if key and key != "." else ""
+
+    def _listed(self, folder: str, progress: Progress | None = None) -> list[Found]:
+        """All files below a folder, with their names relative to the root."""
+
+        def ask() -> list[Found]:
+            found: list[Found] = []
+            for part in self._bucket.listing(self._below(folder)):
+                found += self._visible(part)
+                if progress is not None:
+                    progress(len(found))
+            return _without_markers(found)
+
+        return self._asked(f"{self.root}/{folder}" if folder else self.root, ask)
+
+    def _visible(self, part: Iterable[Found], hidden: bool = False) -> list[Found]:
+        """The objects with their names relative to the root, without hidden ones and sidecars."""
+        skip = len(self._prefix)
+        found = []
+        for each in part:
+            name = each.name[skip:]
+            if not name or (not hidden and _hidden(name)):
+                continue
+            found.append(Found(name, each.size, each.version))
+        return found
+
+    def _folder_states(self, names: Sequence[str]) -> dict[str, _State]:
+        if not self._bucket.listable:
+            return {name: _State(-1, 0, errno.EISDIR) for name in names}
+        if len(names) > _ASKED_SINGLY_MAX:
+            folders, versions = _folders(self._listed(posixpath.commonpath(names)))
+            there = dict(zip(folders, versions, strict=True))
+            gone = _State(-1, -1, errno.ENOENT)
+            return {
+                name: _State(-1, there[name], errno.EISDIR) if name in there else gone
+                for name in names
+            }
+        return dict(
+            zip(names, in_threads(lambda i: self._folder_state(names[i]), len(names)), strict=True)
+        )
+
+    def _folder_state(self, name: str) -> _State:
+        below = self._below(name)
+        folders, files = self._asked(
+            f"{self.root}/{name}" if name else self.root, lambda: self._bucket.level(below)
+        )
+        shown = {each for each in folders if not _hidden(each)}
+        inside = [
+            Found(each.name[len(below) :], each.size, each.version)
+            for each in files
+            if len(each.name) > len(below)
+        ]
+        inside = [
+            each
+            for each in inside
+            if not _hidden(each.name) and (each.size or each.name not in shown)
+        ]
+        if not shown and not inside and (not files or not name):
+            return _State(-1, -1, errno.ENOENT)
+        return _State(-1, _folder_version(inside, shown), errno.EISDIR)
+
+    def _table(self, found: Sequence[Found]) -> Files:
+        return Files.of(
+            self.root,
+            [each.name for each in found],
+            np.array([each.size for each in found], np.int64),
+            np.array([each.version for each in found], np.int64),
+        )
 
 
-ObjectStore = ObjectEngine = read_sample = locate_objects = _refused
+class _State(NamedTuple):
+    """What a name stands for; `code` is 0, EISDIR or the errno without it."""
+
+    size: int
+    version: int
+    code: int
+
+
+class _Failing:
+    """Makes a Refused that leaves the block the error of penstock that says so of a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Refused):
+            raise failure(error.code, self._url, f" ({error.what})") from None
+
+
+@functools.lru_cache(maxsize=32)
+def _bucket(url: str) -> Bucket:
+    """Connections are kept by the client, so one serves all that is opened."""
+    return Bucket(url)
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def _hidden(name: str) -> bool:
+    """Hidden files, what lies in hidden folders, and sidecars are no data."""
+    return name.startswith(".") or "/." in name or name.endswith(".penstock")
+
+
+def _without_markers(found: list[Found]) -> list[Found]:
+    """Without the empty objects that some tools write for folders."""
+    if not any(each.size == 0 for each in found):
+        return found
+    folders: set[str] = set()
+    for each in found:
+        folder = posixpath.dirname(each.name)
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = posixpath.dirname(folder)
+    return [each for each in found if each.size or each.name not in folders]
+
+
+def _folders(found: Sequence[Found]) -> tuple[list[str], list[int]]:
+    """The folders that files lie in, the root first, and their versions."""
+    files: dict[str, list[Found]] = {"": []}
+    folders: dict[str, set[str]] = {"": set()}
+    for each in found:
+        folder, _, name = each.name.rpartition("/")
+        if folder not in files:
+            inner = folder
+            while inner not in files:
+                files[inner], folders[inner] = [], folders.get(inner, set())
+                outer, _, last = inner.rpartition("/")
+                folders.setdefault(outer, set()).add(last)
+                inner = outer
+        files[folder].append(Found(name, each.size, each.version))
+    names = sorted(files, key=str.encode)
+    return names, [_folder_version(files[name], folders[name]) for name in names]
+
+
+def _folder_version(files: Iterable[Found], folders: Iterable[str]) -> int:
+    lines = [f"{each.name}\0{each.size}\0{each.version}" for each in files]
+    lines += [f"{name}/" for name in folders]
+    return digest(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
+
+
+# -- patterns --------------------------------------------------------------------------------------
+
+
+def _fixed_folder(pattern: str) -> str:
+    """The folder below which everything lies that a pattern matches."""
+    parts = pattern.split("/")[:-1]
+    fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return "/".join(parts[:fixed])
+
+
+def _form(pattern: str) -> str:
+    """A shell pattern as a regular expression: `**` is any folders, nothing else crosses one."""
+    form = ""
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            form += "(?:[^/]+/)*"
+            at += 3
+        elif pattern[at] == "*":
+            form += ".*" if pattern[at:] == "**" else "[^/]*"
+            at = len(pattern) if pattern[at:] == "**" else at + 1
+        elif pattern[at] == "?":
+            form += "[^/]"
+            at += 1
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
+            inside = pattern[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            form += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
+            at = end + 1
+        else:
+            form += re.escape(pattern[at])
+            at += 1
+    return form
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+class Located(NamedTuple):
+    """What URLs stand for: a folder, one file or patterns, in a store."""
+
+    kind: Literal["folder", "file", "pattern"]
+    names: tuple[str, ...]
+    path: str
+    store: ObjectStore
+
+
+def locate_objects(*given: str) -> Located:
+    """What URLs stand for. `path` and the store's root are without what is secret in the URLs."""
+    places = [located(url) for url in given]
+    if len({place.bucket for place in places}) > 1:
+        first, other, *_ = dict.fromkeys(place.bucket for place in places)
+        raise UsageError(
+            f"{first} and {other} are two places: name files of one bucket or server"
+        )
+    bucket, path = places[0].bucket, ", ".join(place.url for place in places)
+    keys = [place.key for place in places]
+    if len(keys) > 1 or glob.has_magic(keys[0]) or "{" in keys[0]:
+        root = posixpath.commonpath([posixpath.dirname(_fixed(key)) for key in keys])
+        names = tuple(key[len(root) :].lstrip("/") for key in keys)
+        return Located("pattern", names, path, ObjectStore(f"{bucket}/{root}"))
+    key = keys[0].rstrip("/")
+    outer, _, name = key.rpartition("/")
+    store = ObjectStore(f"{bucket}/{outer}")
+    if name and keys[0] == key:
+        _, errors = store.probe(unseen(store.root, [name]))
+        if not errors[0]:
+            return Located("file", (name,), path, store)
+        if errors[0] != errno.EISDIR:
+            store.stat([name])  # says why
+    return Located("folder", ("",), f"{bucket}/{key}".rstrip("/"), ObjectStore(f"{bucket}/{key}"))
+
+
+def _fixed(key: str) -> str:
+    """A key up to its first special character."""
+    special = re.search(r"[*?\[{]", key)
+    return key[: special.start()] if special else key
+
+
+def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
+    """The bytes of one extent, or an error: ChangedError unless the object is as it was indexed."""
+    store = ObjectStore(files.root)
+    if length == 0:
+        return b""
+    data, size, version = store._read(files.name(file), offset, length)
+    if not size and not data:
+        raise changed(where, "nothing is there")
+    _check_same(int(files.size[file]), int(files.mtime_ns[file]), size, version, where)
+    if len(data) != length:
+        raise changed(where, f"only {len(data):,} bytes are there")
+    return data
+
+
+def _check_same(size: int, version: int, now_size: int, now_version: int, where: str) -> None:
+    """ChangedError unless an object has the size and version of the table."""
+    if now_size != size:
+        raise changed(where, f"the object has {now_size:,} bytes and had {size:,}")
+    if now_version != version:
+        raise changed(where, "the object was written to")

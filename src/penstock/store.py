@@ -310,6 +310,8 @@ def in_threads(one: Callable[[int], T], count: int, progress: Progress | None = 
 def failure(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
     """The error for what the operating system said about a path."""
     error: PenstockError
+    if "://" in path:
+        return _object_failure(code, path, more, said_by)
     if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
         error = MissingError(
             f"{said_by}{path} is a link to what does not exist{more}: repair or remove the link"
@@ -329,6 +331,38 @@ def failure(code: int, path: str, more: str = "", said_by: str = "") -> Penstock
         error = StorageError(f"{said_by}{path} is behind too many links{more}: untangle them")
     else:
         error = StorageError(f"{said_by}{path} cannot be read: {os.strerror(code)}{more}")
+    if isinstance(error, OSError):
+        error.errno = code
+    return error
+
+
+def _object_failure(code: int, url: str, more: str, said_by: str) -> PenstockError:
+    """The error for what an object store said about a URL."""
+    error: PenstockError
+    if code == errno.ENOENT:
+        error = MissingError(
+            f"{said_by}{url} does not exist{more}: check the name, and for another service than "
+            f"the default its endpoint (AWS_ENDPOINT_URL)"
+        )
+    elif code == errno.EACCES:
+        error = StorageError(
+            f"{said_by}{url} cannot be read: access denied{more}: check the credentials; for "
+            f"public data set AWS_SKIP_SIGNATURE, GOOGLE_SKIP_SIGNATURE or AZURE_SKIP_SIGNATURE "
+            f"to true"
+        )
+    elif code == errno.ETIMEDOUT:
+        error = StorageError(
+            f"{said_by}{url} did not arrive in time, with all repeats{more}: "
+            f"is the service up, or are there too many requests for it (Budget.requests)?"
+        )
+    elif code == errno.ENOTSUP:
+        error = StorageError(
+            f"{said_by}{url} cannot be read{more}: use a server that answers ranges"
+        )
+    elif code in (errno.EISDIR, errno.ENOTDIR):
+        error = FormatError(f"{said_by}{url} is a folder where a file is wanted, or none: {more}")
+    else:
+        error = StorageError(f"{said_by}{url} cannot be read: {os.strerror(code)}{more}")
     if isinstance(error, OSError):
         error.errno = code
     return error

@@ -1,0 +1,466 @@
+"""One bucket, container or web server, reached by obstore: ranges, facts and listings of objects.
+
+The only importer of obstore. Whatever goes wrong is a `Refused`, made of a status, an error code of
+the service and our own words: no text of the library, the service or the URL gets through, because
+those hold keys, signatures and user names.
+
+Credentials come from where the services' own tools find them; docs/objects.md lists the places.
+Secrets in a URL (user:password@, or the query of a presigned one) are kept in this process only.
+"""
+
+from __future__ import annotations
+
+import configparser
+import errno
+import hashlib
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from . import limits
+from .errors import ForkError, UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import HTTPStore, S3Store
+
+SCHEMES = ("s3", "gs", "az", "http", "https")
+
+_again = {408, 425, 429, 500, 502, 503, 504, 509, 529}
+_slow_codes = {"RequestTimeout", "SlowDown", "Throttling", "InternalError", "ServerBusy"}
+_private: dict[str, tuple[str, str]] = {}  # clean URL -> its user:password@ and its query
+_started_in: int | None = None  # the process in which obstore has begun to work
+
+
+class Refused(Exception):
+    """An object could not be had.
+
+    code:   the errno that says why.
+    what:   the reason in words, without secrets.
+    again:  whether asking again may help.
+    """
+
+    def __init__(self, code: int, what: str, again: bool = False) -> None:
+        super().__init__(what)
+        self.code, self.what, self.again = code, what, again
+
+
+class Found(NamedTuple):
+    """An object as a listing or an answer describes it.
+
+    name:     its key.
+    version:  63 bits that change with its content: see `version_of`.
+    """
+
+    name: str
+    size: int
+    version: int
+
+
+class Answer(NamedTuple):
+    """The bytes of a range, and the object that they are of."""
+
+    data: memoryview
+    size: int
+    version: int
+
+
+class Location(NamedTuple):
+    """A URL taken apart, without secrets.
+
+    bucket:  scheme and bucket, container or server: "s3://bucket", "https://server:80".
+    key:     the name in it, decoded.
+    """
+
+    bucket: str
+    key: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+
+def located(url: str) -> Location:
+    """A URL taken apart; what is secret in it is remembered by this process, and only here."""
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        raise UsageError(
+            f"penstock reads no {scheme}:// URLs: use {', '.join(f'{s}://' for s in SCHEMES)} or a"
+            " path"
+        )
+    if scheme.startswith("http"):
+        return _located_http(url)
+    bucket, _, key = rest.partition("/")
+    if "@" in bucket:
+        raise UsageError(
+            f"the {scheme}:// URL has credentials before its bucket, which are not used: set them"
+            " in the environment (docs/objects.md)"
+        )
+    if not bucket:
+        raise UsageError(f"{url!r} names no bucket: use {scheme}://bucket/name")
+    return Location(f"{scheme}://{bucket}", key)
+
+
+def _located_http(url: str) -> Location:
+    parts = urlsplit(url)
+    user, at, server = parts.netloc.rpartition("@")
+    if not server:
+        raise UsageError("the URL names no server: use http://server/name")
+    where = Location(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
+    if user or parts.query:
+        _private[where.url] = (user + at, parts.query)
+    return where
+
+
+def version_of(e_tag: str | None, modified: str) -> int:
+    """The version of an object as 63 bits: a digest of its etag, or where it has none of the time
+    (to the second) when it was written. Listings quote etags differently from answers."""
+    tag = (e_tag or "").strip().removeprefix("W/").strip('"')
+    return digest(b"etag", tag.encode()) if tag else digest(b"time", modified.encode())
+
+
+def digest(kind: bytes, content: bytes) -> int:
+    """63 bits of a hash."""
+    hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
+    return int.from_bytes(hashed, "little") >> 1
+
+
+class Bucket:
+    """The objects of one bucket, container or server.
+
+    Each method asks once, and raises Refused. May be used by many threads.
+
+    stall_s:  how long an answer may make no progress.
+    """
+
+    def __init__(self, url: str, stall_s: float = limits.object_stall_s) -> None:
+        try:
+            import obstore
+        except ImportError:
+            raise UsageError(
+                f"{url} is an object store, which needs obstore: pip install 'penstock[objects]'"
+            ) from None
+        _check_process()
+        self.url = url
+        self._obstore = obstore
+        self._options: dict[str, Any] = {
+            "connect_timeout": timedelta(seconds=min(limits.object_connect_s, stall_s)),
+            "read_timeout": timedelta(seconds=stall_s),
+            "timeout": timedelta(seconds=max(limits.object_deadline_s, stall_s)),
+        }
+        self._listable = not url.startswith("http")
+        self._stores: dict[tuple[str, str], HTTPStore] = {}
+        self._store: Any = self._opened() if self._listable else None
+
+    def fetch(self, key: str, start: int, stop: int) -> Answer:
+        """The bytes [start, stop) of an object, fewer where it ends. `start` must lie in it."""
+        try:
+            got = self._obstore.get(self._for(key), key, options={"range": (start, stop)})
+            meta = got.meta
+            data = memoryview(got.bytes())
+        except Exception as error:
+            raise refused(error) from None
+        return Answer(data, int(meta["size"]), _version(meta))
+
+    def head(self, key: str) -> Found:
+        """What an object is now."""
+        if not self._listable:
+            return self._head_by_range(key)
+        try:
+            return _found(self._obstore.head(self._for(key), key))
+        except Exception as error:
+            raise refused(error) from None
+
+    def _head_by_range(self, key: str) -> Found:
+        """A presigned URL is signed for GET alone; and whether a server knows ranges is seen."""
+        try:
+            return Found(key, *self.fetch(key, 0, 1)[1:])
+        except Refused as error:
+            if error.code not in (errno.ERANGE, errno.ENOTSUP):
+                raise
+            problem = error
+        try:
+            found = _found(self._obstore.head(self._for(key), key))
+        except Exception as error:
+            raise refused(error) from None
+        if found.size:  # a range of nothing may be refused, or answered with all there is
+            raise problem
+        return found
+
+    def listing(self, prefix: str) -> Iterator[list[Found]]:
+        """All objects below a prefix, which ends at a slash; in parts."""
+        self._require_listable()
+        stream = iter(self._obstore.list(self._store, prefix or None, chunk_size=1000))
+        while True:
+            try:
+                part = next(stream, None)
+                if part is None:
+                    return
+                found = [_found(meta) for meta in part]
+            except Exception as error:
+                raise refused(error) from None
+            yield found
+
+    def level(self, prefix: str) -> tuple[list[str], list[Found]]:
+        """The folders (by their last name) and the objects just below a prefix."""
+        self._require_listable()
+        try:
+            found = self._obstore.list_with_delimiter(self._store, prefix or None)
+        except Exception as error:
+            raise refused(error) from None
+        folders = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
+        return folders, [_found(meta) for meta in found["objects"]]
+
+    @property
+    def listable(self) -> bool:
+        """Whether there are listings."""
+        return self._listable
+
+    def _require_listable(self) -> None:
+        if not self._listable:
+            raise UsageError(
+                f"{self.url} cannot be listed, since HTTP has no folders: name files, or patterns "
+                "such as train-{000..012}.tar"
+            )
+
+    def _for(self, key: str) -> Any:
+        """The client for an object: of a web server one for each set of secrets."""
+        _check_process()
+        if self._listable:
+            return self._store
+        user, query = _private.get(f"{self.url}/{key}", ("", ""))
+        if (user, query) not in self._stores:
+            self._stores[user, query] = self._opened_http(user, query)
+        return self._stores[user, query]
+
+    def _opened_http(self, user: str, query: str) -> HTTPStore:
+        from obstore.store import HTTPStore
+
+        scheme, _, server = self.url.partition("://")
+        options: Any = self._options | {"allow_http": scheme == "http"}
+        url = f"{scheme}://{user}{server}/" + (f"?{query}" if query else "")
+        return HTTPStore(url, client_options=options, retry_config=_no_retries())
+
+    def _opened(self) -> Any:
+        from obstore.store import AzureStore, GCSStore
+
+        scheme, _, name = self.url.partition("://")
+        more: dict[str, Any] = {"client_options": self._options, "retry_config": _no_retries()}
+        try:
+            if scheme == "s3":
+                return self._opened_s3(name, more)
+            if scheme == "gs":
+                return GCSStore(name, **more)
+            return AzureStore(name, **more)
+        except Exception as error:
+            if "Account must be specified" in str(error):
+                raise UsageError(
+                    f"{self.url}: az:// URLs are az://container/name, and the account is not"
+                    " known: set AZURE_STORAGE_ACCOUNT_NAME"
+                ) from None
+            raise UsageError(
+                f"{self.url} cannot be opened ({type(error).__name__}): check its name and the "
+                f"environment's settings for {scheme}:// (docs/objects.md)"
+            ) from None
+
+    def _opened_s3(self, name: str, more: dict[str, Any]) -> S3Store:
+        from obstore.store import S3Store
+
+        config = aws_profile(os.environ)
+        endpoint = next(
+            (
+                value
+                for value in (
+                    os.environ.get("AWS_ENDPOINT_URL_S3"),
+                    os.environ.get("AWS_ENDPOINT_URL"),
+                    os.environ.get("AWS_ENDPOINT"),
+                    config.get("endpoint"),
+                )
+                if value
+            ),
+            "",
+        )
+        if endpoint:
+            config["endpoint"] = endpoint
+        if endpoint.startswith("http://"):
+            more["client_options"] = self._options | {"allow_http": True}
+        if config.pop("provider", None):
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            more["credential_provider"] = Boto3CredentialProvider()
+        return S3Store(name, **config, **more)
+
+
+def _no_retries() -> Any:
+    """Retries are ours, so that they end with the deadline and with the engine."""
+    return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
+
+
+def _check_process() -> None:
+    """The library's threads do not exist in a forked child, and waiting for them never ends."""
+    global _started_in
+    if _started_in is None:
+        _started_in = os.getpid()
+    elif _started_in != os.getpid():
+        raise ForkError(
+            "object stores were used before this process was forked, and their threads do not exist"
+            " here: start processes by 'spawn' or 'forkserver', or open the data in the child"
+        )
+
+
+def _version(meta: Mapping[str, Any]) -> int:
+    return version_of(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
+
+
+def _found(meta: Any) -> Found:
+    return Found(str(meta["path"]), int(meta["size"]), _version(meta))
+
+
+# -- what went wrong -------------------------------------------------------------------------------
+
+_status = re.compile(r"status code: (\d{3})")
+_service_code = re.compile(r"<Code>(\w{1,64})</Code>")
+_kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown)\b")
+
+
+def refused(error: Exception) -> Refused:
+    """What an exception of the library means, without its text."""
+    text = str(error)
+    if isinstance(error, Refused | UsageError):
+        raise error
+    if isinstance(error, FileNotFoundError):
+        return Refused(errno.ENOENT, "404: there is no such object or bucket")
+    name = type(error).__name__
+    status = _status.search(text)
+    number = int(status.group(1)) if status else 0
+    said = _service_code.search(text)
+    code = said.group(1) if said else ""
+    words = f"{number} {code}".strip() if number else ""
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
+        return Refused(errno.EACCES, words or "access denied")
+    if name == "PreconditionError":
+        return Refused(errno.ESTALE, words or "another version")
+    if name == "NotSupportedError" or "non-partial response" in text:
+        return Refused(errno.ENOTSUP, "the server does not answer ranges")
+    if number == 416:
+        return Refused(errno.ERANGE, words)
+    if number in _again or code in _slow_codes:
+        return Refused(errno.EIO, words, again=True)
+    if number:
+        more = ": is the region right (AWS_REGION)?" if number // 100 == 3 else ""
+        if code.startswith(("Expired", "InvalidToken")):
+            return Refused(errno.EACCES, words)
+        return Refused(errno.EIO, words + more)
+    if "BareRedirect" in text:
+        return Refused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
+    return _refused_on_the_way(text, name)
+
+
+def _refused_on_the_way(text: str, name: str) -> Refused:
+    """What it means that there was no answer."""
+    lowered = text.lower()
+    if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
+        return Refused(errno.EACCES, "no credentials were found")
+    kind = _kind.search(text)
+    words = {
+        "Timeout": "no answer in time",
+        "Interrupted": "the connection was lost",
+        "Connect": "no connection",
+    }
+    if kind is not None:
+        what = words.get(kind.group(1), "the connection failed")
+        if "certificate" in lowered:
+            return Refused(errno.EIO, "the server's certificate is not trusted")
+        return Refused(errno.EIO, what, again=True)
+    return Refused(errno.EIO, f"the request failed ({name})")
+
+
+# -- credentials that obstore does not look for ----------------------------------------------------
+
+_given_elsewhere = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What ~/.aws says of the profile in use: keys, region and endpoint, as far as the environment
+    does not say it. `provider` stands for a profile that boto3 has to resolve (roles, sign-on)."""
+    profile = environment.get("AWS_PROFILE", "default")
+    home = os.path.join(os.path.expanduser("~"), ".aws")
+    keys = environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials"))
+    settings = environment.get("AWS_CONFIG_FILE", os.path.join(home, "config"))
+    section = "default" if profile == "default" else f"profile {profile}"
+    said = _section(settings, section) | _section(keys, profile)
+    found: dict[str, Any] = {}
+    if "region" in said and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
+        found["region"] = said["region"]
+    if "endpoint_url" in said:
+        found["endpoint"] = said["endpoint_url"]
+    if any(name in environment for name in _given_elsewhere):
+        return found
+    for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"):
+        if name in said:
+            found[name.removeprefix("aws_")] = said[name]
+    if "access_key_id" not in found and {"role_arn", "sso_session", "sso_start_url"} & said.keys():
+        try:
+            import boto3  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                f"the AWS profile {profile!r} stands for a role or a sign-on, which takes boto3: "
+                "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ) from None
+        found["provider"] = True
+    return found
+
+
+def _section(path: str, name: str) -> dict[str, str]:
+    reader = configparser.RawConfigParser()
+    try:
+        reader.read(path)
+    except (configparser.Error, UnicodeDecodeError):
+        raise UsageError(f"{path} is not a file of AWS settings: repair or remove it") from None
+    return dict(reader[name]) if reader.has_section(name) else {}
+
+
+# -- asking again ----------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
+    """The answer, asking again while that may help and until the deadline; else Refused.
+
+    Pauses double, and are a random part of that, so that many who were refused together do not
+    come back together. `pause` waits so many seconds, and says whether to go on.
+    """
+    deadline = time.monotonic() + deadline_s
+    longest_s = limits.object_pause_s
+    while True:
+        try:
+            return ask()
+        except Refused as error:
+            if not error.again:
+                raise
+            problem = error.what
+        pause_s = random.uniform(longest_s / 4, longest_s)
+        if time.monotonic() + pause_s > deadline:
+            raise Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
+        if not pause(pause_s):
+            raise Refused(errno.ECANCELED, "given up")
+        longest_s = min(2 * longest_s, limits.object_pause_s_max)
+
+
+def whole(answer: Answer, start: int, stop: int) -> Answer:
+    """The answer, if it has all there is of [start, stop): a body may be cut short in silence."""
+    if len(answer.data) != min(stop, answer.size) - start:
+        raise Refused(errno.EIO, "the answer was cut short", again=True)
+    return answer

@@ -1,0 +1,372 @@
+"""The engine for objects: each run is one ranged request, many of them in flight.
+
+A pool of threads, each of which waits for one request: of the ways to use obstore that was the
+cheapest in processor time (docs/decisions). The bytes of an answer are scattered to where they
+belong, and nowhere else are they copied. What may pass (a service that is too busy, connections
+that are lost, answers that are cut short or do not come) is asked for again until a deadline.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from . import limits
+from .bucket import Answer, Bucket, Refused, located, patiently, whole
+from .budget import Budget
+from .engine import Buffer, Completion, Failure, check
+from .errors import ForkError, UsageError
+from .extent import Files, Requests
+from .native import Choice
+
+
+class ObjectEngine:
+    """Reads the objects of an index; see `penstock.engine.Engine`.
+
+    An object whose size or etag is not that of `files` is reported with ESTALE, one that is gone
+    with ENOENT, one that may not be read with EACCES, and one that does not arrive within
+    `deadline_s`, asking again and again, with ETIMEDOUT.
+    Threads end with `close`, which the garbage collector also calls.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        budget: Budget | None = None,
+        mean_bytes: float | None = None,
+        deadline_s: float = limits.object_deadline_s,
+        stall_s: float = limits.object_stall_s,
+    ) -> None:
+        budget = budget or Budget()
+        self.files = files
+        self.choice = _chosen(budget)
+        self._pid = os.getpid()
+        self._submitted = 0
+        self._work = _Work(files, deadline_s, stall_s)
+        self._work.adopt(self.choice.threads, budget.bytes_per_s)
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        self._check_usable()
+        check(requests, buffers, len(self.files))
+        number = self._submitted
+        self._submitted += 1
+        self._work.add(_Ticket(number, requests, buffers))
+        return number
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        self._check_usable()
+        return self._work.finished(timeout_ns * 1e-9)
+
+    def close(self) -> None:
+        """Drop what is not in a buffer yet. Requests in flight are not waited for, and write
+        nothing any more."""
+        if os.getpid() == self._pid:
+            self._work.close()
+
+    def adopt(self, budget: Budget) -> None:
+        """Apply a changed budget, for all that has not been asked for."""
+        self._check_usable()
+        self.choice = _chosen(budget)
+        self._work.adopt(self.choice.threads, budget.bytes_per_s)
+
+    def counters(self) -> dict[str, int]:
+        """Totals of finished tickets: bytes, runs, extents, tickets; and of all requests, and those
+        of them that asked again."""
+        self._check_process()
+        return dict(self._work.counters)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_work"):
+            self.close()
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._work.closed:
+            raise UsageError("this engine is closed: create another")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "this engine's threads belong to the process that was forked: "
+                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+            )
+
+
+def _chosen(budget: Budget) -> Choice:
+    requests = budget.requests or limits.object_requests_default
+    return Choice(
+        "object",
+        False,
+        requests,
+        dict.fromkeys(("io_uring", "mmap", "pread", "direct"), "the data is behind a URL"),
+        gap_bytes=limits.object_gap_bytes,
+    )
+
+
+class _Ticket:
+    """A submission: where its bytes go, how many of its pieces are left, and what went wrong."""
+
+    def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
+        self.number = number
+        self.buffers = list(buffers)
+        self.file = requests.file.tolist()
+        self.offset = requests.offset.tolist()
+        self.length = requests.length.tolist()
+        self.buffer = requests.buffer.tolist()
+        self.target = requests.target.tolist()
+        self.runs = requests.runs.tolist()
+        self.left = 0
+        self.failures: dict[int, list[tuple[int, int, int]]] = {}
+
+    def pieces(self) -> list[_Piece]:
+        """What to ask for: runs; of one that is too long to be one, its parts."""
+        found = []
+        for first, last in zip(self.runs, self.runs[1:], strict=False):
+            start, stop = self.offset[first], self.offset[last - 1] + self.length[last - 1]
+            while start < stop:
+                end = min(stop, start + limits.run_bytes_max)
+                found.append(_Piece(self, first, last, start, end))
+                start = end
+        self.left = len(found)
+        return found
+
+    def completion(self) -> Completion:
+        """The report. Of an extent in several parts the first failure counts: all before it is
+        there."""
+        failures = []
+        for extent in sorted(self.failures):
+            at, code, got = min(self.failures[extent])
+            failures.append(Failure(extent, code, at + got))
+        return Completion(self.number, tuple(failures))
+
+
+class _Piece:
+    """The bytes [start, stop) of the object of the extents [first, last)."""
+
+    __slots__ = ("first", "last", "start", "stop", "ticket")
+
+    def __init__(self, ticket: _Ticket, first: int, last: int, start: int, stop: int) -> None:
+        self.ticket, self.first, self.last = ticket, first, last
+        self.start, self.stop = start, stop
+
+    def scatter(self, data: memoryview) -> None:
+        """Put the bytes where they belong, and note what is missing."""
+        ticket = self.ticket
+        end = self.start + len(data)
+        source = np.frombuffer(data, np.uint8)
+        for extent in range(self.first, self.last):
+            offset, length = ticket.offset[extent], ticket.length[extent]
+            begin, wanted = max(offset, self.start), min(offset + length, self.stop)
+            stop = max(begin, min(wanted, end))
+            if stop > begin:
+                target = ticket.target[extent] + begin - offset
+                ticket.buffers[ticket.buffer[extent]][target : target + stop - begin] = source[
+                    begin - self.start : stop - self.start
+                ]
+            if stop < wanted:
+                self._note(extent, begin - offset, 0, stop - begin)
+
+    def fail(self, code: int) -> None:
+        """Note that none of the bytes arrived."""
+        for extent in range(self.first, self.last):
+            if self.ticket.length[extent]:
+                at = max(self.ticket.offset[extent], self.start) - self.ticket.offset[extent]
+                self._note(extent, at, code, 0)
+
+    def _note(self, extent: int, at: int, code: int, got: int) -> None:
+        self.ticket.failures.setdefault(extent, []).append((at, code, got))
+
+
+class _Work:
+    """What the threads share. It knows nothing of the engine, which can so be forgotten."""
+
+    def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
+        where = located(files.root)
+        self._files = files
+        self._prefix = f"{where.key}/" if where.key else ""
+        self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
+        self._deadline_s = deadline_s
+        self._threads = ThreadPoolExecutor(limits.object_requests_max, "penstock-object")
+        self._changed = threading.Condition()  # guards all that follows
+        self._closing = threading.Event()
+        self._queue: deque[_Piece] = deque()
+        self._tickets: set[_Ticket] = set()
+        self._done: list[Completion] = []
+        self._active = 0
+        self._copying = 0
+        self._requests_max = 0
+        self._bytes_per_s: float | None = None
+        self._free_at_s = 0.0  # when the bandwidth is free again
+        self._defect: BaseException | None = None
+        self.counters = dict.fromkeys(
+            ("bytes", "runs", "extents", "tickets", "requests", "retries"), 0
+        )
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def adopt(self, requests_max: int, bytes_per_s: float | None) -> None:
+        with self._changed:
+            self._requests_max, self._bytes_per_s = requests_max, bytes_per_s
+            self._free_at_s = 0.0
+            self._start()
+
+    def add(self, ticket: _Ticket) -> None:
+        pieces = ticket.pieces()
+        with self._changed:
+            self._tickets.add(ticket)
+            self._queue.extend(pieces)
+            if not pieces:
+                self._finish(ticket)
+            self._start()
+
+    def finished(self, timeout_s: float) -> list[Completion]:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._done or not self._tickets or self.closed or self._defect,
+                min(timeout_s, threading.TIMEOUT_MAX),
+            )
+            if self._defect is not None:
+                raise self._defect
+            done, self._done = self._done, []
+            return done
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._changed:
+            self._queue.clear()
+            self._done.clear()
+            self._changed.wait_for(lambda: not self._copying)
+            for ticket in self._tickets:
+                ticket.buffers.clear()
+            self._tickets.clear()
+            self._changed.notify_all()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> None:
+        """More threads for what is waiting. Call with the lock held."""
+        wanted = min(self._requests_max, self._active + len(self._queue)) - self._active
+        for _ in range(wanted):
+            self._active += 1
+            self._threads.submit(self._run)
+
+    def _run(self) -> None:
+        """Ask for one piece after the other, until there are none."""
+        while True:
+            with self._changed:
+                over = self._active > self._requests_max
+                if self.closed or over or not self._queue or not _main_alive():
+                    self._active -= 1
+                    return
+                piece = self._queue.popleft()
+            try:
+                self._read(piece)
+            except BaseException as error:  # a defect of ours: poll raises it
+                with self._changed:
+                    self._defect = error
+                    self._active -= 1
+                    self._changed.notify_all()
+                return
+            del piece  # and with it the buffers
+
+    def _read(self, piece: _Piece) -> None:
+        """Bring a piece to its buffers, or note why not."""
+        file = piece.ticket.file[piece.first]
+        data, code = memoryview(b""), 0
+        try:
+            self._take_turn(piece.stop - piece.start)
+            data = self._fetched(file, piece.start, piece.stop)
+        except Refused as error:
+            code = error.code
+        with self._changed:
+            if self.closed:
+                return
+            self._copying += 1
+        try:
+            if code:
+                piece.fail(code)
+            else:
+                piece.scatter(data)
+        finally:
+            with self._changed:
+                self._copying -= 1
+                ticket = piece.ticket
+                ticket.left -= 1
+                if not ticket.left:
+                    self._finish(ticket)
+                elif self.closed:
+                    self._changed.notify_all()
+
+    def _fetched(self, file: int, start: int, stop: int) -> memoryview:
+        """The bytes of a range as far as the object goes; Refused where it is not as indexed."""
+        key = self._prefix + self._files.name(file)
+        size, version = int(self._files.size[file]), int(self._files.mtime_ns[file])
+        stop = min(stop, size)
+        asked = 0
+
+        def ask() -> memoryview:
+            nonlocal asked
+            asked += 1
+            if start >= stop:  # nothing is there: but is the object?
+                found = self._bucket.head(key)
+                answer = Answer(memoryview(b""), found.size, found.version)
+            else:
+                answer = self._bucket.fetch(key, start, stop)
+            if (answer.size, answer.version) != (size, version):
+                raise Refused(errno.ESTALE, "the object was written to")
+            return answer.data if start >= stop else whole(answer, start, stop).data
+
+        try:
+            return patiently(ask, self._deadline_s, self._pause)
+        except Refused as error:
+            if error.code == errno.ERANGE:  # the object is shorter than it was
+                raise Refused(errno.ESTALE, error.what) from None
+            raise
+        finally:
+            with self._changed:
+                self.counters["requests"] += asked
+                self.counters["retries"] += asked - 1
+
+    def _take_turn(self, length: int) -> None:
+        """Wait until the bandwidth allows to ask for so many bytes."""
+        with self._changed:
+            if self._bytes_per_s is None:
+                return
+            now_s = time.monotonic()
+            begin_s = max(now_s, self._free_at_s)
+            self._free_at_s = begin_s + length / self._bytes_per_s
+        if begin_s > now_s:
+            self._pause(begin_s - now_s)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait, unless the engine is closed."""
+        return not self._closing.wait(seconds)
+
+    def _finish(self, ticket: _Ticket) -> None:
+        """Report a ticket and let go of its buffers. Call with the lock held."""
+        if self.closed:
+            return
+        self._tickets.discard(ticket)
+        ticket.buffers.clear()
+        completion = ticket.completion()
+        lost = {each.extent: ticket.length[each.extent] - each.got for each in completion.failures}
+        self.counters["bytes"] += sum(ticket.length) - sum(lost.values())
+        self.counters["runs"] += len(ticket.runs) - 1
+        self.counters["extents"] += len(ticket.length)
+        self.counters["tickets"] += 1
+        self._done.append(completion)
+        self._changed.notify_all()
+
+
+def _main_alive() -> bool:
+    """Whether the program is still running: at its end the threads are waited for."""
+    return threading.main_thread().is_alive()
