@@ -1,4 +1,4 @@
-"""An object server for measuring: S3's GET, HEAD and ListObjectsV2, with a delay before each answer.
+"""An object server for measuring: GET, HEAD and ListObjectsV2 of S3, each answer after a delay.
 
 It speaks as much of S3 as reading needs (ranges, etags, listings in pages; signatures are not
 looked at), and plain HTTP with ranges by the same paths. Every object has the same size; its bytes
@@ -105,10 +105,10 @@ class Connection(asyncio.Protocol):
             return
         lines = head.split(b"\r\n")
         method, target, _ = lines[0].decode().split(" ", 2)
-        fields = dict(
-            (name.strip().lower(), value.strip())
+        fields = {
+            name.strip().lower(): value.strip()
             for name, _, value in (line.partition(b":") for line in lines[1:])
-        )
+        }
         url = urlsplit(target)
         bucket, _, key = unquote(url.path).lstrip("/").partition("/")
         if not key:
@@ -173,8 +173,8 @@ def _listing(objects: Objects, bucket: str, query: str) -> bytes:
         '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult>'
         f"<Name>{escape(bucket)}</Name><Prefix>{escape(prefix)}</Prefix>"
         f"<KeyCount>{len(page)}</KeyCount><MaxKeys>{PAGE}</MaxKeys>"
-        f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{token}{''.join(contents)}{common}"
-        "</ListBucketResult>"
+        f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{token}"
+        f"{''.join(contents)}{common}</ListBucketResult>"
     ).encode()
 
 

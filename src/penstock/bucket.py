@@ -195,6 +195,7 @@ class Bucket:
     def listing(self, prefix: str) -> Iterator[list[Found]]:
         """All objects below a prefix, which ends at a slash; in parts."""
         self._require_listable()
+        _check_process()
         stream = iter(self._obstore.list(self._store, prefix or None, chunk_size=1000))
         while True:
             try:
@@ -209,6 +210,7 @@ class Bucket:
     def level(self, prefix: str) -> tuple[list[str], list[Found]]:
         """The folders (by their last name) and the objects just below a prefix."""
         self._require_listable()
+        _check_process()
         try:
             found = self._obstore.list_with_delimiter(self._store, prefix or None)
         except Exception as error:

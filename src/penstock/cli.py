@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from .dataset import Dataset, locate, sidecar_paths
+from .engines import store_at
 from .dataset import open as open_dataset
 from .errors import PenstockError, SidecarError, UsageError
 from .index import Index
-from .store import Posix, Progress
+from .store import Progress
 
 try:
     import rich.box
@@ -321,7 +322,7 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
 def _changed(index: Index, progress: Progress) -> list[str]:
     """Files that are not as they were indexed."""
     files = index.files
-    now, errors = Posix(files.root).probe(files, progress)
+    now, errors = store_at(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
 

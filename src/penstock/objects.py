@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import functools
 import glob
+import os
 import posixpath
 import re
 import time
@@ -330,9 +331,15 @@ class _Failing:
             raise failure(error.code, self._url, f" ({error.what})") from None
 
 
-@functools.lru_cache(maxsize=32)
 def _bucket(url: str) -> Bucket:
-    """Connections are kept by the client, so one serves all that is opened."""
+    """Connections are kept by the client, so one serves all that is opened with one setting."""
+    prefixes = ("AWS_", "GOOGLE_", "AZURE_")
+    said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
+    return _client(url, tuple(sorted(said)))
+
+
+@functools.lru_cache(maxsize=32)
+def _client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
     return Bucket(url)
 
 
@@ -437,9 +444,7 @@ def locate_objects(*given: str) -> Located:
     places = [located(url) for url in given]
     if len({place.bucket for place in places}) > 1:
         first, other, *_ = dict.fromkeys(place.bucket for place in places)
-        raise UsageError(
-            f"{first} and {other} are two places: name files of one bucket or server"
-        )
+        raise UsageError(f"{first} and {other} are two places: name files of one bucket or server")
     bucket, path = places[0].bucket, ", ".join(place.url for place in places)
     keys = [place.key for place in places]
     if len(keys) > 1 or glob.has_magic(keys[0]) or "{" in keys[0]:

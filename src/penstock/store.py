@@ -292,9 +292,8 @@ def in_threads(one: Callable[[int], T], count: int, progress: Progress | None = 
     The first error, in that order, is raised; what has not begun by then is not begun.
     """
     found: list[T] = []
-    if count == 1:
-        found.append(one(0))
-        return found
+    if count <= 1:
+        return [one(number) for number in range(count)]
     with ThreadPoolExecutor(min(count, limits.scan_threads), "penstock-parse") as pool:
         try:
             for result in pool.map(one, range(count)):

@@ -1,0 +1,76 @@
+"""The engine for objects passes the suite, over moto's S3."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+from penstock.budget import Budget
+from penstock.engine import Engine
+from penstock.engine_wrappers import Limited, Throttled, Traced
+from penstock.extent import Files
+from penstock.object_engine import ObjectEngine
+from penstock.objects import ObjectStore
+from penstock.testing import EngineSuite
+from penstock.testing.reading import vanished_bytes
+from services import S3, environment, moto
+
+_numbers = itertools.count()
+
+
+class ObjectSuite(EngineSuite):
+    """The suite over objects; what differs is the budget."""
+
+    budget: ClassVar[dict[str, Any]] = {}
+    bucket: ClassVar[S3]
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _service(cls) -> Iterator[None]:
+        """Has s3:// mean a service of its own."""
+        with moto() as port, pytest.MonkeyPatch.context() as patch:
+            for name, value in environment(port).items():
+                patch.setenv(name, value)
+            cls.bucket = S3(port, "suite")
+            yield
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """The engine over objects below a prefix of its own."""
+        prefix = f"run{next(_numbers)}"
+        names = [f"part {number % 3}/{number}-ü.bin" for number in range(len(contents))]
+        for name, content in zip(names, contents, strict=True):
+            if content is not None:
+                self.bucket.put(f"{prefix}/{name}", content)
+        store = ObjectStore(f"s3://suite/{prefix}")
+        there = [name for name, content in zip(names, contents, strict=True) if content is not None]
+        found = store.stat(there)
+        states = dict(zip(there, zip(found.size, found.mtime_ns, strict=True), strict=True))
+        columns = [states.get(name, (vanished_bytes, 0)) for name in names]
+        size, version = np.array(columns, np.int64).reshape(-1, 2).T.copy()
+        files = Files.of(store.root, names, size, version)
+        return self.wrapped(ObjectEngine(files, budget=Budget(**self.budget)))
+
+    def wrapped(self, engine: ObjectEngine) -> Engine:
+        """The engine itself, or what a subclass puts around it."""
+        return engine
+
+
+class TestObjects(ObjectSuite):
+    """As many requests as are in flight by default."""
+
+
+class TestStack(ObjectSuite):
+    """One request at a time, at a rate that the long reads of the suite meet, in all wrappers."""
+
+    budget: ClassVar[dict[str, Any]] = {"requests": 1, "bytes_per_s": 500e6}
+
+    def wrapped(self, engine: ObjectEngine) -> Engine:
+        """A limit, a rate and a trace."""
+        return Limited(Throttled(Traced(engine, []), 4e9, 100_000), 1 << 20)
