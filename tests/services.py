@@ -1,4 +1,4 @@
-"""Object services on the loopback: moto's S3, the benchmark's server, and a proxy that breaks things."""
+"""Object services on the loopback: moto, the benchmark's server, and a proxy that breaks things."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 ROOT = Path(__file__).parent.parent
 KEY, SECRET = "AKIATESTKEYTESTKEY", "testsecrettestsecrettestsecret"
@@ -94,7 +95,7 @@ class S3:
     def put_marker(self, folder: str) -> None:
         """Write the empty object "folder/" that some tools write for a folder."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request("PUT", f"/{self.name}/{folder}/", b"")
+        connection.request("PUT", f"/{self.name}/{quote(folder)}/", b"")
         assert connection.getresponse().status == 200
         connection.close()
 
@@ -135,6 +136,7 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.asked: dict[tuple[str, str], int] = {}
         self.release = threading.Event()
         self.lock = threading.Lock()
+        self.open: set[socket.socket] = set()
         self.now = self.peak = 0
         self.meeting = threading.Barrier(meet) if meet else None
 
@@ -146,6 +148,10 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.release.set()
         self.shutdown()
         self.server_close()
+        with self.lock:
+            for connection in self.open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients go away while they are answered: that is what is tested."""
@@ -155,6 +161,8 @@ class _Connection(socketserver.StreamRequestHandler):
     server: Proxy
 
     def handle(self) -> None:
+        with self.server.lock:
+            self.server.open.add(self.connection)
         self.up = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
         while (line := self.rfile.readline()).strip():
             method, path, _ = line.decode().split(" ", 2)
@@ -187,9 +195,7 @@ class _Connection(socketserver.StreamRequestHandler):
         self, method: str, path: str, headers: dict[str, str], body: bytes, fault: Fault
     ) -> bool:
         if fault in ("500", "503", "403", "404"):
-            said = (
-                b"<Error><Code>SlowDown</Code><Message>" + SECRET.encode() + b"</Message></Error>"
-            )
+            said = f"<Error><Code>SlowDown</Code><Message>{SECRET}</Message></Error>".encode()
             self._send(int(fault), {"content-length": str(len(said))}, said)
             return True
         if fault == "reset":

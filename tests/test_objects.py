@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,6 @@ import penstock
 from penstock import limits
 from penstock.bucket import Bucket, aws_profile, located, version_of
 from penstock.budget import Budget
-from penstock.cli import main
 from penstock.engine import Failure
 from penstock.object_engine import ObjectEngine
 from penstock.objects import ObjectStore
@@ -56,10 +56,8 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Use:
 def s3(service: int, use: Use, request: pytest.FixtureRequest) -> S3:
     """A bucket of the test's own."""
     use(service)
-    name = "".join(
-        c for c in request.node.name.lower().replace("_", "-") if c.isalnum() or c == "-"
-    )
-    return S3(service, name[:40].strip("-") + f"-{time.time_ns() % 1_000_000}")
+    name = "-".join(re.findall("[a-z0-9]+", request.node.name.lower()))
+    return S3(service, f"{name[:40].strip('-')}-{time.time_ns() % 1_000_000}")
 
 
 def always(fault: Fault, times: int = 1 << 30) -> Callable[[str, str, int], Fault]:
@@ -248,12 +246,17 @@ def test_changes_while_reading(s3: S3, tmp_path: Path) -> None:
         list(loader)
 
 
-def test_verify(s3: S3, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(s3: S3, tmp_path: Path) -> None:
     """The command line describes and verifies data behind a URL."""
     s3.put_folder(tree(tmp_path / "data", 9), "data/")
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", f"s3://{s3.name}/data", "--verify"])
-    assert ended.value.code in (0, None), capsys.readouterr()
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "inspect", f"s3://{s3.name}/data", "--verify"],
+        env=os.environ | _path(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tree" in done.stdout
 
 
 # -- faults ----------------------------------------------------------------------------------------
@@ -336,7 +339,7 @@ def test_opening_through_faults(s3: S3, use: Use, tmp_path: Path) -> None:
     with Proxy(s3.port, lambda _, __, before: "503" if before < 2 else None) as proxy:
         use(proxy.port)
         assert len(penstock.open(f"s3://{s3.name}")) == 9
-        assert max(proxy.asked.values()) == 3
+        assert min(proxy.asked.values()) == 3
 
 
 def test_close_does_not_wait_for_a_stall(s3: S3, use: Use) -> None:
@@ -484,8 +487,9 @@ def test_http_without_ranges(tmp_path: Path, use: Use) -> None:
     """A server that always sends whole files is refused by that name."""
     (tmp_path / "x.bin").write_bytes(b"x" * 640)
     code = (
-        "import http.server, functools, sys, threading\n"
-        f"handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory={str(tmp_path)!r})\n"
+        "import http.server, os, sys, threading\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "handler = http.server.SimpleHTTPRequestHandler\n"
         "server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)\n"
         "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
         "print(server.server_address[1], flush=True)\n"

@@ -343,6 +343,8 @@ def refused(error: Exception) -> Refused:
     said = _service_code.search(text)
     code = said.group(1) if said else ""
     words = f"{number} {code}".strip() if number else ""
+    if number == 404:
+        return Refused(errno.ENOENT, words)
     if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return Refused(errno.EACCES, words or "access denied")
     if name == "PreconditionError":

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from .dataset import Dataset, locate, sidecar_paths
-from .engines import store_at
 from .dataset import open as open_dataset
+from .engines import store_at
 from .errors import PenstockError, SidecarError, UsageError
 from .index import Index
 from .store import Progress

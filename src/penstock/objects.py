@@ -72,13 +72,16 @@ class ObjectStore:
         )
 
     def some(self, count: int) -> list[str]:
-        names: list[str] = []
-        with self._failing(self.root):
+        def ask() -> list[str]:
+            names: list[str] = []
             for part in self._bucket.listing(self._prefix):
-                names += [each.name for each in self._visible(part)]
+                # An empty object may stand for a folder.
+                names += [each.name for each in self._visible(part) if each.size]
                 if len(names) >= count:
                     break
-        return names[:count]
+            return names[:count]
+
+        return self._asked(self.root, ask)
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
@@ -165,11 +168,10 @@ class ObjectStore:
 
     def _asked(self, url: str, ask: Callable[[], T]) -> T:
         """The answer, or the error that says why there is none."""
-        with self._failing(url):
+        try:
             return patiently(ask, limits.object_listing_deadline_s, _sleep)
-
-    def _failing(self, url: str) -> _Failing:
-        return _Failing(url)
+        except Refused as error:
+            raise failure(error.code, url, f" ({error.what})") from None
 
     def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
         """The bytes of a range, and the size and version of the object; 0 where nothing is read."""
@@ -213,24 +215,28 @@ class ObjectStore:
         per_folder: dict[str, list[str]] = defaultdict(list)
         for name in names:
             per_folder[posixpath.dirname(name)].append(name)
-        many = [(folder, each) for folder, each in per_folder.items() if len(each) >= 64]
+        many = [
+            (folder, each) for folder, each in per_folder.items() if len(each) >= _ASKED_SINGLY_MAX
+        ]
 
-        def described(number: int) -> dict[str, _State]:
-            folder, wanted = many[number]
-            missing, left = set(wanted), _LISTED_PER_NAME * len(wanted)
+        def described(folder: str, wanted: set[str]) -> dict[str, _State]:
+            left = _LISTED_PER_NAME * len(wanted)
             found: dict[str, _State] = {}
-            with self._failing(f"{self.root}/{folder}"):
-                for part in self._bucket.listing(self._below(folder)):
-                    for each in self._visible(part, hidden=True):
-                        if each.name in missing:
-                            found[each.name] = _State(each.size, each.version, 0)
-                    left -= len(part)
-                    if len(found) == len(missing) or left < 0:
-                        break
+            for part in self._bucket.listing(self._below(folder)):
+                for each in self._visible(part, hidden=True):
+                    if each.name in wanted:
+                        found[each.name] = _State(each.size, each.version, 0)
+                left -= len(part)
+                if len(found) == len(wanted) or left < 0:
+                    break
             return found
 
+        def one(number: int) -> dict[str, _State]:
+            folder, wanted = many[number]
+            return self._asked(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
+
         known: dict[str, _State] = {}
-        for found in in_threads(described, len(many)):
+        for found in in_threads(one, len(many)):
             known |= found
         return known
 
@@ -315,20 +321,6 @@ class _State(NamedTuple):
     size: int
     version: int
     code: int
-
-
-class _Failing:
-    """Makes a Refused that leaves the block the error of penstock that says so of a URL."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Refused):
-            raise failure(error.code, self._url, f" ({error.what})") from None
 
 
 def _bucket(url: str) -> Bucket:
