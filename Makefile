@@ -16,10 +16,10 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize bench bench-lmdb clean
+.PHONY: help setup demo test check sanitize bench bench-lmdb bench-objects clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and install penstock in it
 
@@ -48,6 +48,9 @@ bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--qui
 
 bench-lmdb: $(STAMPS)/bench  ## LMDB on emulated shared storage (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.lmdb_study $(ARGS)
+
+bench-objects: $(STAMPS)/bench  ## samples from an object store 20 ms away; ARGS="--quick"
+	$(RUN) -m benchmarks.objects $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

@@ -6,10 +6,10 @@ are a function of its number, so that nothing is stored and answers cost the ser
 The delay is counted from the arrival of a request, on a timer, so that any number of requests wait
 at once.
 
-    python -m benchmarks.object_server --count 20000 --bytes 100000 --delay-ms 20
+    python -m benchmarks.object_server --count 4000 --delay-ms 20
 
-prints its port, and serves until its input ends. `--folder` serves the files of a folder instead:
-each directory below it is a bucket.
+prints its port, and serves until its input ends. `--folder` serves the files of a folder beside
+them: each directory below it is a bucket.
 """
 
 from __future__ import annotations
@@ -28,23 +28,30 @@ PAGE = 1000
 BUCKET = "bench"
 
 
+OBJECT_BYTES = 100_000
+
+
+def key_of(number: int) -> str:
+    """The name of a made object."""
+    return f"data/{number:07d}"
+
+
 class Made:
     """Objects "data/0000000", ... of one size, whose bytes follow from their number."""
 
-    def __init__(self, count: int, size: int) -> None:
-        self.size = size
-        self._keys = [f"data/{number:07d}" for number in range(count)]
+    def __init__(self, count: int, size: int = OBJECT_BYTES) -> None:
+        self.count, self.size = count, size
+        self._keys = [key_of(number) for number in range(count)]
         self._pattern = memoryview(np.random.default_rng(1).bytes(size + 4096))
 
     def keys(self, bucket: str) -> list[str]:
-        return self._keys
+        return self._keys if bucket == BUCKET else []
 
     def find(self, bucket: str, key: str) -> tuple[memoryview, str] | None:
-        try:
-            number = int(key.removeprefix("data/"))
-        except ValueError:
+        text = key.removeprefix("data/")
+        if bucket != BUCKET or not text.isdigit() or int(text) >= self.count:
             return None
-        return self.content(number), f'"{number:032x}"'
+        return self.content(int(text)), f'"{int(text):032x}"'
 
     def content(self, number: int) -> memoryview:
         """The bytes of an object; those of neighbours differ."""
@@ -74,7 +81,20 @@ class Folder:
         return self._objects.get(bucket, {}).get(key)
 
 
-Objects = Made | Folder
+class Both:
+    """Made objects, and beside them the files of a folder."""
+
+    def __init__(self, made: Made, folder: Folder) -> None:
+        self._made, self._folder = made, folder
+
+    def keys(self, bucket: str) -> list[str]:
+        return self._made.keys(bucket) or self._folder.keys(bucket)
+
+    def find(self, bucket: str, key: str) -> tuple[memoryview, str] | None:
+        return self._made.find(bucket, key) or self._folder.find(bucket, key)
+
+
+Objects = Made | Folder | Both
 
 
 class Connection(asyncio.Protocol):
@@ -192,12 +212,13 @@ async def serve(objects: Objects, delay_s: float) -> None:
 def main() -> None:
     """Serve as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--bytes", type=int, default=100_000)
+    parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--delay-ms", type=float, default=20.0)
     parser.add_argument("--folder")
     given = parser.parse_args()
-    objects = Folder(given.folder) if given.folder else Made(given.count, given.bytes)
+    objects: Objects = Made(given.count)
+    if given.folder:
+        objects = Both(objects, Folder(given.folder))
     asyncio.run(serve(objects, given.delay_ms / 1000))
 
 

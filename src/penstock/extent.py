@@ -201,7 +201,7 @@ class Names:
 class Files:
     """A table of files: relative paths in one blob, so that a million of them cost no objects.
 
-    root:      folder that the paths are relative to.
+    root:      folder or URL that the paths are relative to.
     names:     uint8, all paths joined without separators (file-system encoding).
     ends:      int64 (n,), path i is names[ends[i-1]:ends[i]].
     size:      int64 (n,), bytes when indexed.
