@@ -29,13 +29,10 @@ from .race import Effort, run_race
 from .record import Record
 from .suite import Race, Reference, baseline
 
-REQUESTS = 64
+FEW, MANY = 64, 256
+"""Requests in flight: the default, and what it takes to be bound by processors instead."""
 BATCH = 64
 PER_SHARD = 500
-
-Settings = tuple[tuple[int, int], ...]
-WORKERS: Settings = ((2, 4), (4, 4), (1, 8), (8, 2))
-"""Worker processes, and batches that each has ready."""
 
 
 def write_tars(made: Made, folder: Path) -> list[str]:
@@ -104,51 +101,55 @@ def serving(count: int, folder: Path, delay_ms: float) -> Iterator[int]:
         server.wait()
 
 
-def race(port: int, count: int, shards: int, seed: int) -> Race:
-    """Everybody over the same samples."""
+def races(port: int, count: int, shards: int, seed: int) -> list[Race]:
+    """With as many requests in flight as the floor; and with as many as everybody likes."""
     url, web = f"s3://{BUCKET}/data", f"http://127.0.0.1:{port}"
     shape = {"batch": BATCH, "seed": seed}
 
-    def sweep(
-        module: str, path: str, settings: Settings = WORKERS
-    ) -> Callable[[], list[Candidate]]:
+    def ours(requests: int) -> Candidate:
+        label = f"{requests} requests"
+        more = {"kind": "files", "requests": requests, **shape}
+        return baseline("penstock_loader", label, path=url, **more)
+
+    def bare(module: str, path: str, requests: int) -> Callable[[], list[Candidate]]:
+        more = {"workers": requests, "count": count, **shape}
+        return lambda: [baseline(module, f"{requests} requests", path=path, **more)]
+
+    def sweep(module: str, path: str, *settings: tuple[int, int]) -> Callable[[], list[Candidate]]:
         return lambda: [
-            baseline(
-                module,
-                f"workers={workers}, ahead={ahead}",
-                path=path,
-                workers=workers,
-                ahead=ahead,
-                **shape,
-            )
-            for workers, ahead in settings
+            baseline(module, f"workers={n}, ahead={m}", path=path, workers=n, ahead=m, **shape)
+            for n, m in settings
         ]
 
     tars = f"{web}/tars/shard-{{000..{shards - 1:03d}}}.tar"
-    ours = f"{REQUESTS} requests"
-    bare = {"workers": REQUESTS, "count": count, **shape}
-    return Race(
-        "objects",
-        lambda: Path("/"),
-        lambda _: None,
-        lambda: baseline("penstock_loader", ours, path=url, kind="files", **shape),
-        (
-            Reference(
-                "floor",
-                f"floor: {REQUESTS} plain sockets",
-                lambda: [baseline("object_floor", "one thread", path=f"{web}/{BUCKET}", **bare)],
-                0.9,
+    sockets = f"{web}/{BUCKET}"
+    raw = sweep("litdata_raw", url, (2, 4), (4, 4))
+    chunks = sweep("litdata_chunks", "s3://chunks/", (1, 8), (0, 2))
+    streamed = sweep("webdataset_loader", tars, (4, 4), (2, 4))
+    return [
+        Race(
+            f"objects{FEW}",
+            lambda: Path("/"),
+            lambda _: None,
+            lambda: ours(FEW),
+            (
+                Reference("floor", "floor: plain sockets", bare("object_floor", sockets, FEW), 0.9),
+                Reference("floor", "obstore in threads", bare("object_threads", url, FEW)),
             ),
-            Reference(
-                "floor",
-                f"obstore in {REQUESTS} threads",
-                lambda: [baseline("object_threads", "bare", path=url, **bare)],
-            ),
-            Reference("litdata", "LitData, the same objects", sweep("litdata_raw", url), 5),
-            Reference("litdata", "LitData, chunks", sweep("litdata_chunks", "s3://chunks/", ((0, 2), *WORKERS)), 5),
-            Reference("webdataset", "WebDataset, tar", sweep("webdataset_loader", tars), 5),
         ),
-    )  # fmt: skip
+        Race(
+            f"objects{MANY}",
+            lambda: Path("/"),
+            lambda _: None,
+            lambda: ours(MANY),
+            (
+                Reference("floor", "floor: plain sockets", bare("object_floor", sockets, MANY)),
+                Reference("litdata", "LitData, the same objects", raw, 5),
+                Reference("litdata", "LitData, chunks", chunks, 5),
+                Reference("webdataset", "WebDataset, tar", streamed, 5),
+            ),
+        ),
+    ]
 
 
 def main() -> None:
@@ -163,16 +164,17 @@ def main() -> None:
     name = "objects" + ("-quick" if options.quick else "") + ("-partial" if partial else "")
     only = frozenset(filter(None, options.only.split(",")))
     record = Record(name, options.seed, {**vars(options), "count": made.count})
-    record.configuration |= {"object_bytes": OBJECT_BYTES, "batch": BATCH, "requests": REQUESTS}
+    record.configuration |= {"object_bytes": OBJECT_BYTES, "batch": BATCH, "requests": [FEW, MANY]}
     with tempfile.TemporaryDirectory(prefix="penstock-objects-") as folder:
         shards = len(write_tars(made, Path(folder, "tars")))
         if not only or "litdata" in only:
             write_chunks(made, Path(folder, "chunks"))
         with serving(made.count, Path(folder), options.delay_ms) as port:
             effort = Effort.quick() if options.quick else Effort.full()
-            everybody = race(port, made.count, shards, options.seed)
-            result = run_race(everybody, effort, only, options.seed)
-    record.rows, record.raw["objects"] = result.rows, result.raw
+            for race in races(port, made.count, shards, options.seed):
+                result = run_race(race, effort, only, options.seed)
+                record.rows += result.rows
+                record.raw[race.name] = result.raw
     command.finish(record)
 
 

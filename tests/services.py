@@ -181,6 +181,7 @@ class _Connection(socketserver.StreamRequestHandler):
             before = server.asked.get((method, path), 0)
             server.asked[method, path] = before + 1
             server.now += 1
+            self.here = 1
             server.peak = max(server.peak, server.now)
         try:
             if server.meeting is not None and method == "GET":
@@ -188,8 +189,13 @@ class _Connection(socketserver.StreamRequestHandler):
             fault = server.rule(method, path, before)
             return self._pass_on(method, path, headers, body, fault)
         finally:
-            with server.lock:
-                server.now -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """The request is as good as answered: the client may send the next."""
+        with self.server.lock:
+            self.server.now -= self.here
+            self.here = 0
 
     def _pass_on(
         self, method: str, path: str, headers: dict[str, str], body: bytes, fault: Fault
@@ -222,6 +228,7 @@ class _Connection(socketserver.StreamRequestHandler):
         return True
 
     def _send(self, status: int, fields: Mapping[str, str], data: bytes) -> None:
+        self._leave()
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.wfile.write(f"HTTP/1.1 {status} X\r\n{head}\r\n".encode() + data)
         self.wfile.flush()

@@ -16,6 +16,9 @@ from penstock.errors import UsageError
     ("field", "value"),
     [
         ("threads", 0),
+        ("requests", 0),
+        ("requests", 2.0),
+        ("requests", limits.object_requests_max + 1),
         ("threads", -1),
         ("threads", 1.5),
         ("threads", limits.threads_max + 1),
@@ -42,6 +45,8 @@ def test_wrong_values_are_named(field: str, value: Any) -> None:
     [
         {},
         {"threads": 1},
+        {"requests": 1},
+        {"requests": limits.object_requests_max},
         {"threads": limits.threads_max},
         {"bytes_per_s": 1e9, "readahead_bytes": 1},
         {"bytes_per_s": float("inf")},

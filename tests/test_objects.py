@@ -378,6 +378,19 @@ def test_requests_in_flight(s3: S3, use: Use) -> None:
         assert engine.choice.threads == 12
 
 
+def test_bytes_in_flight(s3: S3, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers on their way are bounded in bytes too, and all arrive in the end."""
+    monkeypatch.setattr(limits, "object_inflight_bytes", 25_000)
+    with (
+        Proxy(s3.port, always(None)) as proxy,
+        engine_over(s3, contents, proxy.port, use) as engine,
+    ):
+        reading = Reading(list(contents.values()), [[(n % 5, 0, 10_000)] for n in range(40)])
+        ticket = engine.submit(reading.requests, reading.buffers)
+        reading.assert_done(finish(engine, [ticket])[ticket])
+        assert 1 <= proxy.peak <= 2
+
+
 def test_bandwidth(s3: S3, use: Use) -> None:
     """Requests are not asked for faster than the budget's rate."""
     budget = Budget(bytes_per_s=100_000)
@@ -450,7 +463,7 @@ def _path() -> dict[str, str]:
 def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder, and the URL of a server of its files; write to it before the first use."""
     (tmp_path / "web" / "site").mkdir(parents=True)
-    for name in ("a b.bin", "c.bin"):
+    for name in ("a b.bin", "c.bin", "d%20e.bin"):
         (tmp_path / "web" / "site" / name).write_bytes(random_bytes(6400, len(name)))
     (tmp_path / "web" / "site" / "empty").write_bytes(b"")
     with object_server("--folder", str(tmp_path / "web"), "--delay-ms", "0") as port:
@@ -468,6 +481,9 @@ def test_http(web: tuple[Path, str], use: Use) -> None:
             np.testing.assert_array_equal(here["data"], there["data"])
     both = penstock.open([f"{url}/a%20b.bin", f"{url}/c.bin"], record_bytes=64)
     assert len(both) == 200
+    odd = penstock.open(f"{url}/d%2520e.bin", record_bytes=64)
+    assert odd[0]["data"].tobytes() == (folder / "site" / "d%20e.bin").read_bytes()[:64]
+    assert len(penstock.open(odd.path, record_bytes=64)) == 100
 
 
 def test_http_refuses_what_it_cannot(web: tuple[Path, str], use: Use) -> None:
@@ -579,7 +595,9 @@ def test_locations() -> None:
     """URLs are taken apart into the bucket and the key, in clear."""
     assert located("s3://b/x/y z") == ("s3://b", "x/y z")
     assert located("GS://b") == ("gs://b", "")
-    assert located("https://h:1/a%20b?x=1").url == "https://h:1/a b"
+    assert located("https://h:1/a%20b?x=1").url == "https://h:1/a%20b"
+    assert located("https://h:1/a%20b?x=1").key == "a b"
+    assert located("https://h/a%25b-{0..3}.bin").url == "https://h/a%25b-{0..3}.bin"
     for wrong in ("ftp://h/x", "s3://", "s3:///x", "http:///x"):
         with pytest.raises(penstock.UsageError):
             located(wrong)

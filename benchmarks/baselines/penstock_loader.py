@@ -35,6 +35,8 @@ def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
         extra["decode"] = decode_sample
     if options.direct != "auto":
         extra["budget"] = penstock.Budget(direct=options.direct)
+    if options.requests is not None:
+        extra["budget"] = penstock.Budget(requests=options.requests)
     loader = penstock.Loader(
         penstock.open(options.path, **fixed),
         batch_size=options.batch,

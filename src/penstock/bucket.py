@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from . import limits
 from .errors import ForkError, UsageError
@@ -32,7 +32,8 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 
 _again = {408, 425, 429, 500, 502, 503, 504, 509, 529}
 _slow_codes = {"RequestTimeout", "SlowDown", "Throttling", "InternalError", "ServerBusy"}
-_private: dict[str, tuple[str, str]] = {}  # clean URL -> its user:password@ and its query
+_written = "/{}*[],~!$&'()+;=:@"  # what a path of a URL holds as it is, and patterns
+_private: dict[str, tuple[str, str]] = {}  # bucket/key -> its user:password@ and its query
 _started_in: int | None = None  # the process in which obstore has begun to work
 
 
@@ -81,7 +82,9 @@ class Location(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+        """The URL again, as it is written."""
+        key = quote(self.key, _written) if self.bucket.startswith("http") else self.key
+        return f"{self.bucket}/{key}" if key else self.bucket
 
 
 def located(url: str) -> Location:
@@ -113,8 +116,15 @@ def _located_http(url: str) -> Location:
         raise UsageError("the URL names no server: use http://server/name")
     where = Location(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
     if user or parts.query:
-        _private[where.url] = (user + at, parts.query)
+        _private[f"{where.bucket}/{where.key}"] = (user + at, parts.query)
     return where
+
+
+def rooted(root: str) -> Location:
+    """The root of a store, which is in clear, taken apart."""
+    scheme, _, rest = root.partition("://")
+    bucket, _, key = rest.partition("/")
+    return Location(f"{scheme}://{bucket}", key.rstrip("/"))
 
 
 def version_of(e_tag: str | None, modified: str) -> int:

@@ -55,6 +55,8 @@ object_requests_max = 1024
 object_gap_bytes = 1 * MIB
 """Unwanted bytes between two wanted extents of an object that are cheaper to read than to ask
 again for: what one connection brings in the time of one round trip."""
+object_inflight_bytes = 128 * MIB
+"""Bytes of answers on their way, beyond which a request waits, whatever their number."""
 object_connect_s = 5
 object_stall_s = 10
 """How long a connection may take to be made, and an answer to make progress."""
@@ -79,5 +81,6 @@ lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
 
+assert object_inflight_bytes >= run_bytes_max, "the longest run must be allowed"
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from . import limits
-from .bucket import Answer, Bucket, Refused, located, patiently, whole
+from .bucket import Answer, Bucket, Refused, patiently, rooted, whole
 from .budget import Budget
 from .engine import Buffer, Completion, Failure, check
 from .errors import ForkError, UsageError
@@ -189,17 +189,20 @@ class _Work:
     """What the threads share. It knows nothing of the engine, which can so be forgotten."""
 
     def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
-        where = located(files.root)
+        where = rooted(files.root)
         self._files = files
         self._prefix = f"{where.key}/" if where.key else ""
         self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
         self._deadline_s = deadline_s
         self._threads = ThreadPoolExecutor(limits.object_requests_max, "penstock-object")
-        self._changed = threading.Condition()  # guards all that follows
+        lock = threading.Lock()  # guards all that follows
+        self._changed = threading.Condition(lock)
         self._closing = threading.Event()
         self._queue: deque[_Piece] = deque()
         self._tickets: set[_Ticket] = set()
         self._done: list[Completion] = []
+        self._room = threading.Condition(lock)  # less is in flight than before
+        self._bytes = 0  # in flight, gaps included
         self._active = 0
         self._copying = 0
         self._requests_max = 0
@@ -250,6 +253,7 @@ class _Work:
                 ticket.buffers.clear()
             self._tickets.clear()
             self._changed.notify_all()
+            self._room.notify_all()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
@@ -263,11 +267,14 @@ class _Work:
         """Ask for one piece after the other, until there are none."""
         while True:
             with self._changed:
+                self._room.wait_for(self._may_go_on)
                 over = self._active > self._requests_max
                 if self.closed or over or not self._queue or not _main_alive():
                     self._active -= 1
                     return
                 piece = self._queue.popleft()
+                size = piece.stop - piece.start
+                self._bytes += size
             try:
                 self._read(piece)
             except BaseException as error:  # a defect of ours: poll raises it
@@ -277,6 +284,16 @@ class _Work:
                     self._changed.notify_all()
                 return
             del piece  # and with it the buffers
+            with self._changed:
+                self._bytes -= size
+                self._room.notify_all()
+
+    def _may_go_on(self) -> bool:
+        """Whether there is nothing to do, or room for the bytes of the next piece."""
+        if self.closed or not self._queue or not self._bytes:
+            return True
+        piece = self._queue[0]
+        return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
 
     def _read(self, piece: _Piece) -> None:
         """Bring a piece to its buffers, or note why not."""

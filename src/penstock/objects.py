@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from .bucket import Bucket, Found, Refused, digest, located, patiently, whole
+from .bucket import Bucket, Found, Location, Refused, digest, located, patiently, rooted, whole
 from .errors import UsageError
 from .extent import Files, unseen
 from .store import (
@@ -50,8 +50,8 @@ class ObjectStore:
     """The objects below a URL; see `penstock.store.Store`."""
 
     def __init__(self, root: str) -> None:
-        where = located(root.rstrip("/"))
-        self.root = where.url
+        where = rooted(root)
+        self.root = f"{where.bucket}/{where.key}" if where.key else where.bucket
         self._bucket = _bucket(where.bucket)
         self._prefix = f"{where.key}/" if where.key else ""
 
@@ -452,7 +452,7 @@ def locate_objects(*given: str) -> Located:
             return Located("file", (name,), path, store)
         if errors[0] != errno.EISDIR:
             store.stat([name])  # says why
-    return Located("folder", ("",), f"{bucket}/{key}".rstrip("/"), ObjectStore(f"{bucket}/{key}"))
+    return Located("folder", ("",), Location(bucket, key).url, ObjectStore(f"{bucket}/{key}"))
 
 
 def _fixed(key: str) -> str:
