@@ -205,6 +205,62 @@ def test_matches_as_a_file_system(s3: S3, tmp_path: Path) -> None:
         assert far.match(pattern) == near.match(pattern), pattern
 
 
+def test_parse(s3: S3) -> None:
+    """Formats get ranges of each object in order of the files, and never those of two versions."""
+    for number in range(5):
+        s3.put(f"{number}", bytes([number]) * (100 + number))
+    store = ObjectStore(f"s3://{s3.name}")
+    files = store.stat(["3", "0", "4"])
+    seen: list[int] = []
+    found = store.parse(
+        files,
+        lambda number, source: (number, source.size, source.read(98, 50)),
+        seen.append,
+    )
+    assert found == [(0, 103, b"\3" * 5), (1, 100, b"\0" * 2), (2, 104, b"\4" * 6)]
+    assert seen[-1] == 3
+    s3.put("0", b"x" * 100)
+    for parse in (lambda _, source: source.read(0, 1), lambda _, __: None):
+        with pytest.raises(penstock.ChangedError, match="written to"):
+            store.parse(files, parse)
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_worker_processes(s3: S3, tmp_path: Path, start: str) -> None:
+    """Worker processes that are not forked read objects by themselves."""
+    import penstock.torch
+
+    s3.put_folder(tree(tmp_path / "data", 12))
+    remote = penstock.open(f"s3://{s3.name}")
+    loader = penstock.torch.DataLoader(
+        remote,
+        batch_size=5,
+        num_workers=1,
+        workers="processes",
+        multiprocessing_context=start,
+        timeout=100,
+    )
+    rows = [label for batch in loader for label in batch["label"].tolist()]
+    assert rows == [remote[number]["label"] for number in range(12)]
+
+
+def test_forked_worker_processes(s3: S3, tmp_path: Path) -> None:
+    """Forked worker processes are an error that says what to do, and no hang."""
+    import penstock.torch
+
+    s3.put_folder(tree(tmp_path / "data", 12))
+    loader = penstock.torch.DataLoader(
+        penstock.open(f"s3://{s3.name}"),
+        batch_size=5,
+        num_workers=1,
+        workers="processes",
+        multiprocessing_context="fork",
+        timeout=100,
+    )
+    with pytest.raises(penstock.PenstockError, match="spawn"):
+        list(loader)
+
+
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -560,11 +616,10 @@ def test_errors_hold_no_keys(
         with pytest.raises(penstock.PenstockError) as caught:
             penstock.open(f"s3://{s3.name}/x.bin", record_bytes=64)
     text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    assert fault == "short" or str(fault) in text
     assert SECRET not in text
     assert KEY not in text
     assert s3.name in text
-    if fault == "503":
-        assert "503" in text
 
 
 def test_credentials_in_other_urls_are_refused() -> None:

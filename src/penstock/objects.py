@@ -195,18 +195,22 @@ class ObjectStore:
         return self._asked(f"{self.root}/{name}", ask)
 
     def _state(self, name: str) -> _State:
-        """What a name stands for now."""
-        try:
-            found = patiently(
-                lambda: self._bucket.head(self._key(name)),
-                limits.object_listing_deadline_s,
-                _sleep,
-            )
-        except Refused as error:
-            if error.code != errno.ENOENT or not self._bucket.listable:
-                return _State(-1, -1, error.code)
+        """What a name stands for now. An error where that cannot be known: a service that does not
+        answer is no reason to take data for gone."""
+
+        def ask() -> _State:
+            try:
+                found = self._bucket.head(self._key(name))
+            except Refused as error:
+                if error.code != errno.ENOENT:
+                    raise
+                return _State(-1, -1, errno.ENOENT)
+            return _State(found.size, found.version, 0)
+
+        state = self._asked(f"{self.root}/{name}", ask)
+        if state.code and self._bucket.listable:
             return self._folder_states([name])[name]
-        return _State(found.size, found.version, 0)
+        return state
 
     def _described(self, names: Sequence[str]) -> dict[str, _State]:
         """The files of folders that so many names lie in that listing is cheaper than asking."""
