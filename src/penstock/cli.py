@@ -17,9 +17,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from .bucket import located
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
-from .engines import store_at
+from .engines import is_url, store_at
 from .errors import PenstockError, SidecarError, UsageError
 from .index import Index
 from .store import Progress
@@ -115,7 +116,7 @@ def index(
     options = {**_remembered(path, options), **options}
     before = _stamps(path)
     started = time.monotonic()
-    with _progress(f"Looking at {path}") as progress, _warnings_said():
+    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
         how = "rebuild" if force else "auto"
         found = open_dataset(path, index=how, progress=progress, **options)
     if found.sidecar is None:
@@ -154,7 +155,7 @@ def inspect(
       penstock inspect /data/imagenet/train --json | jq .samples
     """
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
-    with _progress(f"Looking at {path}") as progress, _warnings_said():
+    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
         changed = _changed(found.index, progress) if verify else []
@@ -317,6 +318,16 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
             yield path, f"of other options: {dict(saved.options)}"
         else:
             yield path, "fresh"
+
+
+def _without_secrets(path: str) -> str:
+    """What was asked for, as it may be shown."""
+    if not is_url(path):
+        return path
+    try:
+        return located(path).url
+    except UsageError:  # said when it is opened
+        return "the URL"
 
 
 def _changed(index: Index, progress: Progress) -> list[str]:
