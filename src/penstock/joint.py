@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from .errors import UsageError
 from .extent import Extents, Files, Int
-from .index import Fixed, Index, Layout, Samples, Table
+from .index import Index, Samples
+from .layout import Chunked, Columns, Layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,24 +45,46 @@ class Joined:
     def total_bytes(self) -> int:
         return sum(part.total_bytes for part in self.parts)
 
-    def extents(self, samples: Int) -> Extents:
-        found = Extents(
-            np.empty(len(samples), np.uint32),
-            np.empty(len(samples), np.int64),
-            np.empty(len(samples), np.int64),
-        )
+    def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        counts = np.ones(len(samples), np.int64)
+        shares = []
+        plain = True
         for number, rows, own in split(self.first, samples):
-            part = self.parts[number].extents(own)
-            found.file[rows] = part.file + np.uint32(self.first_file[number])
-            found.offset[rows] = part.offset
-            found.length[rows] = part.length
-        return found
+            share, pieces = self.parts[number].pieces(own)
+            shares.append((number, rows, share))
+            if pieces is not None:
+                counts[rows] = pieces
+                plain = False
+        start = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        found = Extents(
+            np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
+        )
+        for number, rows, share in shares:
+            at = rows if plain else _ranges(start[rows], counts[rows])
+            found.file[at] = share.file + np.uint32(self.first_file[number])
+            found.offset[at] = share.offset
+            found.length[at] = share.length
+        return found, None if plain else counts
+
+    def extents(self, samples: Int) -> Extents:
+        return self.pieces(samples)[0]
 
     def lengths(self, samples: Int) -> Int:
         found = np.empty(len(samples), np.int64)
         for number, rows, own in split(self.first, samples):
             found[rows] = self.parts[number].lengths(own)
         return found
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        raise UsageError("the index of a mixture is not saved: those of its datasets are")
+
+
+def _ranges(start: Int, counts: Int) -> Int:
+    """start[0], start[0]+1, ... counts[0] of them, then of start[1], and so on."""
+    ends = np.cumsum(counts)
+    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return within + np.repeat(start, counts)
 
 
 def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
@@ -140,17 +163,22 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
             "them, or none"
         )
     for layout in other.layouts:
-        if not isinstance(layout, (Fixed, Table)):
+        if isinstance(layout, Chunked):
             raise UsageError(
-                f"dataset {number} (format {other.format}) has samples in pieces or chunks, which "
-                "cannot be mixed yet"
+                f"dataset {number} (format {other.format}) has samples that are decoded out of "
+                "chunks: these cannot be mixed yet"
             )
 
 
 def _joined_files(tables: Sequence[Files]) -> Files:
     """The files of all, with the root they share, or "/" and absolute names."""
-    roots = {os.path.abspath(files.root) for files in tables}
+    roots = {files.root for files in tables}
     alone = len(roots) == 1
+    if not alone and any("://" in root for root in roots):
+        raise UsageError(
+            f"the datasets lie in different stores ({', '.join(sorted(roots))}): mix datasets of "
+            "this machine's files, or of one URL"
+        )
     blobs, lengths = [], []
     for files in tables:
         prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")

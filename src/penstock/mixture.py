@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
+from ._order_numpy import Words
 from .errors import UsageError
-from .order import Order, Shuffle, Words, words_of
+from .order import Order, Shuffle, words_of
 
 Weights = Sequence[float]
 Unit = Literal["steps", "samples"]
@@ -136,7 +137,8 @@ class Mixture:
     _passes: dict[int, Order] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._pass(0, 0)  # checks seed, shuffle, block and group
+        if not self._passes:
+            self._pass(0, 0)  # checks seed, shuffle, block and group
         last = (self.epoch + 1) * self.recipe.length
         if not 0 <= self.epoch <= last <= limits.order_count_max:
             raise UsageError(f"epoch {self.epoch} of a mixture ends beyond 2^62 samples")
@@ -149,7 +151,7 @@ class Mixture:
     @property
     def algorithm(self) -> str:
         """What computed the order; a saved state continues only under the same identifier."""
-        return f"mixture-1:{self.recipe.digest}/{self._pass(0, 0).algorithm}"
+        return f"mixture-1:{self.recipe.digest}/{self.parts()[0].algorithm}"
 
     def at_epoch(self, epoch: int) -> Mixture:
         """The order of another epoch of the same data."""
@@ -213,6 +215,10 @@ class Mixture:
         counts: list[int] = stretch.drawn_at(place).tolist()
         return counts
 
+    def parts(self) -> tuple[Order, ...]:
+        """The order of each dataset's first pass."""
+        return tuple(self._order(source, 0) for source in range(len(self.recipe.counts)))
+
     # -- how ---------------------------------------------------------------------------------------
 
     def _drawn(self, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Counts]:
@@ -246,16 +252,19 @@ class Mixture:
         """The order of one pass of a dataset; the last one of each is kept."""
         kept = self._passes.get(source)
         if kept is None or kept.epoch != turn:
-            kept = self._passes[source] = Order(
-                self.recipe.counts[source],
-                self.seed,
-                turn,
-                shuffle=self.shuffle,
-                block=self.block,
-                group=self.group,
-                stream=source,
-            )
+            kept = self._passes[source] = self._order(source, turn)
         return kept
+
+    def _order(self, source: int, turn: int) -> Order:
+        return Order(
+            self.recipe.counts[source],
+            self.seed,
+            turn,
+            shuffle=self.shuffle,
+            block=self.block,
+            group=self.group,
+            stream=source,
+        )
 
     def _settled(self) -> tuple[_Stretch, ...]:
         if not self._stretches:
