@@ -129,6 +129,8 @@ def decide(
         gap_bytes = gap_for(index, engine.choice)
         if engine.choice.cached:  # then reading is copying, and blocks would only save calls
             return Blocking("exact", 1, 1, 1.0, "the data is in the page cache"), None
+        if index.total_bytes == 0:
+            return Blocking("exact", 1, 1, 1.0, "there are no bytes to read"), None
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from .autoshuffle import decide, record_of, told
+from .budget import Budget
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .errors import PenstockError, SidecarError, UsageError
@@ -138,6 +140,13 @@ def inspect(
     verify: Annotated[
         bool, typer.Option(help="Check all of the saved index, and every file against it.")
     ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option(help="Measure reading (0.2 s) and say what shuffle='auto' would choose."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples of a step of one rank, for --shuffle.")
+    ] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
@@ -150,6 +159,8 @@ def inspect(
 
       penstock inspect /data/imagenet/train --verify
 
+      penstock inspect /data/imagenet/train --shuffle --batch-size 64
+
       penstock inspect /data/imagenet/train --json | jq .samples
     """
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
@@ -157,10 +168,14 @@ def inspect(
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
         changed = _changed(found.index, progress) if verify else []
+        choice = _choice(found, batch_size) if shuffle else None
     if as_json:
-        sys.stdout.write(json.dumps(_report(found, states, changed, verify), indent=2) + "\n")
+        report = _report(found, states, changed, verify) | {"shuffle": choice}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
         _show(found, states, changed, verify)
+        if choice is not None:
+            out.print(rich.markup.escape(_choice_said(choice)))
     if changed or (verify and any(state.startswith("damaged") for state in states.values())):
         raise SystemExit(1)
 
@@ -324,6 +339,22 @@ def _changed(index: Index, progress: Progress) -> list[str]:
     now, errors = Posix(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
+
+
+def _choice(found: Dataset, batch_size: int) -> dict[str, Any]:
+    """What shuffle="auto" would choose for one rank, and what was measured for it."""
+    return record_of(len(found), *decide(found, Budget(), batch_size, 1, batch_size))
+
+
+def _choice_said(choice: dict[str, Any]) -> str:
+    said = told(choice)
+    if "latency_ns" in choice:
+        said += (
+            f"\n  measured in {choice['took_s']:.2f} s: a read takes {choice['latency_ns']:,.0f} ns, "
+            f"{choice['requests']:.1f} are served at a time, large reads give "
+            f"{choice['bytes_per_s']:,.0f} bytes/s"
+        )
+    return said
 
 
 def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -39,10 +39,11 @@ def slots_of(weights: Weights) -> tuple[int, ...]:
     """
     period = limits.mixture_slots
     shares = [_weight(weight) for weight in weights]
-    total = math.fsum(shares)
-    if not 0 < total < math.inf:
-        raise UsageError(f"weights are {list(weights)!r}: their sum must be above 0 and finite")
-    exact = [share / total * period for share in shares]
+    largest = max(shares, default=0.0)
+    if largest == 0:
+        raise UsageError(f"weights are {list(weights)!r}: their sum must be above 0")
+    total = math.fsum(share / largest for share in shares)
+    exact = [share / largest / total * period for share in shares]
     slots = [math.floor(part) for part in exact]
     by_remainder = sorted(range(len(slots)), key=lambda d: (slots[d] - exact[d], d))
     for d in by_remainder[: period - sum(slots)]:
@@ -50,8 +51,8 @@ def slots_of(weights: Weights) -> tuple[int, ...]:
     for d, (share, held) in enumerate(zip(shares, slots, strict=True)):
         if share > 0 and held == 0:
             raise UsageError(
-                f"the weight {share!r} of dataset {d} is less than half of 1/{period} of all: "
-                f"raise it, or use 0"
+                f"the weight {share!r} of dataset {d} is too small beside the others for one of "
+                f"{period} slots: raise it, or use 0"
             )
     return tuple(slots)
 

@@ -46,11 +46,11 @@ def probe(
     """
     began = time.perf_counter()
     reading = _Timed(engine, fault)
-    singles = min(_single_most, len(small.file) // 2)
+    singles = min(_single_most, max(1, len(small.file) // 2))
     alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
     latency_s = float(np.median(alone))
     per_ticket = _per_ticket if latency_s < 0.002 else 8
-    rate = reading.rate(small, singles, per_ticket)
+    rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
     bandwidth = reading.rate(large, 0, 1)
     took_s = time.perf_counter() - began
     return Probed(latency_s * 1e9, rate.reads_per_s, bandwidth.bytes_per_s, took_s)

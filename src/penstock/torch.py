@@ -90,7 +90,7 @@ class DataLoader:
                   is a dict of tensors: each field (B, length) of uint8 or (B, *shape) of its dtype,
                   or `Ragged`; "label" int64 (B,) where known; "__id__" int64 (B,), the samples'
                   numbers; "__valid__" bool (B,), False for samples that pad the last step.
-    shuffle:      True is "exact" and False "none"; "blocked" and "auto" are as in `penstock.Loader`.
+    shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
     sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
