@@ -122,7 +122,7 @@ TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "session", "allocation", "schedule"}
     | {"blocking"}
-    | {"mixture", "quality", "joint"}
+    | {"mixture", "quality"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

@@ -350,7 +350,7 @@ def _choice_said(choice: dict[str, Any]) -> str:
     said = told(choice)
     if "latency_ns" in choice:
         said += (
-            f"\n  measured in {choice['took_s']:.2f} s: a read takes {choice['latency_ns']:,.0f} ns, "
+            f"\n  measured in {choice['took_s']:.2f} s: {choice['latency_ns']:,.0f} ns a read, "
             f"{choice['requests']:.1f} are served at a time, large reads give "
             f"{choice['bytes_per_s']:,.0f} bytes/s"
         )

@@ -16,7 +16,7 @@ from . import limits
 from .course import Course
 from .cursor import Cursor, Identity
 from .order import Order
-from .plan import Marks, no_marks
+from .plan import Marks
 from .topology import detect
 
 
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     step: int
     repeats: int
     key: int
-    marks: Marks = no_marks
+    marks: Marks | None = None
 
 
 class Epochs(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from .order import Ordering
 
 Ids = npt.NDArray[np.uint64]
 Marks = Mapping[str, npt.NDArray[np.int64]]
-no_marks: Marks = MappingProxyType({})
 
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
 # strictest alignment that O_DIRECT asks of a destination.
@@ -207,7 +205,7 @@ def plan_samples(
     first: int,
     gap_bytes: int | None,
     repeats: int = 0,
-    marks: Marks = no_marks,
+    marks: Marks | None = None,
 ) -> list[Group]:
     """Plan steps from `first` on that hold these samples; see `plan_window`.
 
@@ -229,7 +227,7 @@ def plan_samples(
             ids[edges[k] : edges[k + 1]],
             repeats if k == count - 1 else 0,
             None if labels is None else labels[edges[k] : edges[k + 1]],
-            {name: column[edges[k] : edges[k + 1]] for name, column in marks.items()},
+            {name: column[edges[k] : edges[k + 1]] for name, column in (marks or {}).items()},
             layouts[k],
             sizes[k],
             requests[k],

@@ -17,7 +17,7 @@ from .dataset import Dataset
 from .decode import Collate, Decode, Job
 from .engines import Reader, engine_for
 from .native import Arena
-from .plan import Ids, Marks, no_marks, plan_samples
+from .plan import Ids, Marks, plan_samples
 
 _poll_ns = 100_000_000
 
@@ -53,7 +53,7 @@ class BatchReader:
         epoch: int = 0,
         step: int = 0,
         repeats: int = 0,
-        marks: Marks = no_marks,
+        marks: Marks | None = None,
     ) -> Any:
         """The batch of these samples, in this order."""
         index = self._dataset.index
