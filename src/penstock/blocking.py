@@ -1,9 +1,9 @@
 """Exact order or blocks: what random reads cost on a storage decides. Pure.
 
-The model: `requests` reads are in flight, each takes `latency_ns`, and all together reach at most
-`bytes_per_s`. Reads of L bytes then give min(bytes_per_s, requests * L / latency). In a blocked
-order the samples of a group of blocks come within one window of read-ahead, and neighbours are
-read together.
+The model: beside its bytes, at `bytes_per_s`, each read costs a fixed time, found from reads of a
+sample of which `requests` are served at a time. It is as if every read fetched some more bytes, the
+overhead: reads of L bytes give L / (L + overhead) of the bandwidth. In a blocked order the samples
+of a group of blocks come within one window of read-ahead, and neighbours are read together.
 """
 
 from __future__ import annotations
@@ -63,10 +63,14 @@ def choose_blocks(
     window_samples:  samples of all ranks that one window of read-ahead covers.
     gap_bytes:       see `penstock.plan.plan_window`; None where reads are not merged.
     """
-    goal = _enough * measured.bytes_per_s
     size = max(1.0, mean_bytes)
-    per_byte = measured.requests / max(1.0, measured.latency_ns) * 1e9
-    exact = min(1.0, per_byte * size / measured.bytes_per_s)
+    read_s = max(1.0, measured.latency_ns) * 1e-9 / measured.requests
+    overhead = max(0.0, read_s * measured.bytes_per_s - size)
+
+    def reach(samples: int) -> float:
+        return samples * size / (samples * size + overhead)
+
+    exact = reach(1)
 
     def stay(reason: str) -> Blocking:
         return Blocking("exact", 1, 1, exact, reason)
@@ -82,9 +86,9 @@ def choose_blocks(
     one_read = min(limits.run_extents_max, int(limits.run_bytes_max // size))
     most = max(1, min(one_read * world_size, window_samples, count))
     block = 1
-    while 2 * block <= most and block * size * per_byte < goal:
+    while 2 * block <= most and reach(block) < _enough:
         block *= 2
-    reached = min(1.0, block * size * per_byte / measured.bytes_per_s) / world_size
+    reached = reach(block) / world_size  # a rank reads what the others want as well
     if reached < _gain_min * exact:
         return stay(short + f"blocks would reach no more than {reached:.0%}")
     group = max(1, min(window_samples, count) // block)
