@@ -18,8 +18,8 @@ import numpy as np
 from . import limits
 from .cursor import Cursor, Identity
 from .errors import UsageError
-from .order import Ordering
-from .plan import Ids, Marks, Steps
+from .order import Marks, Ordering
+from .plan import Ids, Steps
 from .topology import Place, detect
 
 
@@ -187,7 +187,7 @@ class Course:
             last = min(len(steps), first + window)
             positions, bounds, repeats = steps.positions(first, last, rank)
             edges = bounds.tolist()
-            ids, marks = order.samples(positions), order.marks(positions)
+            ids, marks = order.rows(positions)
             for k, step in enumerate(range(first, last)):
                 part = slice(edges[k], edges[k + 1])
                 own = {name: column[part] for name, column in marks.items()}

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from . import limits
 from .course import Course
 from .cursor import Cursor, Identity
-from .order import Order
-from .plan import Marks
+from .order import Marks, Order
 from .topology import detect
 
 

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from . import limits
 from .dataset import Dataset
 from .errors import UsageError
 from .joint import JointIndex, join
@@ -86,6 +87,8 @@ def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, flo
         pairs.append((dataset, weight))
     if not pairs:
         raise UsageError("there is nothing to mix: give at least one (dataset, weight)")
+    if len(pairs) > limits.mixture_slots:
+        raise UsageError(f"{len(pairs)} datasets: at most {limits.mixture_slots} can be mixed")
     return pairs
 
 

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from ._order_numpy import Words
+from ._order_numpy import WORD, Words
 from .errors import UsageError
-from .order import Order, Shuffle, words_of
+from .order import Marks, Order, Shuffle, words_of
 
 Weights = Sequence[float]
 Unit = Literal["steps", "samples"]
@@ -105,10 +105,22 @@ class _Stretch(NamedTuple):
     """
 
     start: int
-    source: npt.NDArray[np.intp]
+    source: npt.NDArray[np.uint16]
     nth: Counts
     slots: Counts
     drawn: Counts
+
+    def turns(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
+        """Of places in this stretch, whose turn it is, and how often it was before."""
+        since = places - np.uint64(self.start)
+        periods = since // np.uint64(limits.mixture_slots)
+        slot = (since - periods * np.uint64(limits.mixture_slots)).view(np.int64)
+        whose = self.source.take(slot)
+        drawn = self.slots.take(whose)
+        drawn *= periods
+        drawn += self.drawn.take(whose)
+        drawn += self.nth.take(slot)
+        return whose, drawn
 
     def drawn_at(self, position: int) -> Counts:
         """Samples of each dataset before a position of this stretch."""
@@ -171,21 +183,32 @@ class Mixture:
 
     def samples(self, positions: npt.ArrayLike) -> Words:
         """The samples at these positions, numbered over all datasets one after the other."""
-        source, drawn = self._drawn(positions)
-        found = np.empty(source.shape, np.uint64)
+        return self.rows(positions)[0]
+
+    def marks(self, positions: npt.ArrayLike) -> Marks:
+        """Of these positions "source", the number of the dataset, and "pass", its own epoch."""
+        return self.rows(positions)[1]
+
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
+        """Samples and marks together. About 60 ns a position."""
+        words = words_of(positions, len(self), "position")
+        source, drawn = self._drawn(words.reshape(-1) + np.uint64(self.epoch * len(self)))
+        samples, turns = np.empty_like(drawn), np.empty_like(drawn)
         first = 0
         for d, count in enumerate(self.recipe.counts):
             rows = np.flatnonzero(source == d)
             if len(rows):
-                found[rows] = self._of_passes(d, drawn[rows]) + np.uint64(first)
+                own = drawn[rows]
+                turn = own // np.uint64(count)
+                turns[rows] = turn
+                samples[rows] = self._of_passes(d, turn, own - turn * np.uint64(count))
+                samples[rows] += np.uint64(first)
             first += count
-        return found
-
-    def marks(self, positions: npt.ArrayLike) -> dict[str, npt.NDArray[np.int64]]:
-        """Of these positions "source", the number of the dataset, and "pass", its own epoch."""
-        source, drawn = self._drawn(positions)
-        counts = np.array(self.recipe.counts, np.uint64)
-        return {"source": source.astype(np.int64), "pass": (drawn // counts[source]).view(np.int64)}
+        marks = {
+            "source": source.astype(np.int64).reshape(words.shape),
+            "pass": turns.view(np.int64).reshape(words.shape),
+        }
+        return samples.reshape(words.shape), marks
 
     def positions(self, source: int, turn: int, samples: npt.ArrayLike) -> Words:
         """The positions, counted over all epochs, where samples of a dataset (numbered by itself)
@@ -222,28 +245,29 @@ class Mixture:
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _drawn(self, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Counts]:
-        """Whose turn it is at these positions, and how many of its samples were drawn before."""
-        words = words_of(positions, len(self), "position") + np.uint64(self.epoch * len(self))
-        source = np.empty(words.shape, np.intp)
-        drawn = np.empty(words.shape, np.uint64)
+    def _drawn(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
+        """Whose turn it is at these places, counted over all epochs, and how many of its samples
+        were drawn before."""
         stretches = self._settled()
-        starts = np.array([stretch.start for stretch in stretches], np.uint64)
-        at = np.searchsorted(starts, words, side="right") - 1
-        period = np.uint64(limits.mixture_slots)
-        for k in np.unique(at).tolist():
-            stretch = stretches[k]
-            rows = at == k
-            periods, slot = np.divmod(words[rows] - starts[k], period)
-            whose = stretch.source[slot]
-            source[rows] = whose
-            drawn[rows] = stretch.drawn[whose] + periods * stretch.slots[whose] + stretch.nth[slot]
+        starts = [stretch.start for stretch in stretches]
+        ends = [*starts[1:], WORD]
+        least, most = (int(places.min()), int(places.max())) if len(places) else (0, 0)
+        source = np.empty(places.shape, np.uint16)
+        drawn = np.empty(places.shape, np.uint64)
+        for stretch, end in zip(stretches, ends, strict=True):
+            if stretch.start <= least and most < end:
+                return stretch.turns(places)
+            if stretch.start <= most and least < end:
+                rows = (places >= np.uint64(stretch.start)) & (places < np.uint64(end))
+                source[rows], drawn[rows] = stretch.turns(places[rows])
         return source, drawn
 
-    def _of_passes(self, source: int, drawn: Counts) -> Words:
-        """The samples of one dataset that are drawn as its n-th ones."""
-        turns, places = np.divmod(drawn, np.uint64(self.recipe.counts[source]))
-        found = np.empty_like(drawn)
+    def _of_passes(self, source: int, turns: Counts, places: Words) -> Words:
+        """The samples of one dataset at these places of its passes."""
+        first = int(turns.min())
+        if first == int(turns.max()):
+            return self._pass(source, first).samples(places)
+        found = np.empty_like(places)
         for turn in np.unique(turns).tolist():
             rows = turns == turn
             found[rows] = self._pass(source, turn).samples(places[rows])
@@ -288,5 +312,6 @@ class Mixture:
             begin = np.repeat(edges - slots, slots)
             nth[by_source] = np.arange(period, dtype=np.uint64) - begin.astype(np.uint64)
             drawn = stretches[-1].drawn_at(start) if stretches else np.zeros(len(slots), np.uint64)
-            stretches.append(_Stretch(start, source, nth, np.array(slots, np.uint64), drawn))
+            held = source.astype(np.uint16)
+            stretches.append(_Stretch(start, held, nth, np.array(slots, np.uint64), drawn))
         return tuple(stretches)

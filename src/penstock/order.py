@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
@@ -50,6 +50,10 @@ _TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 
 _BLOCKS, _GROUPS = 0x100, 0x200  # added to a tag for the two permutations of a blocked order
 
 
+Marks = Mapping[str, npt.NDArray[np.int64]]
+"""What an order says of each position besides the sample, by name."""
+
+
 class Ordering(Protocol):
     """What decides which samples stand at the positions of an epoch: `Order`, or a mixture."""
 
@@ -63,7 +67,7 @@ class Ordering(Protocol):
     def at_epoch(self, epoch: int) -> Ordering: ...
     def for_steps(self, global_batch: int, steps: int) -> Ordering: ...
     def samples(self, positions: npt.ArrayLike) -> Words: ...
-    def marks(self, positions: npt.ArrayLike) -> dict[str, npt.NDArray[np.int64]]: ...
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]: ...
     def drawn(self, position: int) -> list[int]: ...
     def parts(self) -> tuple[Order, ...]: ...
 
@@ -156,9 +160,9 @@ class Order:
         """Itself: how an epoch is divided into steps does not change this order."""
         return self
 
-    def marks(self, positions: npt.ArrayLike) -> dict[str, npt.NDArray[np.int64]]:
-        """What more there is to say of each position: nothing here; see `Mixture.marks`."""
-        return {}
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
+        """The samples, and what more there is to say of each: nothing; see `Mixture.marks`."""
+        return self.samples(positions), {}
 
     def drawn(self, position: int) -> list[int]:
         """Samples drawn, over all epochs, before a position of this epoch; see `Mixture.drawn`."""

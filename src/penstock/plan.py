@@ -7,7 +7,6 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,10 +17,9 @@ from .errors import UsageError
 from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Index
 from .layout import Chunked
-from .order import Ordering
+from .order import Marks, Ordering
 
 Ids = npt.NDArray[np.uint64]
-Marks = Mapping[str, npt.NDArray[np.int64]]
 
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
 # strictest alignment that O_DIRECT asks of a destination.
@@ -194,7 +192,7 @@ def plan_window(
     one group. With None each step asks for its samples in batch order and is a group of its own.
     """
     positions, bounds, repeats = steps.positions(first, last, rank)
-    ids, marks = order.samples(positions), order.marks(positions)
+    ids, marks = order.rows(positions)
     return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks)
 
 

@@ -17,7 +17,8 @@ from .dataset import Dataset
 from .decode import Collate, Decode, Job
 from .engines import Reader, engine_for
 from .native import Arena
-from .plan import Ids, Marks, plan_samples
+from .order import Marks
+from .plan import Ids, plan_samples
 
 _poll_ns = 100_000_000
 
