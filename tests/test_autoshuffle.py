@@ -134,6 +134,20 @@ def test_ranks_must_be_told(dataset: penstock.Dataset) -> None:
     loader.close()
 
 
+def test_a_state_decides_where_the_world_comes_later(
+    dataset: penstock.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that was loaded before the ranks were known still decides when they are."""
+    arguments: dict[str, Any] = {"global_batch_size": 64, "seed": 4}
+    state = penstock.Loader(dataset, shuffle="blocked", block=8, group=4, **arguments).state_dict()
+    with penstock.Loader(dataset, shuffle="auto", **arguments) as loader:
+        loader.load_state_dict(state)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert len(next(iter(loader)).ids) == 32
+        assert loader.state_dict()["order"] == state["order"]
+
+
 def test_quality_of_any_loader(dataset: penstock.Dataset) -> None:
     """Every loader can say how good its order is."""
     assert penstock.Loader(dataset).shuffle_quality == 1.0

@@ -108,6 +108,19 @@ def test_labels_and_lengths_of_trees(tmp_path: Path) -> None:
     assert len(seen) == len(set(seen)) == 24
 
 
+def test_labels_of_other_classes_are_left_out(tmp_path: Path) -> None:
+    """Where label 0 means one thing in one dataset and another in the next, there is no label."""
+    for name in ("one/cat/a", "one/dog/a", "two/ant/a", "two/bee/a"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(name)
+    trees = [penstock.open(tmp_path / name, index="memory") for name in ("one", "two")]
+    ds = penstock.mix([(tree, 1) for tree in trees])
+    assert ds.classes is None
+    assert set(ds[0]) == {"data", "__key__", "source", "pass"}
+    with penstock.Loader(ds, 4) as loader:
+        assert "label" not in next(iter(loader))
+
+
 @pytest.mark.parametrize("unit", ["steps", "samples"])
 def test_a_schedule_is_followed(parts: list[penstock.Dataset], unit: str) -> None:
     """Weights change at their step or sample, across epochs, exactly."""

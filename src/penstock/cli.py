@@ -147,6 +147,7 @@ def inspect(
     batch_size: Annotated[
         int, typer.Option(min=1, help="Samples of a step of one rank, for --shuffle.")
     ] = 256,
+    ranks: Annotated[int, typer.Option(min=1, help="How many ranks, for --shuffle.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
@@ -168,7 +169,7 @@ def inspect(
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
         changed = _changed(found.index, progress) if verify else []
-        choice = _choice(found, batch_size) if shuffle else None
+        choice = _choice(found, batch_size, ranks) if shuffle else None
     if as_json:
         report = _report(found, states, changed, verify) | {"shuffle": choice}
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
@@ -341,9 +342,10 @@ def _changed(index: Index, progress: Progress) -> list[str]:
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
 
 
-def _choice(found: Dataset, batch_size: int) -> dict[str, Any]:
-    """What shuffle="auto" would choose for one rank, and what was measured for it."""
-    return record_of(len(found), *decide(found, Budget(), batch_size, 1, batch_size))
+def _choice(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
+    """What shuffle="auto" would choose, and what was measured for it."""
+    chosen, probed = decide(found, Budget(), batch_size, ranks, batch_size * ranks)
+    return record_of(len(found), chosen, probed)
 
 
 def _choice_said(choice: dict[str, Any]) -> str:

@@ -78,6 +78,7 @@ class Course:
         self._asked = order
         self._choice = choice
         self._order: Ordering | None = None
+        self._resumed: Ordering | None = None  # of a state, which decides instead of the choice
         self._cursor: Cursor | None = None
         self.drop_last = flag("drop_last", drop_last)
         self.pad = flag("pad", pad)
@@ -137,7 +138,10 @@ class Course:
         """The order of epoch 0; where it is to be chosen, that is done now."""
         if self._order is None:
             place, steps = self._settle()
-            chosen = self._asked if self._choice is None else self._choice.choose(place, steps)
+            chosen = self._asked if self._choice is None else self._resumed
+            if chosen is None and self._choice is not None:
+                chosen = self._choice.choose(place, steps)
+            assert chosen is not None
             self._order = chosen.for_steps(steps.global_batch, len(steps))
         return self._order
 
@@ -158,17 +162,15 @@ class Course:
 
         Raises StateError where it does not fit; then nothing has changed.
         """
-        was = self._order, self._cursor
+        was = self._order, self._cursor, self._resumed
         if self._choice is not None and isinstance(state, Mapping):
             found = self._choice.resumed(str(state.get("order")))
             if found is not None:
-                steps = self.steps
-                self._order = found.for_steps(steps.global_batch, len(steps))
-                self._cursor = None
+                self._resumed, self._order, self._cursor = found, None, None
         try:
             self.cursor.restore(state, self.place.world_size)
         except BaseException:
-            self._order, self._cursor = was
+            self._order, self._cursor, self._resumed = was
             raise
 
     @property

@@ -139,8 +139,9 @@ def join(parts: Sequence[Index]) -> JointIndex:
         fields=parts[0].fields,
         layouts=layouts,  # type: ignore[arg-type]
         sources=_joined_files([part.sources for part in parts]),
-        classes=classes.pop() if len(classes) == 1 else None,
-        label_column=np.concatenate(labels) if len(labels) == len(parts) else None,
+        classes=parts[0].classes if len(classes) == 1 else None,
+        # Of other classes the same number would mean something else.
+        label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
         fingerprint=digest.hexdigest(),
     )
     object.__setattr__(index, "parts", tuple(parts))

@@ -44,6 +44,9 @@ def mix(
     the pass of that dataset, both int64 (B,); so has a sample that `decode` gets, as ints.
     `Loader.drawn()` says how much was drawn from each.
 
+    Labels are kept where all datasets have the same classes; else "label" is left out, and decode
+    knows classes by "__key__" and "source".
+
     Raises UsageError where datasets differ in their fields (name, dtype, shape), where only some
     have labels, where they lie in different stores, or where weights or schedule cannot be.
     """
