@@ -186,3 +186,15 @@ def test_without_its_packages_the_command_line_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[cli]'\n"
+
+
+def test_inspect_says_which_shuffle(tmp_path: Path) -> None:
+    """--shuffle prints what "auto" would choose, why, and the quality of it."""
+    (tmp_path / "rows.bin").write_bytes(bytes(64 * 500))
+    asked = ["inspect", str(tmp_path / "rows.bin"), "--record-bytes", "64", "--shuffle"]
+    said = run(*asked)
+    assert 'auto chose shuffle="' in said.stdout
+    assert "shuffle quality" in said.stdout
+    found = json.loads(run(*asked, "--batch-size", "8", "--ranks", "2", "--json").stdout)["shuffle"]
+    assert found["shuffle"] in ("exact", "blocked")
+    assert 0 <= found["quality"] <= 1

@@ -41,7 +41,9 @@ PUBLIC = [
     "StorageError",
     "UsageError",
     "WorkerError",
+    "mix",
     "open",
+    "shuffle_quality",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""
 
@@ -57,16 +59,20 @@ LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
     "values": Layer({"extent", "budget", "topology", "cursor"}, {"ground"}),
     "data": Layer(
-        {"index", "layout", "sidecar", "formats", "order", "_order_numpy"}, {"ground", "values"}
+        {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
+        | {"mixture", "quality"},
+        {"ground", "values"},
     ),
     "policy": Layer(
-        {"placement", "plan", "session", "allocation", "schedule"}, {"ground", "values", "data"}
+        {"placement", "plan", "session", "allocation", "schedule", "blocking"},
+        {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
     "mechanism": Layer(
         {
             "engine",
             "engine_wrappers",
+            "probe",
             "native",
             "store",
             "peer",
@@ -85,6 +91,8 @@ LAYERS = {
             "dataset",
             "batch",
             "engines",
+            "autoshuffle",
+            "mixed",
             "course",
             "epochs",
             "loader",
@@ -113,9 +121,12 @@ LAYERS = {
 
 NATIVE = {"native", "order", "store"}  # reading, permuting, scanning folders
 TORCH = {"torch", "gpu"}
-PURE = {"order", "plan", "placement", "session", "allocation", "schedule"} | LAYERS[
-    "values"
-].modules
+PURE = (
+    {"order", "plan", "placement", "session", "allocation", "schedule"}
+    | {"blocking"}
+    | {"mixture", "quality"}
+    | LAYERS["values"].modules
+)
 EXTENT_OS = {"fsencode", "fsdecode", "path"}
 # fmt: off
 IMPURE = {

@@ -25,7 +25,9 @@ from .errors import (
 )
 from .index import Index
 from .loader import Loader
+from .mixed import mix
 from .order import Order
+from .quality import shuffle_quality
 
 __version__ = "0.1.0"
 
@@ -50,5 +52,7 @@ __all__ = [
     "StorageError",
     "UsageError",
     "WorkerError",
+    "mix",
     "open",
+    "shuffle_quality",
 ]

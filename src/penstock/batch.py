@@ -130,6 +130,7 @@ def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]
         )
     if planned.labels is not None:
         fields["label"] = planned.labels
+    fields.update(planned.marks)
     return fields
 
 
@@ -193,9 +194,11 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
     """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
     arrays."""
     fields = fields_of(index, planned, buffer)
-    fields.pop("label", None)
+    for name in ("label", *planned.marks):
+        fields.pop(name, None)
     keys = index.keys(planned.ids)
     labels = None if planned.labels is None else planned.labels.tolist()
+    marks = {name: column.tolist() for name, column in planned.marks.items()}
 
     def sample(row: int) -> dict[str, Any]:
         parts: dict[str, Any] = {}
@@ -206,6 +209,8 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
         parts["__key__"] = keys[row]
         if labels is not None:
             parts["label"] = labels[row]
+        for name, column in marks.items():
+            parts[name] = column[row]
         return parts
 
     return sample

@@ -17,7 +17,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from .autoshuffle import decide, record_of, told
 from .bucket import located
+from .budget import Budget
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engines import is_url, store_at
@@ -140,6 +142,14 @@ def inspect(
     verify: Annotated[
         bool, typer.Option(help="Check all of the saved index, and every file against it.")
     ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option(help="Measure reading (0.2 s) and say what shuffle='auto' would choose."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples of a step of one rank, for --shuffle.")
+    ] = 256,
+    ranks: Annotated[int, typer.Option(min=1, help="How many ranks, for --shuffle.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
@@ -152,6 +162,8 @@ def inspect(
 
       penstock inspect /data/imagenet/train --verify
 
+      penstock inspect /data/imagenet/train --shuffle --batch-size 64
+
       penstock inspect /data/imagenet/train --json | jq .samples
     """
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
@@ -159,10 +171,14 @@ def inspect(
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
         changed = _changed(found.index, progress) if verify else []
+        choice = _choice(found, batch_size, ranks) if shuffle else None
     if as_json:
-        sys.stdout.write(json.dumps(_report(found, states, changed, verify), indent=2) + "\n")
+        report = _report(found, states, changed, verify) | {"shuffle": choice}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
         _show(found, states, changed, verify)
+        if choice is not None:
+            out.print(rich.markup.escape(_choice_said(choice)))
     if changed or (verify and any(state.startswith("damaged") for state in states.values())):
         raise SystemExit(1)
 
@@ -336,6 +352,23 @@ def _changed(index: Index, progress: Progress) -> list[str]:
     now, errors = store_at(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
+
+
+def _choice(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
+    """What shuffle="auto" would choose, and what was measured for it."""
+    chosen, probed = decide(found, Budget(), batch_size, ranks, batch_size * ranks)
+    return record_of(len(found), chosen, probed)
+
+
+def _choice_said(choice: dict[str, Any]) -> str:
+    said = told(choice)
+    if "latency_ns" in choice:
+        said += (
+            f"\n  measured in {choice['took_s']:.2f} s: {choice['latency_ns']:,.0f} ns a read, "
+            f"{choice['requests']:.1f} are served at a time, large reads give "
+            f"{choice['bytes_per_s']:,.0f} bytes/s"
+        )
+    return said
 
 
 def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:

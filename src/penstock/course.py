@@ -10,15 +10,15 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from . import limits
 from .cursor import Cursor, Identity
 from .errors import UsageError
-from .order import Order
+from .order import Marks, Ordering
 from .plan import Ids, Steps
 from .topology import Place, detect
 
@@ -29,11 +29,30 @@ class Share(NamedTuple):
     step: int
     ids: Ids
     repeats: int
+    marks: Marks
+
+
+class OrderChoice(Protocol):
+    """Chooses the order at first use, or follows a state that is resumed."""
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What was chosen, and why; empty before."""
+        ...
+
+    def choose(self, place: Place, steps: Steps) -> Ordering:
+        """The order, on this rank of so many, in these steps. The same on all ranks."""
+        ...
+
+    def resumed(self, algorithm: str) -> Ordering | None:
+        """The order of a state's identifier, or None where it is not one of those chosen from."""
+        ...
 
 
 class Course:
     """Deals the samples of `order` to steps and ranks.
 
+    choice:            what decides the order in the end, where `order` only tells its length.
     batch_size:        samples of one rank in a step; or
     global_batch_size: those of all ranks.
     drop_last, pad:    what becomes of the last step, see `Steps`.
@@ -44,7 +63,7 @@ class Course:
     def __init__(
         self,
         fingerprint: str,
-        order: Order,
+        order: Ordering,
         *,
         batch_size: int | None,
         global_batch_size: int | None,
@@ -52,10 +71,15 @@ class Course:
         pad: bool,
         rank: int | None,
         world_size: int | None,
+        choice: OrderChoice | None = None,
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
-        self.order = order
+        self._asked = order
+        self._choice = choice
+        self._order: Ordering | None = None
+        self._resumed: Ordering | None = None  # of a state, which decides instead of the choice
+        self._cursor: Cursor | None = None
         self.drop_last = flag("drop_last", drop_last)
         self.pad = flag("pad", pad)
         self._fingerprint = fingerprint
@@ -64,11 +88,11 @@ class Course:
             None if global_batch_size is None else positive("global_batch_size", global_batch_size)
         )
         self._asked_place = (rank, world_size)
-        self._settled: tuple[Place, Steps, Cursor] | None = None
+        self._settled: tuple[Place, Steps] | None = None
         if rank is not None or world_size is not None:
             self._settle()
         else:  # what one rank alone cannot do, no world can
-            Steps(len(order), self._global_batch(1), 1, self.drop_last, self.pad)
+            Steps(len(self._asked), self._global_batch(1), 1, self.drop_last, self.pad)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -89,8 +113,65 @@ class Course:
         return self._settle()[1]
 
     @property
+    def seed(self) -> int:
+        return self._asked.seed
+
+    @property
+    def shuffle(self) -> str:
+        """As it was asked for."""
+        return self._asked.shuffle if self._choice is None else "auto"
+
+    @property
+    def choice_record(self) -> dict[str, Any]:
+        """What was chosen where the order was left to be, and why; empty where it was not."""
+        return {} if self._choice is None else dict(self._choice.record)
+
+    def drawn(self) -> list[int]:
+        """Samples drawn from each dataset before where the run stands, over all epochs."""
+        cursor, steps = self.cursor, self.steps
+        return self.order.at_epoch(cursor.epoch).drawn(
+            min(cursor.step * steps.global_batch, len(self._asked))
+        )
+
+    @property
+    def order(self) -> Ordering:
+        """The order of epoch 0; where it is to be chosen, that is done now."""
+        if self._order is None:
+            place, steps = self._settle()
+            chosen = self._asked if self._choice is None else self._resumed
+            if chosen is None and self._choice is not None:
+                chosen = self._choice.choose(place, steps)
+            assert chosen is not None
+            self._order = chosen.for_steps(steps.global_batch, len(steps))
+        return self._order
+
+    @property
+    def order_if_settled(self) -> Ordering | None:
+        return self._order
+
+    @property
     def cursor(self) -> Cursor:
-        return self._settle()[2]
+        if self._cursor is None:
+            steps, order = self.steps, self.order
+            identity = Identity(self._fingerprint, order.algorithm, order.seed, steps.global_batch)
+            self._cursor = Cursor(identity, len(steps))
+        return self._cursor
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` was taken, in its order where that is for us to choose.
+
+        Raises StateError where it does not fit; then nothing has changed.
+        """
+        was = self._order, self._cursor, self._resumed
+        if self._choice is not None and isinstance(state, Mapping):
+            found = self._choice.resumed(str(state.get("order")))
+            if found is not None:
+                self._resumed, self._order, self._cursor = found, None, None
+        try:
+            self.cursor.restore(state, self.place.world_size)
+        except BaseException:
+            self._order, self._cursor, self._resumed = was
+            raise
 
     @property
     def rank_samples(self) -> int:
@@ -108,9 +189,11 @@ class Course:
             last = min(len(steps), first + window)
             positions, bounds, repeats = steps.positions(first, last, rank)
             edges = bounds.tolist()
-            ids = np.split(order.samples(positions), edges[1:-1])
-            for step in range(first, last):
-                yield Share(step, ids[step - first], repeats if step >= steps.full else 0)
+            ids, marks = order.rows(positions)
+            for k, step in enumerate(range(first, last)):
+                part = slice(edges[k], edges[k + 1])
+                own = {name: column[part] for name, column in marks.items()}
+                yield Share(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
     def begin(self) -> tuple[int, int]:
@@ -120,20 +203,22 @@ class Course:
         if was is not None and self._asked_place == (None, None):
             now = detect(None, None, os.environ, sys.modules)
             if (now.rank, now.world_size) != (was[0].rank, was[0].world_size):
-                self._settle_again(was[0], now, was[2])
+                self._settle_again(was[0], now)
         return self.cursor.begin()
 
-    def _settle_again(self, was: Place, now: Place, cursor: Cursor) -> None:
-        if cursor.step != 0:
+    def _settle_again(self, was: Place, now: Place) -> None:
+        cursor = self._cursor
+        if cursor is not None and cursor.step != 0:
             raise UsageError(
                 f"the loader ran as rank {was.rank} of {was.world_size} ({was.source}) and is now "
                 f"rank {now.rank} of {now.world_size} ({now.source}): create it after "
                 "init_process_group, or pass rank= and world_size="
             )
-        self._settled = None
-        self.cursor.set_epoch(cursor.next_epoch)
+        self._settled = self._order = self._cursor = None
+        if cursor is not None:
+            self.cursor.set_epoch(cursor.next_epoch)
 
-    def _settle(self) -> tuple[Place, Steps, Cursor]:
+    def _settle(self) -> tuple[Place, Steps]:
         if self._settled is not None:
             return self._settled
         place = detect(*self._asked_place, os.environ, sys.modules)
@@ -144,11 +229,8 @@ class Course:
                 stacklevel=4,
             )
         global_batch = self._global_batch(place.world_size)
-        steps = Steps(len(self.order), global_batch, place.world_size, self.drop_last, self.pad)
-        identity = Identity(
-            self._fingerprint, self.order.algorithm, self.order.seed, steps.global_batch
-        )
-        self._settled = place, steps, Cursor(identity, len(steps))
+        steps = Steps(len(self._asked), global_batch, place.world_size, self.drop_last, self.pad)
+        self._settled = place, steps
         return self._settled
 
     def _global_batch(self, world_size: int) -> int:

@@ -133,7 +133,8 @@ class Cursor:
         if state["order"] != mine.order:
             raise StateError(
                 f"the state was saved under the order {state['order']!r} but this loader has "
-                f"{mine.order!r}: pass the same shuffle, block and group"
+                f"{mine.order!r}: pass the same shuffle, block and group, and of a mixture the "
+                "same weights, schedule and samples_per_epoch"
             )
         if state["global_batch"] != mine.global_batch:
             raise StateError(

@@ -21,6 +21,7 @@ from .engines import is_url, read_extent
 from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from .formats import FORMATS, Place, choose
 from .index import Field, Index
+from .order import Order, Ordering, Shuffle
 from .plan import StepPlan, plan_samples
 
 Options = dict[str, Any]
@@ -280,6 +281,12 @@ class Dataset:
 
     def __len__(self) -> int:
         return self.index.count
+
+    def order(
+        self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
+    ) -> Ordering:
+        """The order of epoch 0, as loaders draw it."""
+        return Order(len(self), seed, shuffle=shuffle, block=block, group=group)
 
     def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
         """One sample: its fields, its "__key__" and, where known, its "label".

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from . import limits
 from .course import Course
 from .cursor import Cursor, Identity
-from .order import Order
+from .order import Marks, Order
 from .topology import detect
 
 
@@ -24,6 +24,7 @@ class Task(NamedTuple):
 
     ids:   sample numbers as an array, or what a sampler gave.
     key:   from which random numbers are drawn.
+    marks: what the order says of each row besides its sample.
     """
 
     ids: Any
@@ -31,6 +32,7 @@ class Task(NamedTuple):
     step: int
     repeats: int
     key: int
+    marks: Marks | None = None
 
 
 class Epochs(Protocol):
@@ -66,8 +68,8 @@ class Ordered:
     def tasks(self, epoch: int, first: int) -> Iterator[Task]:
         keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
         rank = self.course.place.rank
-        for step, ids, repeats in self.course.shares(epoch, first):
-            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank))
+        for step, ids, repeats, marks in self.course.shares(epoch, first):
+            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
     def moved(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
@@ -79,7 +81,7 @@ class Ordered:
         self.cursor.set_epoch(epoch)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.cursor.restore(state, self.course.place.world_size)
+        self.course.restore(state)
 
 
 class Sampled:

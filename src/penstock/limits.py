@@ -11,6 +11,15 @@ MIB = 1 << 20
 order_count_max = 1 << 62
 """Largest number of samples: the permutation's halves are 31 bits each (docs/decisions)."""
 
+mixture_slots = 4096
+"""Slots of a mixture's period: weights are rounded to 1/4096 of all."""
+shuffle_pairs = 1024
+"""Pairs of epochs that the quality of a shuffle is estimated from, by looking at"""
+shuffle_runs = 8
+"""runs of"""
+shuffle_run_samples = 128
+"""samples that lie together in storage: 0.4 s in all."""
+
 # -- index -----------------------------------------------------------------------------------
 sidecar_bytes_verified_max = 256 * MIB
 """A sidecar up to this size has its checksum verified on load; above, `inspect --verify` does."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from . import limits
+from .autoshuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
 from .collate import Arrays, Collation, Leaves
@@ -27,8 +28,9 @@ from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
 from .native import Arena
-from .order import Order, Shuffle
+from .order import Shuffle
 from .plan import Group, StepPlan, Steps
+from .quality import shuffle_quality
 from .session import Session
 from .topology import Place
 from .workers import timed_out
@@ -48,7 +50,11 @@ class Loader:
     dataset:      from `penstock.open`.
     batch_size:   samples of one rank in a step, as in torch.
     shuffle:      "exact" (every sequence is possible), "blocked" (for storage that punishes small
-                  reads; `block` samples stay together, `group` blocks are mixed) or "none".
+                  reads; `block` samples stay together, `group` blocks are mixed), "none", or
+                  "auto": exact where a few timed reads (0.2 s, at first use) show that random reads
+                  are fast, else blocked; a run that is resumed keeps what was chosen. See
+                  `stats()["shuffle"]` and `shuffle_quality`. Several ranks need torch.distributed
+                  for it.
     seed:         0..2^64-1. Equal on all ranks.
     drop_last:    leave out the samples that do not fill a global batch.
     pad:          fill the last step to equal shares with samples from the head of the epoch, as
@@ -75,7 +81,7 @@ class Loader:
         dataset: Dataset,
         batch_size: int | None = None,
         *,
-        shuffle: Shuffle = "exact",
+        shuffle: Shuffle | Literal["auto"] = "exact",
         seed: int = 0,
         drop_last: bool = False,
         pad: bool = False,
@@ -104,16 +110,20 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
-        self._order = Order(len(dataset), seed, shuffle=shuffle, block=block, group=group)
+        auto = None
+        if shuffle == "auto":
+            auto = AutoShuffle(dataset, seed, lambda: self._budget)
+            shuffle = "exact"
         self._course = Course(
             dataset.fingerprint,
-            self._order,
+            dataset.order(seed, shuffle=shuffle, block=block, group=group),
             batch_size=self.batch_size,
             global_batch_size=global_batch_size,
             drop_last=drop_last,
             pad=pad,
             rank=rank,
             world_size=world_size,
+            choice=auto,
         )
         self.drop_last = self._course.drop_last
         self.pad = self._course.pad
@@ -173,7 +183,7 @@ class Loader:
 
         Raises StateError where the state is of other data, another seed, order or global batch.
         """
-        self.cursor.restore(state, self.place.world_size)
+        self._course.restore(state)
 
     @property
     def sampler(self) -> Loader:
@@ -203,6 +213,8 @@ class Loader:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
         bytes, runs (read operations), extents, and how the engine reads."""
         found: dict[str, Any] = {"batches": self._batches, "stall_ns": self._stall_ns}
+        if self._course.choice_record:
+            found["shuffle"] = self._course.choice_record
         if self._engine is not None:
             choice = self._engine.choice
             found |= self._engine.counters()
@@ -213,6 +225,20 @@ class Loader:
                 "reasons": dict(choice.reasons),
             }
         return found
+
+    @property
+    def shuffle_quality(self) -> float:
+        """How good the order is, see `penstock.shuffle_quality`; takes 0.3 s where it is blocked.
+        Of a mixture, the least of its datasets' orders."""
+        return min(
+            1.0 if order.shuffle == "exact" else shuffle_quality(order)
+            for order in self._course.order.parts()
+        )
+
+    def drawn(self) -> list[int]:
+        """Samples that were drawn from each dataset of a mixture, over all epochs, where
+        `state_dict` stands; divided by a dataset's samples, its passes."""
+        return self._course.drawn()
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
@@ -237,9 +263,14 @@ class Loader:
         place = self._course.place_if_settled
         where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
         return (
-            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._order.seed}, "
-            f"shuffle={self._order.shuffle!r}{where})"
+            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._course.seed}, "
+            f"shuffle={self._shuffle_said()}{where})"
         )
+
+    def _shuffle_said(self) -> str:
+        order = self._course.order_if_settled
+        asked = self._course.shuffle
+        return f"{asked!r} ({order.algorithm})" if asked == "auto" and order else repr(asked)
 
     # -- what is settled at first use ----------------------------------------------------------
 
@@ -260,7 +291,7 @@ class Loader:
     def follow(self, course: Course, leaves: Leaves) -> None:
         """Take another's course of the same data, and make batches of these leaves: for the faces
         of frameworks. Before the first use."""
-        self._course, self._order, self._leaves = course, course.order, leaves
+        self._course, self._leaves = course, leaves
         self.drop_last, self.pad = course.drop_last, course.pad
 
     # -- what readings use ---------------------------------------------------------------------
@@ -342,7 +373,7 @@ class Reading:
         cached = engine.choice.cached
         self._session = Session(
             self._index,
-            loader._order.at_epoch(epoch),
+            loader._course.order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,

@@ -18,7 +18,8 @@ orders; `seed + epoch` would make epoch 1 of one seed epoch 0 of the next.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
@@ -47,6 +48,28 @@ Purpose = Literal["sample", "placement", "shard", "mixture", "augmentation"]
 
 _TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 5}
 _BLOCKS, _GROUPS = 0x100, 0x200  # added to a tag for the two permutations of a blocked order
+
+
+Marks = Mapping[str, npt.NDArray[np.int64]]
+"""What an order says of each position besides the sample, by name."""
+
+
+class Ordering(Protocol):
+    """What decides which samples stand at the positions of an epoch: `Order`, or a mixture."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def shuffle(self) -> Shuffle: ...
+    @property
+    def algorithm(self) -> str: ...
+    def __len__(self) -> int: ...
+    def at_epoch(self, epoch: int) -> Ordering: ...
+    def for_steps(self, global_batch: int, steps: int) -> Ordering: ...
+    def samples(self, positions: npt.ArrayLike) -> Words: ...
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]: ...
+    def drawn(self, position: int) -> list[int]: ...
+    def parts(self) -> tuple[Order, ...]: ...
 
 
 class _Map(Protocol):
@@ -133,6 +156,22 @@ class Order:
         """The order of another epoch of the same data."""
         return replace(self, epoch=epoch)
 
+    def for_steps(self, global_batch: int, steps: int) -> Order:
+        """Itself: how an epoch is divided into steps does not change this order."""
+        return self
+
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
+        """The samples, and what more there is to say of each: nothing; see `Mixture.marks`."""
+        return self.samples(positions), {}
+
+    def drawn(self, position: int) -> list[int]:
+        """Samples drawn, over all epochs, before a position of this epoch; see `Mixture.drawn`."""
+        return [self.epoch * self.count + position]
+
+    def parts(self) -> tuple[Order, ...]:
+        """The orders that this one is made of."""
+        return (self,)
+
     @property
     def algorithm(self) -> str:
         """What computed the order; a saved state continues only under the same identifier."""
@@ -176,11 +215,35 @@ class Order:
         out = np.empty(words.shape, np.uint64)
         outside = through(words.reshape(-1), out.reshape(-1))
         if outside != words.size:
-            raise UsageError(
-                f"{noun} {given.reshape(-1)[outside]} is outside this order: "
-                f"use 0..{self.count - 1}"
-            )
+            raise _outside(noun, given.reshape(-1)[outside], self.count)
         return out
+
+
+def words_of(values: npt.ArrayLike, count: int, noun: str) -> Words:
+    """The values as uint64; UsageError where one is not an integer in 0..count-1."""
+    given = _integers(values, noun)
+    words = given.view(np.uint64)
+    outside = first_outside(words.reshape(-1), count)
+    if outside != words.size:
+        raise _outside(noun, given.reshape(-1)[outside], count)
+    return words
+
+
+def _outside(noun: str, value: object, count: int) -> UsageError:
+    return UsageError(f"{noun} {value} is outside this order: use 0..{count - 1}")
+
+
+_blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
+
+
+def shuffle_of(algorithm: str) -> tuple[Shuffle, int, int] | None:
+    """`shuffle`, `block` and `group` of the order with this `algorithm`, or None where it is none
+    of an `Order`."""
+    plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}
+    if algorithm in plain:
+        return plain[algorithm], 256, 64
+    found = _blocked.fullmatch(algorithm)
+    return None if found is None else ("blocked", int(found[1]), int(found[2]))
 
 
 class _Identity:

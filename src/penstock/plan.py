@@ -17,7 +17,7 @@ from .errors import UsageError
 from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Index
 from .layout import Chunked
-from .order import Order
+from .order import Marks, Ordering
 
 Ids = npt.NDArray[np.uint64]
 
@@ -152,6 +152,7 @@ class StepPlan(NamedTuple):
     ids:       uint64 (rows,), the samples in the order of the batch.
     repeats:   how many rows at the end fill a padded step and were seen before.
     labels:    int64 (rows,) or None.
+    marks:     what the order says of each row besides its sample, int64 (rows,) each.
     layouts:   one for each field.
     bytes:     size of the step's buffer.
     requests:  what to submit for this step. Their buffer numbers count the steps of the group
@@ -162,6 +163,7 @@ class StepPlan(NamedTuple):
     ids: Ids
     repeats: int
     labels: Int | None
+    marks: Marks
     layouts: tuple[Rows, ...]
     bytes: int
     requests: Requests
@@ -176,7 +178,7 @@ class Group(NamedTuple):
 
 def plan_window(
     index: Index,
-    order: Order,
+    order: Ordering,
     steps: Steps,
     rank: int,
     first: int,
@@ -190,16 +192,24 @@ def plan_window(
     one group. With None each step asks for its samples in batch order and is a group of its own.
     """
     positions, bounds, repeats = steps.positions(first, last, rank)
-    return plan_samples(index, order.samples(positions), bounds, first, gap_bytes, repeats)
+    ids, marks = order.rows(positions)
+    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks)
 
 
 def plan_samples(
-    index: Index, ids: Ids, bounds: Int, first: int, gap_bytes: int | None, repeats: int = 0
+    index: Index,
+    ids: Ids,
+    bounds: Int,
+    first: int,
+    gap_bytes: int | None,
+    repeats: int = 0,
+    marks: Marks | None = None,
 ) -> list[Group]:
     """Plan steps from `first` on that hold these samples; see `plan_window`.
 
     bounds:   where each step begins in `ids`, and the end.
     repeats:  of the last step.
+    marks:    of each of the samples, to be handed on.
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
@@ -215,6 +225,7 @@ def plan_samples(
             ids[edges[k] : edges[k + 1]],
             repeats if k == count - 1 else 0,
             None if labels is None else labels[edges[k] : edges[k + 1]],
+            {name: column[edges[k] : edges[k + 1]] for name, column in (marks or {}).items()},
             layouts[k],
             sizes[k],
             requests[k],

@@ -17,6 +17,7 @@ from .dataset import Dataset
 from .decode import Collate, Decode, Job
 from .engines import Reader, engine_for
 from .native import Arena
+from .order import Marks
 from .plan import Ids, plan_samples
 
 _poll_ns = 100_000_000
@@ -46,13 +47,21 @@ class BatchReader:
         self._engine: Reader | None = None
         self._arena = Arena(2 * self._budget.readahead_bytes)
 
-    def read(self, ids: Ids, *, epoch: int = 0, step: int = 0, repeats: int = 0) -> Any:
+    def read(
+        self,
+        ids: Ids,
+        *,
+        epoch: int = 0,
+        step: int = 0,
+        repeats: int = 0,
+        marks: Marks | None = None,
+    ) -> Any:
         """The batch of these samples, in this order."""
         index = self._dataset.index
         engine = self._opened()
         bounds = np.array([0, len(ids)], np.int64)
         gap_bytes = gap_for(index, engine.choice)
-        (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats)
+        (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
         (planned,) = group.steps
         buffer = self._arena.take(planned.bytes)
         ticket = engine.submit(planned.requests, [buffer])

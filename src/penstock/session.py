@@ -25,7 +25,7 @@ from collections import deque
 
 from . import limits
 from .index import Index
-from .order import Order
+from .order import Ordering
 from .plan import Group, StepPlan, Steps, plan_window
 
 
@@ -38,7 +38,7 @@ class Session:
     def __init__(
         self,
         index: Index,
-        order: Order,
+        order: Ordering,
         steps: Steps,
         rank: int,
         *,

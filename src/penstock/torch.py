@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
+from .autoshuffle import AutoShuffle
 from .batch import Batch
 from .batch import Ragged as RaggedArrays
 from .budget import Budget
@@ -36,7 +37,7 @@ from .decode import Decode
 from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
 from .loader import Loader
-from .order import Order
+from .order import Order, Shuffle
 from .processes import WorkerProcesses
 from .reader import BatchReader
 from .workers import Ahead, Inline, Workers, WorkerThreads
@@ -89,6 +90,7 @@ class DataLoader:
                   is a dict of tensors: each field (B, length) of uint8 or (B, *shape) of its dtype,
                   or `Ragged`; "label" int64 (B,) where known; "__id__" int64 (B,), the samples'
                   numbers; "__valid__" bool (B,), False for samples that pad the last step.
+    shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
     sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
@@ -107,7 +109,7 @@ class DataLoader:
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | str | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
@@ -134,7 +136,8 @@ class DataLoader:
         num_workers = _whole("num_workers", num_workers)
         _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         _check_iterable(dataset, shuffle, sampler, batch_sampler)
-        shuffle = bool(shuffle)
+        kind = _kind_of_shuffle(shuffle, dataset)
+        shuffle = kind != "none"
         _check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         _check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
         self.dataset = dataset
@@ -173,7 +176,14 @@ class DataLoader:
         self._epochs: Epochs
         if chosen is None:
             course = _course(
-                dataset, self.seed, shuffle, batch_size, global_batch_size, drop_last, place
+                dataset,
+                self.seed,
+                kind,
+                batch_size,
+                global_batch_size,
+                drop_last,
+                place,
+                self._budget,
             )
             self._epochs, sampler = Ordered(course), EpochSampler(course)
         else:
@@ -241,6 +251,12 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """Totals of the engine in this process; see `Loader.stats`."""
         return {} if self._loader is None else self._loader.stats()
+
+    def drawn(self) -> list[int]:
+        """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
+        if not isinstance(self._epochs, Ordered):
+            raise UsageError("the sampler decides what is drawn: ask it")
+        return self._epochs.course.drawn()
 
     def close(self) -> None:
         """End all workers and threads; the loader may be iterated again, which starts new ones."""
@@ -462,7 +478,9 @@ class _ReadSamples:
 
         def read(task: Task) -> Any:
             ids = self._numbers(task.ids)
-            batch = reader.read(ids, epoch=task.epoch, step=task.step, repeats=task.repeats)
+            batch = reader.read(
+                ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
+            )
             return as_tensors(batch) if isinstance(batch, Batch) else batch
 
         return read
@@ -786,23 +804,41 @@ def _seed(given: int | None, generator: torch.Generator | None) -> int:
 def _course(
     dataset: Any,
     seed: int,
-    shuffle: bool,
+    shuffle: Shuffle | Literal["auto"],
     batch_size: int | None,
     global_batch_size: int | None,
     drop_last: bool,
     place: tuple[int | None, int | None],
+    budget: Budget,
 ) -> Course:
     count = len(dataset)
     if count == 0:
         raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
     size = 1 if batch_size is None else batch_size  # without batches a step is one sample
+    choice = AutoShuffle(dataset, seed, lambda: budget) if shuffle == "auto" else None
+    kind: Shuffle = "exact" if shuffle == "auto" else shuffle
+    ours = isinstance(dataset, Dataset)
     return Course(
         fingerprint_of(dataset),
-        Order(count, seed, shuffle="exact" if shuffle else "none"),
+        dataset.order(seed, shuffle=kind) if ours else Order(count, seed, shuffle=kind),
         batch_size=None if global_batch_size is not None else size,
         global_batch_size=global_batch_size,
         drop_last=drop_last,
         pad=not drop_last,
         rank=place[0],
         world_size=place[1],
+        choice=choice,
     )
+
+
+def _kind_of_shuffle(given: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
+    if not isinstance(given, str):
+        return "exact" if given else "none"
+    if given == "auto" and isinstance(dataset, Dataset):
+        return "auto"
+    if given not in get_args(Shuffle):
+        raise UsageError(
+            f"shuffle is {given!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
+            "penstock.open() returns, 'auto'"
+        )
+    return cast(Shuffle, given)

@@ -1,0 +1,221 @@
+"""`shuffle="auto"`: measures what reading costs, chooses, and sees that all ranks take the same.
+
+The choice is part of the order, and so of every state: a run that is resumed keeps it. Where there
+are several ranks, rank 0 measures and the others are told through the process group's store.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from .batch import gap_for
+from .blocking import Blocking, Measured, choose_bands, choose_blocks, window_samples
+from .budget import Budget
+from .dataset import Dataset
+from .engines import engine_for
+from .errors import PenstockError, UsageError
+from .extent import Extents
+from .layout import Chunked
+from .order import Order, Ordering, shuffle_of
+from .plan import Steps
+from .probe import Probed, large_extents, probe
+from .quality import shuffle_quality
+from .store import changed, failure
+from .topology import Place
+
+log = logging.getLogger("penstock")
+_samples_probed = 4096
+_stale = errno.ESTALE
+
+
+class AutoShuffle:
+    """Chooses the order of a dataset: `penstock.course.OrderChoice`.
+
+    record:  once chosen, what was: shuffle, block, group, reached, reason, quality; and, of the
+             rank that measured, latency_ns, bytes_per_s, requests and took_s. {} before.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, budget: Callable[[], Budget]) -> None:
+        if type(dataset).order is not Dataset.order:
+            raise UsageError(
+                "shuffle='auto' does not choose for a mixture: choose 'exact' or 'blocked'"
+            )
+        self._dataset = dataset
+        self._seed = seed
+        self._budget = budget
+        self.record: dict[str, Any] = {}
+
+    def resumed(self, algorithm: str) -> Ordering | None:
+        """The order of a saved state, which decides."""
+        found = shuffle_of(algorithm)
+        if found is None:
+            return None
+        shuffle, block, group = found
+        self.record = {"shuffle": shuffle, "block": block, "group": group, "reason": "resumed"}
+        return self._dataset.order(self._seed, shuffle=shuffle, block=block, group=group)
+
+    def choose(self, place: Place, steps: Steps) -> Ordering:
+        """The order that suits the storage; told to all ranks, and logged by rank 0."""
+        key = f"penstock/shuffle/{self._dataset.fingerprint}"
+        said = agreed(place, key, lambda: self._decided(place, steps), sys.modules)
+        self.record = json.loads(said)
+        shuffle, block, group = (self.record[name] for name in ("shuffle", "block", "group"))
+        if place.rank == 0:
+            # Python shows warnings even where a program has set up no logging: an order less than
+            # exact should not be news to anybody.
+            log.log(logging.INFO if shuffle == "exact" else logging.WARNING, "%s", self)
+        return self._dataset.order(self._seed, shuffle=shuffle, block=block, group=group)
+
+    def __str__(self) -> str:
+        return f"{self._dataset.path}: {told(self.record)}"
+
+    def _decided(self, place: Place, steps: Steps) -> str:
+        rows = steps.rows(0, place.rank)
+        chosen, probed = decide(
+            self._dataset, self._budget(), rows, place.world_size, steps.global_batch
+        )
+        return json.dumps(record_of(len(self._dataset), chosen, probed))
+
+
+def told(record: Mapping[str, Any]) -> str:
+    """One line that says what was chosen, why, and what it costs."""
+    how = f'shuffle="{record["shuffle"]}"'
+    if record["shuffle"] == "blocked":
+        how += f", block={record['block']}, group={record['group']}"
+    quality = f" (shuffle quality {record['quality']:.3f})" if "quality" in record else ""
+    return f"auto chose {how}{quality}: {record['reason']}"
+
+
+def record_of(count: int, chosen: Blocking, probed: Probed | None) -> dict[str, Any]:
+    """What `AutoShuffle.record` holds."""
+    order = Order(count, 0, shuffle=chosen.shuffle, block=chosen.block, group=chosen.group)
+    record: dict[str, Any] = {
+        "shuffle": chosen.shuffle,
+        "block": chosen.block,
+        "group": chosen.group,
+        "reached": chosen.reached,
+        "reason": chosen.reason,
+        "quality": 1.0 if chosen.shuffle == "exact" else shuffle_quality(order),
+    }
+    if probed is not None:
+        record |= asdict(measured_of(probed)) | {"took_s": probed.took_s}
+    return record
+
+
+def decide(
+    dataset: Dataset, budget: Budget, rows: int, world_size: int, global_batch: int
+) -> tuple[Blocking, Probed | None]:
+    """The choice for a dataset, and what was measured for it, if anything was.
+
+    rows:  samples of one rank in a step.
+    """
+    index = dataset.index
+    bands = [layout for layout in index.layouts if isinstance(layout, Chunked)]
+    if bands:
+        held = int(np.median(np.diff(bands[0].first)))
+        return choose_bands(index.count, held, global_batch), None
+    window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
+    engine = engine_for(index.files, budget, index.mean_bytes)
+    try:
+        gap_bytes = gap_for(index, engine.choice)
+        if engine.choice.cached:  # then reading is copying, and blocks would only save calls
+            return Blocking("exact", 1, 1, 1.0, "the data is in the page cache"), None
+        if index.total_bytes == 0:
+            return Blocking("exact", 1, 1, 1.0, "there are no bytes to read"), None
+        if gap_bytes is None:
+            reason = "each sample is a file of its own: neighbours cannot be read together"
+            return Blocking("exact", 1, 1, 1.0, reason), None
+        # Other places each time: what was read for the last choice is in the page cache.
+        seed = time.time_ns()
+        probed = probe(
+            engine, _small(dataset, seed), large_extents(index.files.size, seed), _fault(dataset)
+        )
+    finally:
+        engine.close()
+    chosen = choose_blocks(
+        index.count,
+        index.mean_bytes,
+        measured_of(probed),
+        window_samples=window,
+        world_size=world_size,
+        gap_bytes=gap_bytes,
+    )
+    return chosen, probed
+
+
+def measured_of(probed: Probed) -> Measured:
+    """What the policy reckons with."""
+    requests = max(1.0, probed.reads_per_s * probed.latency_ns * 1e-9)
+    return Measured(probed.latency_ns, probed.bytes_per_s, requests)
+
+
+def _small(dataset: Dataset, seed: int) -> Extents:
+    """Extents of samples drawn from the seed, of the field that has most bytes."""
+    index = dataset.index
+    totals = [layout.total_bytes for layout in index.layouts]
+    field = totals.index(max(totals))
+    ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
+    extents, _ = index.units(ids, field)
+    whole = extents.length > 0
+    return Extents(extents.file[whole], extents.offset[whole], extents.length[whole])
+
+
+def _fault(dataset: Dataset) -> Callable[[Extents, int, int], PenstockError]:
+    def fault(extents: Extents, row: int, code: int) -> PenstockError:
+        path = dataset.index.files.path(int(extents.file[row]))
+        where = f"{path} at byte {int(extents.offset[row]):,}"
+        if code > 0 and code != _stale:
+            return failure(code, path, f" (byte {int(extents.offset[row]):,})")
+        return changed(where, "the file is of another size or modification time")
+
+    return fault
+
+
+def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]) -> str:
+    """What rank 0 decides, on every rank. Only asks, never makes ranks wait for each other beyond
+    the time-out of the process group's store.
+
+    Raises UsageError where there are several ranks and no process group to tell them.
+    """
+    if place.world_size == 1:
+        return decide()
+    store = _store(modules)
+    if store is None:
+        raise UsageError(
+            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell them all "
+            "what was chosen: initialise it first, or run `penstock inspect --shuffle` once and "
+            "pass the shuffle, block and group that it prints"
+        )
+    if place.rank == 0 and not (store.check([key]) and store.get(key)[:1] == b"{"):
+        try:
+            store.set(key, decide())
+        except Exception as error:
+            store.set(key, f"!{error}")  # the others must not wait for what does not come
+            raise
+    try:
+        said: str = store.get(key).decode()
+    except RuntimeError as error:  # the store's time-out, or its server has gone
+        raise UsageError(
+            f"rank {place.rank} was not told which shuffle rank 0 chose ({error}): iterate the "
+            "loader on all ranks, or give shuffle, block and group"
+        ) from None
+    if said.startswith("!"):
+        raise UsageError(f"rank 0 could not choose a shuffle: {said[1:]}")
+    return said
+
+
+def _store(modules: Mapping[str, Any]) -> Any:
+    """The key-value store of the process group, or None."""
+    distributed = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.distributed_c10d._get_default_store()

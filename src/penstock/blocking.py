@@ -1,0 +1,117 @@
+"""Exact order or blocks: what random reads cost on a storage decides. Pure.
+
+The model: beside its bytes, at `bytes_per_s`, each read costs a fixed time, found from reads of a
+sample of which `requests` are served at a time. It is as if every read fetched some more bytes, the
+overhead: reads of L bytes give L / (L + overhead) of the bandwidth. In a blocked order the samples
+of a group of blocks come within one window of read-ahead, and neighbours are read together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import limits
+from .order import Shuffle
+
+_enough = 0.9
+"""Random reads that reach this part of what large ones give are left alone."""
+_gain_min = 1.5
+"""Blocks make the order worse; they must make reading faster by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What reading costs.
+
+    latency_ns:   one read of a sample, alone.
+    bytes_per_s:  large reads, several in flight.
+    requests:     how many reads the storage serves at a time: (reads of a sample a second, with
+                  many in flight) * latency.
+    """
+
+    latency_ns: float
+    bytes_per_s: float
+    requests: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """The choice, as `Order` takes it, and why.
+
+    reached:  part of the bandwidth of large reads that the order is expected to get.
+    """
+
+    shuffle: Shuffle
+    block: int
+    group: int
+    reached: float
+    reason: str
+
+
+def choose_blocks(
+    count: int,
+    mean_bytes: float,
+    measured: Measured,
+    *,
+    window_samples: int,
+    world_size: int = 1,
+    gap_bytes: int | None = limits.gap_bytes_default,
+) -> Blocking:
+    """Exact where random reads reach 90 % of what large reads give; else the smallest block, a
+    power of two, whose reads do, and as many blocks to a group as a window of read-ahead holds.
+
+    window_samples:  samples of all ranks that one window of read-ahead covers.
+    gap_bytes:       see `penstock.plan.plan_window`; None where reads are not merged.
+    """
+    size = max(1.0, mean_bytes)
+    read_s = max(1.0, measured.latency_ns) * 1e-9 / measured.requests
+    overhead = max(0.0, read_s * measured.bytes_per_s - size)
+
+    def reach(samples: int) -> float:
+        return samples * size / (samples * size + overhead)
+
+    exact = reach(1)
+
+    def stay(reason: str) -> Blocking:
+        return Blocking("exact", 1, 1, exact, reason)
+
+    if exact >= _enough:
+        return stay(f"random reads reach {exact:.0%} of what large reads give")
+    short = f"random reads reach {exact:.0%} of what large reads give, but "
+    if gap_bytes is None:
+        return stay(short + "reads of neighbours are not merged here")
+    # A block is dealt to all ranks. Each reads over the others' samples where these are few.
+    if 4 * (world_size - 1) * size > gap_bytes:
+        return stay(short + f"each of {world_size} ranks would read its part of a block bit by bit")
+    one_read = min(limits.run_extents_max, int(limits.run_bytes_max // size))
+    most = max(1, min(one_read * world_size, window_samples, count))
+    block = 1
+    while 2 * block <= most and reach(block) < _enough:
+        block *= 2
+    reached = reach(block) / world_size  # a rank reads what the others want as well
+    if reached < _gain_min * exact:
+        return stay(short + f"blocks would reach no more than {reached:.0%}")
+    group = max(1, min(window_samples, count) // block)
+    group = 1 << (group.bit_length() - 1)  # a coarse value: measuring again gives the same
+    reason = f"random reads reach {exact:.0%} of what large reads give, blocks {reached:.0%}"
+    return Blocking("blocked", block, group, reached, reason)
+
+
+def window_samples(mean_bytes: float, rows: int, world_size: int, readahead_bytes: int) -> int:
+    """Samples of all ranks in half a window of merged reads (see `penstock.session`), so that most
+    groups fall into one."""
+    own = min(
+        int(readahead_bytes // 2 / max(1.0, mean_bytes)),
+        limits.readahead_steps_max // 2 * rows,
+        limits.window_samples_max,
+    )
+    return max(1, own * world_size // 2)
+
+
+def choose_bands(count: int, band_samples: int, global_batch: int) -> Blocking:
+    """Blocks for samples that come out of bands of so many: each step reads each of its bands once,
+    so a group is what a step holds. Nothing has to be measured."""
+    block = min(band_samples, count)
+    group = max(1, min(global_batch, count) // block)
+    reason = f"{band_samples} samples are decoded together, so they are blocks"
+    return Blocking("blocked", block, group, 1.0, reason)

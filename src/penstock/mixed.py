@@ -1,0 +1,160 @@
+"""Several datasets as one: `mix` draws from each as its weight says."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from . import limits
+from .dataset import Dataset
+from .errors import UsageError
+from .joint import JointIndex, join
+from .mixture import Mixture, Recipe, Unit, Weights, slots_of
+from .order import Shuffle
+
+_marks = ("source", "pass")
+Schedule = Sequence[tuple[int, Weights]]
+
+
+def mix(
+    datasets: Sequence[tuple[Dataset, float]],
+    *,
+    samples_per_epoch: int | None = None,
+    schedule: Schedule | None = None,
+    schedule_unit: Unit = "steps",
+) -> MixedDataset:
+    """Datasets drawn from by weights: a dataset that `Loader` and `penstock.torch.DataLoader` take.
+
+    datasets:  pairs of a dataset and its weight, a number from 0 on. Weights are rounded to
+               1/4096 of their sum; each 4096 samples in a row, counted from where the weights
+               began, hold exactly the rounded shares, in an order drawn from the seed.
+    samples_per_epoch:  how many samples an epoch draws; by default as many as all datasets have.
+               The next epoch goes on where it ended.
+    schedule:  [(0, weights), (start, weights), ...]: weights that change, in place of those in
+               `datasets` (which then do not matter). Starts ascend from 0 and count, over all
+               epochs, steps of the global batch, or samples with schedule_unit="samples".
+
+    Each dataset is passed through by itself: all its samples come once before one comes again, in
+    an order of that pass. With `drop_last` the samples at the end of each epoch of the mixture are
+    left out, of whatever pass they are. A batch has "source", the dataset's number, and "pass",
+    the pass of that dataset, both int64 (B,); so has a sample that `decode` gets, as ints.
+    `Loader.drawn()` says how much was drawn from each.
+
+    Labels are kept where all datasets have the same classes; else "label" is left out, and decode
+    knows classes by "__key__" and "source".
+
+    Raises UsageError where datasets differ in their fields (name, dtype, shape), where only some
+    have labels, where they lie in different stores, or where weights or schedule cannot be.
+    """
+    pairs = _pairs(datasets)
+    parts = tuple(dataset for dataset, _ in pairs)
+    if schedule is None:
+        steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
+    else:
+        steps = _steps(schedule, len(parts))
+    if schedule_unit not in ("steps", "samples"):
+        raise UsageError(f"schedule_unit is {schedule_unit!r}: use 'steps' or 'samples'")
+    counts = tuple(len(part) for part in parts)
+    length = (
+        sum(counts)
+        if samples_per_epoch is None
+        else _whole("samples_per_epoch", samples_per_epoch, 1)
+    )
+    starts = tuple(start for start, _ in steps)
+    slots = tuple(slots_of(weights) for _, weights in steps)
+    return MixedDataset(parts, Recipe(counts, starts, slots, length, schedule_unit))
+
+
+def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
+    pairs = []
+    for number, pair in enumerate(datasets):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
+        dataset, weight = pair
+        if not isinstance(dataset, Dataset) or isinstance(dataset, MixedDataset):
+            raise UsageError(
+                f"dataset {number} is a {type(dataset).__name__}: give what penstock.open() returns"
+            )
+        if not len(dataset):
+            raise UsageError(f"dataset {number} ({dataset.path}) has no samples")
+        taken = {part.name for part in dataset.fields} & set(_marks)
+        if taken:
+            raise UsageError(
+                f"dataset {number} has a field {taken.pop()!r}, which in a mixture says where a "
+                "sample is from: rename the field"
+            )
+        pairs.append((dataset, weight))
+    if not pairs:
+        raise UsageError("there is nothing to mix: give at least one (dataset, weight)")
+    if len(pairs) > limits.mixture_slots:
+        raise UsageError(f"{len(pairs)} datasets: at most {limits.mixture_slots} can be mixed")
+    return pairs
+
+
+def _steps(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
+    steps: list[tuple[int, Weights]] = []
+    for entry in schedule:
+        if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+            raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
+        start = _whole("a start of the schedule", entry[0], 0)
+        weights = list(entry[1])
+        if len(weights) != parts:
+            raise UsageError(
+                f"the schedule has {len(weights)} weights from {start} on, and there are {parts} "
+                "datasets"
+            )
+        steps.append((start, weights))
+    starts = [start for start, _ in steps]
+    if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+        raise UsageError(f"the schedule's starts are {starts}: they must ascend from 0")
+    return steps
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}: use a whole number") from None
+    if number < least:
+        raise UsageError(f"{name} is {number}: use a whole number from {least} on")
+    return number
+
+
+class MixedDataset(Dataset):
+    """What `mix` returns. Its samples, by number, are those of one dataset after the other; how
+    often and when each comes is for `order` to say."""
+
+    index: JointIndex
+
+    def __init__(self, parts: tuple[Dataset, ...], recipe: Recipe) -> None:
+        super().__init__(" + ".join(part.path for part in parts), join([p.index for p in parts]))
+        self.parts = parts
+        self.recipe = recipe
+
+    def order(
+        self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
+    ) -> Mixture:
+        """The order of epoch 0, as loaders draw it."""
+        return Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
+
+    def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
+        """One sample by its number; of pass 0, as no order is asked here."""
+        found = super().__getitem__(sample)
+        number = operator.index(sample) % len(self)
+        source = int(np.searchsorted(self.index.first, number, side="right")) - 1
+        return found | {"source": source, "pass": 0}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MixedDataset, (self.parts, self.recipe)
+
+    def __repr__(self) -> str:
+        return (
+            f"<penstock.MixedDataset of {len(self.parts)}: {len(self):,} samples, "
+            f"{self.recipe.length:,} an epoch>"
+        )

@@ -1,0 +1,133 @@
+"""What a storage gives: a few timed reads of a dataset's own files, through an engine.
+
+Three measurements, each of about `_share_s`: reads of a sample one by one, such reads with many in
+flight, and reads of 4 MiB. A read that has begun is waited for, so that on a slow storage probing
+takes as long as a few reads. What the page cache holds is read as fast as training will read it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from . import limits
+from .engine import Completion, Engine
+from .errors import PenstockError
+from .extent import Extents, Requests
+
+_share_s = 0.06
+_single_most = 32
+_poll_ns = 100_000_000
+_in_flight = 4  # tickets
+_per_ticket = 32
+
+
+class Probed(NamedTuple):
+    """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads."""
+
+    latency_ns: float
+    reads_per_s: float
+    bytes_per_s: float
+    took_s: float
+
+
+def probe(
+    engine: Engine,
+    small: Extents,
+    large: Extents,
+    fault: Callable[[Extents, int, int], PenstockError],
+) -> Probed:
+    """Measure with these extents, which should not have been read lately.
+
+    fault:  the error for a read that failed, by extents, row and errno (0: cut short).
+    """
+    began = time.perf_counter()
+    reading = _Timed(engine, fault)
+    singles = min(_single_most, max(1, len(small.file) // 2))
+    alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
+    latency_s = float(np.median(alone))
+    per_ticket = _per_ticket if latency_s < 0.002 else 8
+    rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
+    bandwidth = reading.rate(large, 0, 1)
+    took_s = time.perf_counter() - began
+    return Probed(latency_s * 1e9, rate.reads_per_s, bandwidth.bytes_per_s, took_s)
+
+
+class _Rate(NamedTuple):
+    reads_per_s: float
+    bytes_per_s: float
+
+
+class _Timed:
+    def __init__(self, engine: Engine, fault: Callable[[Extents, int, int], PenstockError]) -> None:
+        self._engine = engine
+        self._fault = fault
+
+    def rate(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
+        """With several tickets in flight, over the time until the last one is back."""
+        reads = read_bytes = 0
+        began = time.perf_counter()
+        for _, (a, b) in self.timed(extents, first, len(extents.file), per_ticket, _in_flight):
+            reads += b - a
+            read_bytes += int(extents.length[a:b].sum())
+        took_s = max(1e-9, time.perf_counter() - began)
+        return _Rate(reads / took_s, read_bytes / took_s)
+
+    def timed(
+        self, extents: Extents, first: int, last: int, per_ticket: int, in_flight: int
+    ) -> Iterator[tuple[float, tuple[int, int]]]:
+        """Read the extents in tickets until the share of time is up, at least one ticket; yields
+        the seconds that each took, and which extents it held."""
+        waiting: dict[int, tuple[float, int, int]] = {}
+        free = [
+            np.empty(per_ticket * int(extents.length.max()), np.uint8) for _ in range(in_flight)
+        ]
+        used: dict[int, np.ndarray[tuple[int], np.dtype[np.uint8]]] = {}
+        until = time.perf_counter() + _share_s
+        while first < last or waiting:
+            now = time.perf_counter()
+            while first < last and free and (now < until or not (waiting or used)):
+                end = min(last, first + per_ticket)
+                buffer = free.pop()
+                ticket = self._engine.submit(_requests(extents, first, end), [buffer])
+                waiting[ticket] = (time.perf_counter(), first, end)
+                used[ticket] = buffer
+                first = end
+            if now >= until:
+                first = last
+            for done in self._engine.poll(_poll_ns):
+                started, a, b = waiting.pop(done.ticket)
+                free.append(used.pop(done.ticket))
+                self._check(extents, a, done)
+                yield time.perf_counter() - started, (a, b)
+
+    def _check(self, extents: Extents, first: int, done: Completion) -> None:
+        for failure in done.failures:
+            raise self._fault(extents, first + failure.extent, failure.errno)
+
+
+def _requests(extents: Extents, first: int, last: int) -> Requests:
+    count = last - first
+    length = extents.length[first:last]
+    return Requests(
+        extents.file[first:last],
+        extents.offset[first:last],
+        length,
+        np.zeros(count, np.uint32),
+        np.cumsum(length) - length,
+        np.arange(count + 1, dtype=np.int64),
+    )
+
+
+def large_extents(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> Extents:
+    """Up to 64 reads of 4 MiB, or of whole smaller files, at places drawn from the seed."""
+    draw = np.random.Generator(np.random.Philox(key=seed))
+    ends = np.cumsum(sizes)
+    file = np.searchsorted(ends, draw.integers(0, ends[-1], 64), side="right")
+    length = np.minimum(sizes[file], limits.run_bytes_max)
+    room = (sizes[file] - length) // 4096 + 1
+    offset = (draw.random(64) * room).astype(np.int64) * 4096
+    return Extents(file.astype(np.uint32), offset, length)
