@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import FormatError, MissingError, UsageError
+from ..errors import FormatError, UsageError
 from ..extent import Files
 from ..index import Index
 from . import listing, lmdb, npy, records, shards, tree
@@ -176,15 +176,12 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
 
 
 def _first_name(store: Store, place: Place) -> str:
-    """A file that a pattern stands for, in a folder where that is a member of a dataset."""
+    """A file that a pattern stands for, in a folder where folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:
-            try:
-                name = entry.names_of(store, place)[0]
-                if entry.sniff is not None and entry.sniff(store.read(name, 0, _HEAD_BYTES), name):
-                    return name
-            except (FormatError, MissingError):
-                pass  # no dataset of this format; what it is instead, the content shows
+            name = entry.names_of(store, place)[0]
+            if name not in store.match(place.names[0]):
+                return name
     return shards.names_of(store, place)[0]
 
 

@@ -15,6 +15,7 @@ training data does not change.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import ChangedError, FormatError, MissingError, UsageError
-from ..extent import Files, Int, Names, joined
+from ..extent import Files, Int, Names, joined, unseen
 from ..index import Field, Index, Table
 from .shards import counted
 
@@ -49,15 +50,9 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def folder(store: Store) -> bool:
-    """Whether the root is an environment: it holds a file `data.mdb` that is one."""
-    return _is_there(store, DATA)
-
-
-def _is_there(store: Store, name: str) -> bool:
-    try:
-        return sniff(store.read(name, 0, _HEAD_BYTES), name)
-    except (MissingError, FormatError):
-        return False
+    """Whether the root is an environment, which the name of its file says, damaged or not."""
+    _, errors = store.probe(unseen(store.root, [DATA]))
+    return not errors[0]
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,10 +218,16 @@ def names_of(store: Store, place: Place) -> list[str]:
     """The files of the environments that a place's patterns stand for, files or folders."""
     names: list[str] = []
     for pattern in place.names:
-        inside = os.path.join(pattern, DATA)
-        found = [name for name in store.match(inside) if _is_there(store, name)]
-        if not found:
-            found = store.match(pattern)
+        matched = store.match(pattern)
+        if matched:
+            _, errors = store.probe(unseen(store.root, matched))
+            folders = (errors == errno.EISDIR).tolist()
+            found = [
+                os.path.join(name, DATA) if is_folder else name
+                for name, is_folder in zip(matched, folders, strict=True)
+            ]
+        else:  # shell patterns give files alone
+            found = store.match(os.path.join(pattern, DATA))
         if not found:
             raise MissingError(
                 f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
