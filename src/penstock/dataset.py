@@ -132,7 +132,7 @@ class _Request:
             found = Index.load(sidecar, self.store.root)
         except OSError as error:
             raise stores.failure(error.errno or errno.EIO, sidecar) from None
-        reason = self._misfit(found) or found.validate(self.store)
+        reason = self._misfit(found) or found.validate(self.store) or self._restamped(found)
         if reason is not None:
             raise SidecarError(
                 f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
@@ -150,7 +150,18 @@ class _Request:
             warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=3)
             return None
         stale = found.racy or self._misfit(found) or found.validate(self.store)
-        return None if stale else found
+        return None if stale or self._restamped(found) else found
+
+    def _restamped(self, found: Index) -> str | None:
+        """What the files themselves say of a change that neither size nor time shows, or None."""
+        entry = FORMATS.get(found.format)
+        if entry is None or entry.stamp is None:
+            return None
+        try:
+            now = entry.stamp(self.store, found.files)
+        except PenstockError as error:
+            return str(error)
+        return None if now == found.stamp else f"its files say {now}, and said {found.stamp}"
 
     def _misfit(self, found: Index) -> str | None:
         """How the saved index differs from what was asked for, or None."""

@@ -75,6 +75,8 @@ class Index:
     names:    the samples' own names (keys), where the container has them.
     sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
     options:  how the data was opened, as it matters for the index.
+    stamp:    what the format found in the files, as JSON has it, that is compared when a saved
+              index is opened: what tells one state of the data from another beside size and time.
     row_bytes:  of each field, the length that all samples have, or None where lengths differ.
     racy:     the data changed so shortly before the index was made that a later change might not
               show in its time; such an index is used once, and made anew at the next open.
@@ -89,6 +91,7 @@ class Index:
     label_column: Int | None = None
     names: Names | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    stamp: Any = None
     racy: bool = False
     fingerprint: str = ""
     row_bytes: tuple[int | None, ...] = ()
@@ -326,6 +329,7 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
         ],
         "classes": index.classes,
         "options": dict(index.options),
+        "stamp": index.stamp,
         "sources": "files" if shared else "own",
         "racy": index.racy,
         "fingerprint": index.fingerprint,
@@ -359,6 +363,7 @@ def _unpacked(
         label_column=column(sections, "labels", np.int64) if "labels" in sections else None,
         names=_names(sections) if "keys.ends" in sections else None,
         options=dict(header["options"]),
+        stamp=header.get("stamp"),
         racy=bool(header["racy"]),
         fingerprint=str(header["fingerprint"]),
     )

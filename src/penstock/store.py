@@ -60,7 +60,12 @@ class Source:
     def walk(self, container: str, **options: Any) -> dict[str, Any]:
         """What the compiled walker of a container finds, as columns; FormatError at a flaw."""
         walker = getattr(_core, f"walk_{container}")
-        columns, flaw = walker(self._file, self._fetch, self.size, **options)
+        try:
+            columns, flaw = walker(self._file, self._fetch, self.size, **options)
+        except OSError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise failure(error.errno or errno.EIO, self.path) from None
         if flaw is not None:
             raise self.flaw(*flaw)
         found: dict[str, Any] = columns
@@ -245,8 +250,10 @@ class Posix:
                 source = Source(
                     path, int(files.size[number]), functools.partial(_fetch, file, path), file
                 )
-                found = parse(number, source)
-                _check_same(os.fstat(file), files, number, path)
+                try:
+                    found = parse(number, source)
+                finally:  # a file that is written to meanwhile looks damaged
+                    _check_same(os.fstat(file), files, number, path)
                 return found
             finally:
                 os.close(file)

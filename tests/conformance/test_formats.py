@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import lmdb
 import numpy as np
 
 from penstock.testing import FormatSuite, Written
@@ -84,3 +85,69 @@ class TestNpy(FormatSuite):
         rows = random.random((sum(counts), 2, 3)).astype(np.float32)
         np.save(folder / "x.npy", rows)
         return Written(folder / "x.npy", {"data": list(rows)})
+
+
+class TestLmdb(FormatSuite):
+    """LMDB environments; every other sample is large enough for pages of its own."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """One folder, or a pattern of folders, with a commit for each few samples."""
+        values: list[bytes] = []
+        keys: list[str] = []
+        for number, count in enumerate(counts):
+            samples = payloads(random, count)
+            samples[::2] = [sample * 100 for sample in samples[::2]]
+            path = folder / f"part{number}.lmdb"
+            names = [f"{number}/{i:03}" for i in range(count)]
+            with lmdb.open(str(path), map_size=1 << 22) as environment:
+                for i in random.permutation(count).tolist():
+                    with environment.begin(write=True) as transaction:
+                        transaction.put(names[i].encode(), samples[i])
+            (path / "lock.mdb").unlink()
+            values += samples
+            keys += names
+        path = folder / ("part0.lmdb" if len(counts) == 1 else "part*.lmdb")
+        return Written(path, {"data": values}, keys=keys)
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf has it."""
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def datum(data: bytes, label: int, encoded: bool = True) -> bytes:
+    """An image in Caffe's Datum message: channels, height, width, data, label, encoded."""
+    numbers = b"\x08" + varint(3) + b"\x10" + varint(1) + b"\x18" + varint(300)
+    field = b"\x22" + varint(len(data)) + data
+    return numbers + field + b"\x28" + varint(label) + b"\x38" + varint(int(encoded))
+
+
+class TestLmdbDatum(FormatSuite):
+    """Caffe's databases: files without a folder, labels after the data."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """One file, or a list of files."""
+        values: list[bytes] = []
+        keys: list[str] = []
+        labels: list[int] = []
+        paths = [folder / f"part{number}" for number in range(len(counts))]
+        for number, count in enumerate(counts):
+            samples = payloads(random, count)
+            samples[::2] = [sample * 200 for sample in samples[::2]]
+            with (
+                lmdb.open(str(paths[number]), subdir=False, map_size=1 << 22) as environment,
+                environment.begin(write=True) as transaction,
+            ):
+                for sample in samples:
+                    keys.append(f"{len(keys):08}_x.jpg")
+                    labels.append(int(random.integers(-1, 1 << 20)))
+                    transaction.put(keys[-1].encode(), datum(sample, labels[-1]))
+            Path(f"{paths[number]}-lock").unlink()
+            values += samples
+        path = paths[0] if len(counts) == 1 else paths
+        return Written(path, {"data": values}, {"datum": True}, labels, keys)

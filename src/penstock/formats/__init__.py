@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
+from ..extent import Files
 from ..index import Index
-from . import listing, npy, records, shards, tree
+from . import listing, lmdb, npy, records, shards, tree
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -44,6 +45,9 @@ class Format:
     build:      the index; options are canonical.
     sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
     folder:     whether the store's root is a dataset of this format, by files of certain names.
+    names_of:   the files that a place's patterns stand for, where folders may be members.
+    stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
+                and time do not show every change.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Format:
     build: Callable[[Store, Place, Mapping[str, Any], Progress | None], Index]
     sniff: Callable[[bytes, str], bool] | None = None
     folder: Callable[[Store], bool] | None = None
+    names_of: Callable[[Store, Place], list[str]] | None = None
+    stamp: Callable[[Store, Files], Any] | None = None
 
 
 FORMATS: dict[str, Format] = {
@@ -94,6 +100,18 @@ FORMATS: dict[str, Format] = {
             dict,
             lambda store, place, options, progress: npy.build(store, place.name),
             npy.sniff,
+        ),
+        Format(
+            "lmdb",
+            "an LMDB environment, or several: each value is a sample, or an image in Caffe's Datum",
+            ("file", "folder", "pattern"),
+            lmdb.OPTIONS,
+            lmdb.canonical,
+            lambda store, place, options, progress: lmdb.build(store, place, progress, **options),
+            lmdb.sniff,
+            lmdb.folder,
+            lmdb.names_of,
+            lmdb.stamp,
         ),
     )
 }
@@ -140,7 +158,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind == "folder":
         return "records" if geometry else _detect_folder(store)
-    name = place.name if place.kind == "file" else shards.names_of(store, place)[0]
+    name = place.name if place.kind == "file" else _first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
     found = _sniffed(head, name)
     if geometry and found not in ("npy",):
@@ -155,6 +173,16 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
         f"binary records give record_bytes=, or dtype= and shape=; else give format= "
         f"({', '.join(FORMATS)})"
     )
+
+
+def _first_name(store: Store, place: Place) -> str:
+    """A file that a pattern stands for, in a folder where folders are members of a dataset."""
+    for entry in FORMATS.values():
+        if entry.names_of is not None:
+            name = entry.names_of(store, place)[0]
+            if name not in store.match(place.names[0]):
+                return name
+    return shards.names_of(store, place)[0]
 
 
 def _sniffed(head: bytes, name: str) -> str | None:
