@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
 from ..index import Index
-from . import listing, npy, records, shards, tree
+from . import columns, listing, npy, npz, records, shards, tree
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -88,12 +88,21 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "npy",
-            "one array in numpy's own file; the first axis counts the samples",
-            ("file",),
+            "arrays in numpy's own files; the first axis counts the samples",
+            ("file", "pattern"),
             (),
             dict,
-            lambda store, place, options, progress: npy.build(store, place.name),
+            lambda store, place, options, progress: npy.build(store, place, progress),
             npy.sniff,
+        ),
+        Format(
+            "npz",
+            "archives of arrays (numpy.savez); each array is a field",
+            ("file", "pattern"),
+            columns.OPTIONS,
+            columns.canonical,
+            lambda store, place, options, progress: npz.build(store, place, progress, **options),
+            npz.sniff,
         ),
     )
 }
