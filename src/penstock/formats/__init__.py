@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
 from ..index import Index
-from . import columns, listing, npy, npz, records, shards, tree
+from . import columns, listing, mds, npy, npz, records, shards, tree
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -103,6 +103,15 @@ FORMATS: dict[str, Format] = {
             columns.canonical,
             lambda store, place, options, progress: npz.build(store, place, progress, **options),
             npz.sniff,
+        ),
+        Format(
+            "mds",
+            "a folder of MosaicML Streaming shards (index.json); columns are fields",
+            ("folder",),
+            columns.OPTIONS,
+            columns.canonical,
+            lambda store, place, options, progress: mds.build(store, place, progress, **options),
+            folder=mds.folder,
         ),
     )
 }
