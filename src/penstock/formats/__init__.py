@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
 from ..index import Index
-from . import columns, listing, mds, npy, npz, records, shards, tree
+from . import choice, listing, litdata, mds, megatron, npy, npz, records, shards, tokens, tree
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -44,6 +44,7 @@ class Format:
     build:      the index; options are canonical.
     sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
     folder:     whether the store's root is a dataset of this format, by files of certain names.
+    beside:     whether a file is of this format by another one that lies beside it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Format:
     build: Callable[[Store, Place, Mapping[str, Any], Progress | None], Index]
     sniff: Callable[[bytes, str], bool] | None = None
     folder: Callable[[Store], bool] | None = None
+    beside: Callable[[Store, str], bool] | None = None
 
 
 FORMATS: dict[str, Format] = {
@@ -99,8 +101,8 @@ FORMATS: dict[str, Format] = {
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
             ("file", "pattern"),
-            columns.OPTIONS,
-            columns.canonical,
+            choice.OPTIONS,
+            choice.canonical,
             lambda store, place, options, progress: npz.build(store, place, progress, **options),
             npz.sniff,
         ),
@@ -108,10 +110,42 @@ FORMATS: dict[str, Format] = {
             "mds",
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
-            columns.OPTIONS,
-            columns.canonical,
+            choice.OPTIONS,
+            choice.canonical,
             lambda store, place, options, progress: mds.build(store, place, progress, **options),
             folder=mds.folder,
+        ),
+        Format(
+            "litdata",
+            "a folder of LitData chunks (index.json); leaves are fields",
+            ("folder",),
+            (*choice.OPTIONS, "block_size"),
+            litdata.canonical,
+            lambda store, place, options, progress: litdata.build(
+                store, place, progress, **options
+            ),
+            folder=litdata.folder,
+        ),
+        Format(
+            "megatron",
+            "Megatron's .bin and .idx: documents of tokens, or windows over them",
+            ("file", "pattern"),
+            ("window",),
+            tokens.canonical,
+            lambda store, place, options, progress: megatron.build(
+                store, place, progress, **options
+            ),
+            megatron.sniff,
+            beside=megatron.beside,
+        ),
+        Format(
+            "tokens",
+            "flat files of tokens (nanoGPT, llm.c), read in windows",
+            ("file", "folder", "pattern"),
+            ("window", "dtype", "header_bytes", "extensions"),
+            tokens.canonical_flat,
+            lambda store, place, options, progress: tokens.build(store, place, progress, **options),
+            tokens.sniff,
         ),
     )
 }
@@ -160,7 +194,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
         return "records" if geometry else _detect_folder(store)
     name = place.name if place.kind == "file" else shards.names_of(store, place)[0]
     head = store.read(name, 0, _HEAD_BYTES)
-    found = _sniffed(head, name)
+    found = _sniffed(head, name) if geometry else _beside(store, name) or _sniffed(head, name)
     if geometry and found not in ("npy",):
         return "records"
     if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
@@ -173,6 +207,12 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
         f"binary records give record_bytes=, or dtype= and shape=; else give format= "
         f"({', '.join(FORMATS)})"
     )
+
+
+def _beside(store: Store, name: str) -> str | None:
+    """The format that a file has by what lies beside it."""
+    entries = (entry for entry in FORMATS.values() if entry.beside is not None)
+    return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
 
 
 def _sniffed(head: bytes, name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,9 @@ def is_manifest(store: Store, *words: bytes) -> bool:
     return all(word in head for word in words)
 
 
-def has_shards(store: Store, extension: str) -> bool:
-    """Whether some files below the root look like shards."""
-    return any(extension in os.path.basename(name) for name in store.some(_LOOKED_AT))
+def has_shards(store: Store, shard: re.Pattern[str]) -> bool:
+    """Whether some files below the root are called like shards."""
+    return any(shard.fullmatch(os.path.basename(name)) for name in store.some(_LOOKED_AT))
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Manifest:
     value: Mapping[str, Any]
 
     @classmethod
-    def read(cls, store: Store, what: str, extension: str) -> Manifest:
+    def read(cls, store: Store, what: str, shard: re.Pattern[str]) -> Manifest:
         """The index.json of the store's root; FormatError where there is none that can be read."""
         files, errors = store.probe(unseen(store.root, [NAME]))
         path = files.path(0)
         if errors[0]:
-            lists = store.match(f"*/{NAME}") if has_shards(store, extension) else []
+            lists = store.match(f"*/{NAME}") if has_shards(store, shard) else []
             below_it = ", ".join(os.path.dirname(name) for name in lists[:_LOOKED_AT])
             raise FormatError(
                 f"{store.root} has no {NAME}, which {what} come with: open "

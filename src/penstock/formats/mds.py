@@ -3,7 +3,7 @@
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
 JSON, pickles, arrays of varying shape) as the bytes that they are stored as. Nothing is decoded.
 
-fields, label:  see `penstock.formats.columns`.
+fields, label:  see `penstock.formats.choice`.
 
 A split is a sub-folder with an index of its own: open it. Shards that were compressed are read
 once they are unpacked beside the compressed files. Hashes are not checked.
@@ -12,6 +12,7 @@ once they are unpacked beside the compressed files. Hashes are not checked.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from .. import limits
 from ..errors import FormatError, MissingError
 from ..extent import Files, Int, unseen
 from ..index import Field, Index
-from . import columns, rows
+from . import choice, rows
 from .manifests import Manifest, has_shards, is_manifest
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _NUMBERS = {
     **{f"uint{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
     **{f"float{8 * size}": f"<f{size}" for size in (2, 4, 8)},
 }
+_SHARD = re.compile(r".*\.mds(\..*)?")
 _VARIES = {"bytes", "str", "json", "pkl", "pil", "jpeg", "png", "str_int", "str_float"}
 _UNPACK = {"zstd": "zstd -d", "gz": "gunzip -k", "br": "brotli -d", "bz2": "bunzip2 -k"}
 
@@ -57,7 +59,7 @@ class _Column(NamedTuple):
 
 def folder(store: Store) -> bool:
     """Whether the root has the index of such shards, or lies above some."""
-    return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, ".mds")
+    return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
 
 
 def build(
@@ -69,7 +71,7 @@ def build(
     label: str | None = None,
 ) -> Index:
     """The index of all samples, shard after shard in the order of index.json."""
-    manifest = Manifest.read(store, "MDS shards", ".mds")
+    manifest = Manifest.read(store, "MDS shards", _SHARD)
     entries = manifest.list_of(manifest.value, "shards")
     if not entries:
         raise manifest.flaw("it lists no shards: the writer did not finish")
@@ -82,13 +84,13 @@ def build(
     files = _files(store, manifest, shards, progress)
     names = [column.part.name for column in table]
     integers = {c.part.name for c in table if c.part.shape == () and c.part.dtype.kind in "iu"}
-    chosen, label = columns.chosen(manifest.path, names, integers, fields, label)
+    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
     sizes = [column.size for column in table]
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else table[wanted].part.dtype.itemsize
 
     def parse(number: int, source: Source) -> rows.Rows:
-        return rows.parse_rows(source, _edges(source, shards[number]), sizes, wanted, width)
+        return rows.parse_rows(source, _edges(source, shards[number].samples), sizes, wanted, width)
 
     found = store.parse(files, parse, progress)
     if not sum(rows.offset.shape[1] for rows in found):
@@ -98,7 +100,7 @@ def build(
     if wanted is not None and label is not None:
         dtype = table[wanted].part.dtype
         values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in found]
-        labels = columns.labels(manifest.path, label, np.concatenate(values))
+        labels = choice.labels(manifest.path, label, np.concatenate(values))
     return Index(
         format="mds",
         files=files,
@@ -202,31 +204,8 @@ def _files(
     return files
 
 
-def _edges(source: Source, shard: _Shard) -> Int:
+def _edges(source: Source, samples: int) -> Int:
     """Where each sample of a shard begins, and where the last ends."""
-    head_bytes = 4 * (shard.samples + 2)
-    if head_bytes > source.size:
-        raise source.flaw(
-            0, f"{shard.samples:,} samples need a table of {head_bytes:,} bytes, more than the file"
-        )
-    head = np.frombuffer(source.read(0, head_bytes), "<u4")
-    if len(head) != shard.samples + 2 or head[0] != shard.samples:
-        said = int(head[0]) if len(head) else 0
-        raise source.flaw(
-            0, f"the shard says {said:,} samples, and index.json {shard.samples:,}: fetch it again"
-        )
-    edges = head[1:].astype(np.int64)
-    back = np.flatnonzero(np.diff(edges) < 0)
-    if len(back):
-        raise source.flaw(
-            int(4 * (back[0] + 2)),
-            f"sample {int(back[0]):,} ends before it begins"
-            + (" (shards above 4 GiB cannot be written right)" if source.size >= 1 << 32 else ""),
-        )
-    if edges[0] < head_bytes:
-        raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
-    if edges[-1] != source.size:
-        raise source.flaw(
-            head_bytes - 4, f"samples end at {edges[-1]:,}, and the file at {source.size:,}"
-        )
+    edges = rows.table(source, samples)
+    rows.check_table(source, edges)
     return edges

@@ -3,7 +3,7 @@
 One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
 archive are fields, and have to have the same number of rows.
 
-fields, label:  see `penstock.formats.columns`; the label is an array of one integer a sample.
+fields, label:  see `penstock.formats.choice`; the label is an array of one integer a sample.
 
 Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.
 """
@@ -19,7 +19,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Int
 from ..index import Field, Index
 from ..layout import Fixed
-from . import columns, npy, zip
+from . import choice, npy, zip
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
@@ -91,14 +91,16 @@ def _arrays(source: Source, fields: Sequence[str] | None, label: str | None) -> 
     }
     if not members:
         raise FormatError(f"{source.path} holds no arrays: save some with numpy.savez")
-    wanted = set(members) if fields is None else {*fields, label or columns.DEFAULT}
+    wanted = (
+        set(members) if fields is None else {*fields, *((label,) if label else choice.DEFAULTS)}
+    )
     headers = {name: _header(source, member) for name, member in members.items() if name in wanted}
     integers = {
         name
         for name, header in headers.items()
         if header.dtype.kind in "ui" and len(header.shape) == 1
     }
-    names, label = columns.chosen(source.path, list(members), integers, fields, label)
+    names, label = choice.chosen(source.path, list(members), integers, fields, label)
     parts, base, rows = [], [], {}
     for name in (*names, *((label,) if label else ())):
         what, header = f"{source.path}, array {name!r}", headers[name]
@@ -120,7 +122,7 @@ def _arrays(source: Source, fields: Sequence[str] | None, label: str | None) -> 
         header, member = headers[label], members[label]
         length = header.shape[0] * header.dtype.itemsize
         data = source.read(member.offset + header.data_offset, length)
-        labels = columns.labels(source.path, label, np.frombuffer(data, header.dtype))
+        labels = choice.labels(source.path, label, np.frombuffer(data, header.dtype))
     return _Arrays(parts, base, rows[names[0]], labels)
 
 

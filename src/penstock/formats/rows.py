@@ -43,6 +43,40 @@ class Rows(NamedTuple):
     values: Bytes | None
 
 
+def table(source: Source, samples: int) -> Int:
+    """The table that a shard begins with: a count, and samples + 1 offsets as u32."""
+    head_bytes = 4 * (samples + 2)
+    if head_bytes > source.size:
+        raise source.flaw(
+            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file"
+        )
+    head = np.frombuffer(source.read(0, head_bytes), "<u4")
+    if len(head) != samples + 2 or head[0] != samples:
+        said = int(head[0]) if len(head) else 0
+        raise source.flaw(
+            0, f"the shard says {said:,} samples, and index.json {samples:,}: fetch it again"
+        )
+    return head[1:].astype(np.int64)
+
+
+def check_table(source: Source, edges: Int) -> None:
+    """FormatError unless offsets ascend from behind the table to the end of the file."""
+    head_bytes = 4 * (len(edges) + 1)
+    back = np.flatnonzero(np.diff(edges) < 0)
+    if len(back):
+        raise source.flaw(
+            int(4 * (back[0] + 2)),
+            f"sample {int(back[0]):,} ends before it begins"
+            + (" (shards above 4 GiB cannot be written right)" if source.size >= 1 << 32 else ""),
+        )
+    if edges[0] < head_bytes:
+        raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
+    if edges[-1] != source.size:
+        raise source.flaw(
+            head_bytes - 4, f"samples end at {edges[-1]:,}, and the file at {source.size:,}"
+        )
+
+
 def parse_rows(
     source: Source,
     edges: Int,

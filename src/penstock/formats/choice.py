@@ -1,8 +1,8 @@
 """Containers of several columns: which become fields, and which one is the label.
 
 fields:  names of the columns to read, in this order; by default all.
-label:   the column of integers that is the label; by default "label", where there is such a
-         column; "" for none. The label is `batch["label"]`, int64, and no field.
+label:   the column of integers that is the label; by default "label" or "labels", where there
+         is such a column; "" for none. The label is `batch["label"]`, int64, and no field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Int
 
 OPTIONS = ("fields", "label")
-DEFAULT = "label"
+DEFAULTS = ("label", "labels")
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,16 +56,16 @@ def chosen(
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(columns)}")
     if label is None:
-        asked = DEFAULT in integers and (fields is None or DEFAULT not in fields)
-        label = DEFAULT if asked and set(columns) != {DEFAULT} else None
+        free = (name for name in DEFAULTS if name in integers and name not in (fields or ()))
+        label = next((name for name in free if set(columns) != {name}), None)
     elif label and label not in integers:
         raise UsageError(f"{path}: column {label!r} does not hold one integer a sample")
     names = [name for name in columns if name != label] if fields is None else list(fields)
     if not names:
         raise UsageError(f"{path}: nothing is left but the label: give fields=")
-    if label and DEFAULT in names:
+    if label and "label" in names:
         raise UsageError(
-            f"{path}: the field {DEFAULT!r} would hide the label {label!r}: name the fields "
+            f"{path}: the field 'label' would hide the label {label!r}: name the fields "
             f"without it (fields=), or give label=''"
         )
     return names, label or None
