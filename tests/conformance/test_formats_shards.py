@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.testing import FormatSuite, Written
 from writers import write_litdata, write_mds, write_megatron
@@ -237,3 +238,23 @@ class TestTokens(FormatSuite):
             rows += [tokens[3 * k : 3 * k + 4] for k in range(count)]
         path = paths[0] if len(counts) == 1 else folder
         return Written(path, {"tokens": rows}, {"window": 3})
+
+
+class TestArrayRecord(FormatSuite):
+    """Records of many sizes, some of which reach over several blocks of 64 KiB."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By the library."""
+        library = pytest.importorskip("array_record.python.array_record_module")
+        values, paths = [], []
+        for number, count in enumerate(counts):
+            rows = payloads(random, count)
+            if number == 1:
+                rows[0] = random.bytes(150_000)
+            paths.append(folder / f"{number}.arrayrecord")
+            out = library.ArrayRecordWriter(str(paths[-1]), "group_size:1,uncompressed")
+            for row in rows:
+                out.write(row)
+            out.close()
+            values += rows
+        return Written(paths[0] if len(counts) == 1 else folder, {"data": values})

@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import FormatError, UsageError
 from ..index import Index
-from . import choice, listing, litdata, mds, megatron, npy, npz, records, shards, tokens, tree
+from . import (
+    arrayrecord,
+    choice,
+    listing,
+    litdata,
+    mds,
+    megatron,
+    npy,
+    npz,
+    records,
+    shards,
+    tokens,
+    tree,
+)
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -146,6 +159,15 @@ FORMATS: dict[str, Format] = {
             tokens.canonical_flat,
             lambda store, place, options, progress: tokens.build(store, place, progress, **options),
             tokens.sniff,
+        ),
+        Format(
+            "arrayrecord",
+            "ArrayRecord files written as 'group_size:1,uncompressed'; a record is a sample",
+            ("file", "folder", "pattern"),
+            (),
+            dict,
+            lambda store, place, options, progress: arrayrecord.build(store, place, progress),
+            arrayrecord.sniff,
         ),
     )
 }
