@@ -365,17 +365,17 @@ def _damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, 
         return []
     found: list[tuple[int, int, bytes]] = []
     near = list(range(min(size, 96))) + list(range(max(size - 96, 0), size))
+    values = (0x00, 0x01, 0x7F, 0x80, 0xFF)
     for at in (*near, *random.integers(0, size, 100).tolist()):
-        for value in (0x00, 0x01, 0x7F, 0x80, 0xFF, whole[at] ^ 1, whole[at] ^ 0x80)[at % 2 :: 2]:
-            if whole[at] != value:
-                found.append((at, 1, bytes([value])))
+        telling = (*values, whole[at] ^ 1, whole[at] ^ 0x80)[at % 2 :: 2]
+        found += [(at, 1, bytes([value])) for value in telling if whole[at] != value]
+    words = (b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f")
     for at in (*near[::4], *random.integers(0, size, 40).tolist()):
-        for word in (b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f"):
-            found.append((at, len(word), word[: size - at]))
+        found += [(at, len(word), word[: size - at]) for word in words]
     for at, length in zip(
         random.integers(0, size, 30).tolist(), random.integers(1, 64, 30).tolist(), strict=True
     ):
         found.append((at, length, b""))
         found.append((at, 0, whole[at : at + length]))
-    random.shuffle(found)  # type: ignore[arg-type]
+    random.shuffle(found)
     return found
