@@ -117,7 +117,7 @@ def test_verify_finds_a_damaged_sidecar(photos):
         (["inspect", "none"], "none does not exist"),
         (["index", "x.bin", "--record-bytes", "7"], "3 bytes are left over"),
         (["index", "x.bin", "--dtype", "u1", "--shape", "3,b"], "--shape is '3,b'"),
-        (["index", "x.bin", "--format", "nyp"], "did you mean 'npy'"),
+        (["index", "x.bin", "--format", "recrods"], "did you mean 'records'"),
         (["index", "empty"], "holds no files"),
     ],
 )
