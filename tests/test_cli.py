@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.formats import FORMATS
 
 RUN = [sys.executable, "-m", "penstock.cli"]
 
@@ -116,7 +117,7 @@ def test_verify_finds_a_damaged_sidecar(photos):
         (["inspect", "none"], "none does not exist"),
         (["index", "x.bin", "--record-bytes", "7"], "3 bytes are left over"),
         (["index", "x.bin", "--dtype", "u1", "--shape", "3,b"], "--shape is '3,b'"),
-        (["index", "x.bin", "--format", "nyp"], "did you mean 'npy'"),
+        (["index", "x.bin", "--format", "recrods"], "did you mean 'records'"),
         (["index", "empty"], "holds no files"),
     ],
 )
@@ -135,6 +136,26 @@ def test_errors_are_one_message(arguments, message, tmp_path):
 def test_a_misspelled_option_is_refused_with_a_hint(photos):
     """Exit code 2, as usual for wrong usage."""
     assert "--force" in run("index", photos, "--forse", code=2).stderr
+
+
+def test_formats_are_listed():
+    """Every format with what it is and its options, as a table and as JSON."""
+    text = run("formats").stdout
+    listed = json.loads(run("formats", "--json").stdout)
+    assert [each["name"] for each in listed] == list(FORMATS)
+    for name, entry in FORMATS.items():
+        assert name in text
+        assert list(entry.options) == next(e for e in listed if e["name"] == name)["options"]
+
+
+def test_options_of_a_format_by_name(tmp_path):
+    """--option passes any option on; what is no NAME=VALUE, or twice there, is refused."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(120))
+    assert "4 samples" in run("inspect", path, "-o", "record_bytes=30").stdout
+    assert "NAME=VALUE" in run("inspect", path, "-o", "record_bytes", code=1).stderr
+    twice = ["--record-bytes", 30, "-o", "record_bytes=30"]
+    assert "given twice" in run("inspect", path, *twice, code=1).stderr
 
 
 @pytest.mark.parametrize("command", [[], ["index"], ["inspect"]])

@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect`.
+"""The command line: `penstock index | inspect | formats`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -24,7 +24,9 @@ from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engines import is_url, store_at
 from .errors import PenstockError, SidecarError, UsageError
+from .formats import FORMATS
 from .index import Index
+from .layout import Chunked
 from .store import Progress
 
 try:
@@ -60,7 +62,7 @@ Path = Annotated[
     typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
 ]
 Format = Annotated[
-    str | None, typer.Option(help="tree, listing, records or npy; by default as detected.")
+    str | None, typer.Option(help="A name that `penstock formats` lists; by default as detected.")
 ]
 RecordBytes = Annotated[int | None, typer.Option(help="Size of one record.")]
 HeaderBytes = Annotated[int, typer.Option(help="Bytes to skip at the start of each file.")]
@@ -68,6 +70,10 @@ Dtype = Annotated[str | None, typer.Option(help="Number type of a record, such a
 Shape = Annotated[str | None, typer.Option(help="Shape of a record, such as 3,32,32.")]
 Extension = Annotated[
     list[str] | None, typer.Option(help="Count only such files of a folder; may be repeated.")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="Any option of the format, as NAME=VALUE; repeatable."),
 ]
 
 
@@ -99,6 +105,7 @@ def index(
     dtype: Dtype = None,
     shape: Shape = None,
     extension: Extension = None,
+    option: Option = None,
     force: Annotated[bool, typer.Option(help="Make the index anew, however fresh it is.")] = False,
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
@@ -114,7 +121,7 @@ def index(
 
       penstock index "/data/cifar/*.bin" --record-bytes 3073
     """
-    options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
+    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     options = {**_remembered(path, options), **options}
     before = _stamps(path)
     started = time.monotonic()
@@ -139,6 +146,7 @@ def inspect(
     dtype: Dtype = None,
     shape: Shape = None,
     extension: Extension = None,
+    option: Option = None,
     verify: Annotated[
         bool, typer.Option(help="Check all of the saved index, and every file against it.")
     ] = False,
@@ -166,7 +174,7 @@ def inspect(
 
       penstock inspect /data/imagenet/train --json | jq .samples
     """
-    options = _options(format, record_bytes, header_bytes, dtype, shape, extension)
+    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
@@ -183,6 +191,43 @@ def inspect(
         raise SystemExit(1)
 
 
+@app.command()
+def formats(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """List the formats that are read, and the options that each takes.
+
+    Options are keyword arguments of [bold]penstock.open[/], and --option NAME=VALUE here.
+
+    Examples:
+
+      penstock formats
+
+      penstock inspect /data/shards --option label=class
+    """
+    if as_json:
+        listed = [
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "kinds": list(entry.kinds),
+                "options": list(entry.options),
+                "detected": entry.sniff is not None or entry.folder is not None,
+            }
+            for entry in FORMATS.values()
+        ]
+        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+        return
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("format", "what", "where", "options"):
+        table.add_column(heading, overflow="fold")
+    for entry in FORMATS.values():
+        table.add_row(
+            entry.name, entry.summary, ", ".join(entry.kinds), ", ".join(entry.options) or "-"
+        )
+    out.print(table)
+
+
 # -- what the commands share -----------------------------------------------------------------------
 
 
@@ -193,6 +238,7 @@ def _options(
     dtype: str | None,
     shape: str | None,
     extension: list[str] | None,
+    option: list[str] | None,
 ) -> dict[str, Any]:
     """The options that were given, as `penstock.open` takes them."""
     options = {
@@ -203,7 +249,23 @@ def _options(
         "shape": _parsed_shape(shape),
         "extensions": extension or None,
     }
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    for each in option or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--option is {each!r}: use NAME=VALUE, such as label=class")
+        if name in given:
+            raise UsageError(f"{name} is given twice: give it once")
+        given[name] = _parsed_value(value)
+    return given
+
+
+def _parsed_value(text: str) -> Any:
+    """A value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
@@ -372,8 +434,10 @@ def _choice_said(choice: dict[str, Any]) -> str:
 
 
 def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The lengths of all samples, or of a million spread evenly."""
+    """The lengths of all samples, or of a million spread evenly; none where they are compressed."""
     count = min(index.count, 1_000_000)
+    if not count or isinstance(index.layouts[0], Chunked):
+        return np.zeros(0, np.int64)
     return index.lengths(np.linspace(0, index.count - 1, count).astype(np.int64))
 
 
@@ -402,8 +466,8 @@ def _report(
         "files": len(index.files),
         "bytes": index.total_bytes,
         "mean_bytes": index.mean_bytes,
-        "min_bytes": int(lengths.min()),
-        "max_bytes": int(lengths.max()),
+        "min_bytes": int(lengths.min()) if len(lengths) else None,
+        "max_bytes": int(lengths.max()) if len(lengths) else None,
         "fields": [
             {"name": part.name, "dtype": part.dtype.str, "shape": part.shape}
             for part in index.fields
@@ -445,6 +509,9 @@ def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bo
 def _show_sizes(index: Index) -> None:
     """A histogram of sample sizes, each bin half as large again as the one before."""
     lengths = _sampled_lengths(index)
+    if not len(lengths):
+        _print("sizes: known after decoding")
+        return
     least, most = int(lengths.min()), int(lengths.max())
     if least == most:
         _print(f"sizes: every sample has {least:,} bytes")

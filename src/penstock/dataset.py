@@ -198,6 +198,8 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
     try:
         mode = os.stat(path)
     except OSError as error:
+        if error.errno == errno.ENOENT and os.path.isfile(f"{path}.idx"):
+            return locate(f"{path}.idx")  # the prefix of several files
         if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
             return _locate_patterns(given)
         raise stores.failure(error.errno or errno.EIO, path) from None

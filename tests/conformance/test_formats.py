@@ -151,3 +151,43 @@ class TestLmdbDatum(FormatSuite):
             values += samples
         path = paths[0] if len(counts) == 1 else paths
         return Written(path, {"data": values}, {"datum": True}, labels, keys)
+
+
+class TestNpyFiles(FormatSuite):
+    """Several arrays of one row shape, named by a pattern."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By numpy.save, in two versions of the format."""
+        rows = [random.integers(0, 99, (count, 3)).astype(">i4") for count in counts]
+        for number, array in enumerate(rows):
+            with open(folder / f"{number}.npy", "wb") as file:
+                np.lib.format.write_array(file, array, version=(1 + number % 3, 0))
+        keys = [f"{number}.npy#{i}" for number, n in enumerate(counts) for i in range(n)]
+        one = len(counts) == 1
+        return Written(
+            folder / ("0.npy" if one else "*.npy"),
+            {"data": [row for array in rows for row in array]},
+            keys=keys,
+        )
+
+
+class TestNpz(FormatSuite):
+    """Archives of three arrays, one of them the label."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By numpy.savez."""
+        images = random.integers(0, 256, (sum(counts), 2, 3), np.uint8)
+        marks = random.random(sum(counts)).astype(np.float32)
+        labels = random.integers(0, 10, sum(counts)).astype(np.int32)
+        first = 0
+        paths = []
+        for number, count in enumerate(counts):
+            part = slice(first, first + count)
+            paths.append(folder / f"part{number}.npz")
+            np.savez(paths[-1], image=images[part], mark=marks[part], label=labels[part])
+            first += count
+        return Written(
+            paths[0] if len(counts) == 1 else paths,
+            {"image": list(images), "mark": [np.array(mark) for mark in marks]},
+            labels=labels.tolist(),
+        )

@@ -15,7 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import FormatError, UsageError
 from ..extent import Files
 from ..index import Index
-from . import listing, lmdb, npy, records, shards, tree
+from . import (
+    arrayrecord,
+    choice,
+    listing,
+    litdata,
+    lmdb,
+    mds,
+    megatron,
+    npy,
+    npz,
+    records,
+    shards,
+    tokens,
+    tree,
+)
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -48,6 +62,7 @@ class Format:
     names_of:   the files that a place's patterns stand for, where folders may be members.
     stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
                 and time do not show every change.
+    beside:     whether a file is of this format by another one that lies beside it.
     """
 
     name: str
@@ -60,6 +75,7 @@ class Format:
     folder: Callable[[Store], bool] | None = None
     names_of: Callable[[Store, Place], list[str]] | None = None
     stamp: Callable[[Store, Files], Any] | None = None
+    beside: Callable[[Store, str], bool] | None = None
 
 
 FORMATS: dict[str, Format] = {
@@ -94,11 +110,11 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "npy",
-            "one array in numpy's own file; the first axis counts the samples",
-            ("file",),
+            "arrays in numpy's own files; the first axis counts the samples",
+            ("file", "pattern"),
             (),
             dict,
-            lambda store, place, options, progress: npy.build(store, place.name),
+            lambda store, place, options, progress: npy.build(store, place, progress),
             npy.sniff,
         ),
         Format(
@@ -112,6 +128,65 @@ FORMATS: dict[str, Format] = {
             lmdb.folder,
             lmdb.names_of,
             lmdb.stamp,
+        ),
+        Format(
+            "npz",
+            "archives of arrays (numpy.savez); each array is a field",
+            ("file", "pattern"),
+            choice.OPTIONS,
+            choice.canonical,
+            lambda store, place, options, progress: npz.build(store, place, progress, **options),
+            npz.sniff,
+        ),
+        Format(
+            "mds",
+            "a folder of MosaicML Streaming shards (index.json); columns are fields",
+            ("folder",),
+            choice.OPTIONS,
+            choice.canonical,
+            lambda store, place, options, progress: mds.build(store, place, progress, **options),
+            folder=mds.folder,
+        ),
+        Format(
+            "litdata",
+            "a folder of LitData chunks (index.json); leaves are fields",
+            ("folder",),
+            (*choice.OPTIONS, "block_size"),
+            litdata.canonical,
+            lambda store, place, options, progress: litdata.build(
+                store, place, progress, **options
+            ),
+            folder=litdata.folder,
+        ),
+        Format(
+            "megatron",
+            "Megatron's .bin and .idx: documents of tokens, or windows over them",
+            ("file", "pattern"),
+            ("window",),
+            tokens.canonical,
+            lambda store, place, options, progress: megatron.build(
+                store, place, progress, **options
+            ),
+            megatron.sniff,
+            beside=megatron.beside,
+        ),
+        Format(
+            "tokens",
+            "flat files of tokens (nanoGPT, llm.c), read in windows",
+            ("file", "folder", "pattern"),
+            ("window", "dtype", "header_bytes", "extensions"),
+            tokens.canonical_flat,
+            lambda store, place, options, progress: tokens.build(store, place, progress, **options),
+            tokens.sniff,
+        ),
+        Format(
+            "arrayrecord",
+            "ArrayRecord files written as 'group_size:1,uncompressed'; a record is a sample",
+            ("file", "folder", "pattern"),
+            (),
+            dict,
+            lambda store, place, options, progress: arrayrecord.build(store, place, progress),
+            arrayrecord.sniff,
         ),
     )
 }
@@ -160,7 +235,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
         return "records" if geometry else _detect_folder(store)
     name = place.name if place.kind == "file" else _first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    found = _sniffed(head, name)
+    found = _sniffed(head, name) if geometry else _beside(store, name) or _sniffed(head, name)
     if geometry and found not in ("npy",):
         return "records"
     if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
@@ -183,6 +258,12 @@ def _first_name(store: Store, place: Place) -> str:
             if name not in store.match(place.names[0]):
                 return name
     return shards.names_of(store, place)[0]
+
+
+def _beside(store: Store, name: str) -> str | None:
+    """The format that a file has by what lies beside it."""
+    entries = (entry for entry in FORMATS.values() if entry.beside is not None)
+    return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
 
 
 def _sniffed(head: bytes, name: str) -> str | None:

@@ -1,4 +1,7 @@
-"""One array in numpy's own file format; its first axis counts the samples.
+"""Arrays in numpy's own file format; the first axis counts the samples.
+
+One file, or several (a pattern, a list) of one dtype and row shape. A folder of such files is a
+tree, where each file is a sample.
 
 The header is parsed here rather than by numpy, whose reader wants an open file. The format is
 described in `numpy.lib.format`: magic, version, length of the header, a Python literal, the data.
@@ -16,9 +19,11 @@ from .. import limits
 from ..errors import FormatError
 from ..index import Field, Index
 from ..layout import Fixed
+from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..store import Progress, Source, Store
+    from . import Place
 
 MAGIC = b"\x93NUMPY"
 
@@ -47,28 +52,62 @@ def sniff(head: bytes, _: str) -> bool:
     return head.startswith(MAGIC)
 
 
-def build(store: Store, name: str) -> Index:
-    """The index of one array's rows."""
-    files = store.stat([name])
-    path = files.path(0)
-    header = parse(path, store.read(name, 0, 12 + limits.header_bytes_max))
-    part = _field(path, header)
+def build(store: Store, place: Place, progress: Progress | None = None) -> Index:
+    """The index of the rows of one array, or of several of one row shape, file after file."""
+    files, sources = files_of(store, place, progress)
+    headers = store.parse(files, lambda _, source: read_header(source, source.path), progress)
+    part = field_of(files.path(0), headers[0])
     assert part.nbytes is not None
-    count, size = header.shape[0], int(files.size[0])
-    if count * part.nbytes > size - header.data_offset:
+    for file, header in enumerate(headers):
+        other = field_of(files.path(file), header)
+        if other != part:
+            raise FormatError(
+                f"{files.path(file)} holds rows of {other.dtype} and shape {other.shape}, and "
+                f"{files.path(0)} of {part.dtype} and {part.shape}: open them separately"
+            )
+        check_room(files.path(file), header, part.nbytes, int(files.size[file]))
+    first = counted([header.shape[0] for header in headers])
+    if not first[-1]:
         raise FormatError(
-            f"{path}: the header says {count:,} samples of {part.nbytes:,} bytes, and "
-            f"{max(0, size - header.data_offset):,} bytes follow it: the file is truncated, "
-            f"save it again"
+            f"{files.path(0)} holds no samples: its shape is {headers[0].shape} of {part.dtype}"
         )
-    first, base = np.array([0, count], np.int64), np.array([header.data_offset], np.int64)
+    base = np.array([header.data_offset for header in headers], np.int64)
     return Index(
         format="npy",
         files=files,
         fields=(part,),
         layouts=(Fixed(first, base, part.nbytes),),
-        sources=files,
+        sources=sources,
     )
+
+
+def read_header(source: Source, what: str, offset: int = 0) -> Header:
+    """The header of an array that starts at `offset`; `what` names it in messages."""
+    head = source.read(offset, _GUESS_BYTES)
+    more = 12 + limits.header_bytes_max
+    if len(head) == _GUESS_BYTES and _header_bytes(head) > _GUESS_BYTES:
+        head = source.read(offset, min(_header_bytes(head), more))
+    return parse(what, head)
+
+
+def check_room(what: str, header: Header, row_bytes: int, held_bytes: int) -> None:
+    """FormatError where the rows that the header announces are not all there."""
+    announced, left = header.shape[0] * row_bytes, held_bytes - header.data_offset
+    if announced > left:
+        raise FormatError(
+            f"{what}: the header says {header.shape[0]:,} samples of {row_bytes:,} bytes, and "
+            f"{max(0, left):,} bytes follow it: the file is truncated, save it again"
+        )
+
+
+_GUESS_BYTES = 4096
+"""Headers are shorter than this, but for structured types."""
+
+
+def _header_bytes(head: bytes) -> int:
+    """Where the data starts, as the first bytes say."""
+    start = 10 if head[6] == 1 else 12
+    return start + int.from_bytes(head[8:start], "little")
 
 
 def parse(path: str, head: bytes) -> Header:
@@ -112,7 +151,8 @@ def _malformed(path: str, text: bytes) -> FormatError:
     return FormatError(f"{path}: the .npy header is damaged ({text[:60]!r}): save the array again")
 
 
-def _field(path: str, header: Header) -> Field:
+def field_of(path: str, header: Header, name: str = "data") -> Field:
+    """The rows of an array as a field, or FormatError; the array may be of no rows."""
     dtype, shape = header.dtype, header.shape
     if dtype.hasobject:
         raise FormatError(
@@ -127,8 +167,8 @@ def _field(path: str, header: Header) -> Field:
         )
     if not shape:
         raise FormatError(f"{path} holds a single value: an array of samples has at least one axis")
-    part = Field("data", dtype, shape[1:])
-    if not shape[0] or not part.nbytes:
+    part = Field(name, dtype, shape[1:])
+    if not part.nbytes:
         raise FormatError(f"{path} holds no samples: its shape is {shape} of {dtype}")
     if math.prod(shape) >= limits.order_count_max:
         raise FormatError(

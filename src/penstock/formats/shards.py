@@ -60,3 +60,31 @@ def names_of(store: Store, place: Place) -> list[str]:
 def counted(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The number of each file's first sample and, at the end, the count of all."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
+
+
+def below(by: str, name: str) -> str:
+    """A path that a container or list names, which must lie below the data set's root.
+
+    by:  who names it: the start of an error's message.
+    """
+    parts = name.split("/")
+    if not name or name.startswith("/") or "\0" in name or ".." in parts or "\\" in name:
+        raise FormatError(
+            f"{by}{name!r} is not the path of a file below the data set: such a list may come "
+            f"from anywhere, and is not followed elsewhere"
+        )
+    return os.path.normpath(name)
+
+
+def inside(store: Store, by: str, names: Sequence[str]) -> None:
+    """FormatError where a link leads one of these files out of the root."""
+    if "://" in store.root:
+        return
+    root = os.path.join(os.path.realpath(store.root), "")
+    for name in names:
+        real = os.path.realpath(os.path.join(store.root, name))
+        if not real.startswith(root):
+            raise FormatError(
+                f"{by}{os.path.join(store.root, name)} is a link to {real}, outside the data set: "
+                f"copy the file to its place"
+            )

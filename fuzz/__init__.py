@@ -1,0 +1,1 @@
+"""Fuzz targets of the formats: see README.md."""

@@ -1,0 +1,120 @@
+"""python -m fuzz NAME [--runs N] [--seconds S] [--replay FILE]
+
+Guided by coverage where atheris is installed, else by chance alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import fuzz
+
+_WORDS = [
+    *(bytes([value]) for value in (0, 1, 0x7F, 0x80, 0xFF)),
+    *(b"\xff" * n for n in (2, 4, 8)),
+    b"\xff\xff\xff\x7f",
+    b"\xff" * 7 + b"\x7f",
+    (1 << 31).to_bytes(8, "little"),
+    (1 << 62).to_bytes(8, "little"),
+]
+
+
+def main() -> None:
+    names = sorted(
+        each.name.removeprefix("fuzz_")
+        for each in pkgutil.iter_modules(fuzz.__path__)
+        if each.name.startswith("fuzz_")
+    )
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("name", choices=names)
+    parser.add_argument("--runs", type=int, default=0, help="stop after so many inputs")
+    parser.add_argument("--seconds", type=int, default=0, help="stop after so long")
+    parser.add_argument("--replay", type=Path, help="run this one input")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--blind", action="store_true", help="without atheris, even if installed")
+    given = parser.parse_args()
+    if not given.runs and not given.seconds:
+        given.runs = 100_000
+    if given.replay is not None:
+        _target(given.name).one(given.replay.read_bytes())
+    elif given.blind:
+        _blind(_target(given.name), given)
+    else:
+        try:
+            import atheris
+        except ModuleNotFoundError:
+            _blind(_target(given.name), given)
+        else:
+            _guided(atheris, given)
+
+
+def _target(name: str) -> ModuleType:
+    return importlib.import_module(f"fuzz.fuzz_{name}")
+
+
+def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
+    with atheris.instrument_imports(include=["penstock.formats", "penstock.codecs"]):
+        target = _target(given.name)
+    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as corpus:
+        for number, seed in enumerate(target.seeds()):
+            (Path(corpus) / str(number)).write_bytes(seed)
+        limits = [f"-runs={given.runs}"] if given.runs else []
+        limits += [f"-max_total_time={given.seconds}"] if given.seconds else []
+        flags = [f"-seed={given.seed}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
+        atheris.Setup([sys.argv[0], *limits, *flags, corpus], target.one)
+        atheris.Fuzz()
+
+
+def _blind(target: ModuleType, given: argparse.Namespace) -> None:
+    random = np.random.default_rng(given.seed)
+    seeds = target.seeds()
+    started = time.monotonic()
+    done = 0
+    while not (given.runs and done >= given.runs):
+        if given.seconds and time.monotonic() - started >= given.seconds:
+            break
+        data = _mutated(seeds[int(random.integers(len(seeds)))], random)
+        try:
+            target.one(data)
+        except BaseException:
+            path = Path(f"crash-{given.name}-{given.seed}-{done}")
+            path.write_bytes(data)
+            print(f"replay with: python -m fuzz {given.name} --replay {path}", file=sys.stderr)
+            raise
+        done += 1
+    print(f"{given.name}: {done:,} inputs in {time.monotonic() - started:.1f} s, no finding")
+
+
+def _mutated(seed: bytes, random: np.random.Generator) -> bytes:
+    """A seed with a few bytes replaced, left out, repeated, or cut off."""
+    data = bytearray(seed)
+    for _ in range(int(random.integers(1, 5))):
+        size = len(data)
+        if not size:
+            break
+        at, kind = int(random.integers(size)), int(random.integers(6))
+        if kind < 2:
+            data[at] = int(random.integers(256))
+        elif kind < 4:
+            word = _WORDS[int(random.integers(len(_WORDS)))]
+            data[at : at + len(word)] = word
+        elif kind == 4:
+            length = int(random.integers(1, 33))
+            part = data[at : at + length]
+            data[at : at + length] = part * int(random.integers(0, 3))
+        elif random.random() < 0.3:
+            del data[at:]
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

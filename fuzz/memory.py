@@ -1,0 +1,153 @@
+"""A store whose files are byte strings, and what is demanded of an index made from them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import functools
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.batch import fields_of
+from penstock.errors import MissingError, PenstockError
+from penstock.extent import Files
+from penstock.formats import FORMATS, Place
+from penstock.index import Index
+from penstock.layout import Chunked
+from penstock.plan import plan_samples
+from penstock.store import Listing, Source, braces
+
+ROOT = "/fuzz"
+
+_read_bytes_max = 1 << 24
+"""Samples of more bytes are not read: an index may claim no more than its files hold."""
+
+
+class MemoryStore:
+    """Files by name; folders are what their names imply."""
+
+    root = ROOT
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self.contents = dict(contents)
+
+    def scan(self, extensions: Sequence[str] = (), progress: Any = None) -> Listing:
+        names = sorted(
+            (name for name in self.contents if not extensions or name.endswith(tuple(extensions))),
+            key=os.fsencode,
+        )
+        above = sorted({posixpath.dirname(name) for name in names} | {""})
+        folder = np.array([above.index(posixpath.dirname(name)) for name in names], np.int32)
+        return Listing(self._files(names), folder, self.folders(above))
+
+    def some(self, count: int) -> list[str]:
+        return list(self.contents)[:count]
+
+    def match(self, pattern: str) -> list[str]:
+        found = (fnmatch.filter(self.contents, each) or [each] for each in braces(pattern))
+        return [name for names in found for name in names]
+
+    def probe(self, files: Files, progress: Any = None) -> tuple[Files, Any]:
+        names = [posixpath.normpath(files.name(file)) for file in range(len(files))]
+        errors = [0 if name in self.contents else errno.ENOENT for name in names]
+        return self._files(names), np.array(errors, np.int32)
+
+    def stat(self, names: Sequence[str], said_by: Any = None, progress: Any = None) -> Files:
+        for row, name in enumerate(names):
+            if posixpath.normpath(name) not in self.contents:
+                raise MissingError(f"{said_by(row) if said_by else ''}{name} does not exist")
+        return self._files(names)
+
+    def folders(self, names: Sequence[str]) -> Files:
+        size = np.full(len(names), -1, np.int64)
+        return Files.of(self.root, list(names), size, np.ones(len(names), np.int64))
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        assert offset >= 0
+        assert length >= 0
+        if posixpath.normpath(name) not in self.contents:
+            raise MissingError(f"{name} does not exist")
+        return self.contents[posixpath.normpath(name)][offset : offset + length]
+
+    def parse(self, files: Files, parse: Any, progress: Any = None) -> list[Any]:
+        found = []
+        for number in range(len(files)):
+            fetch = functools.partial(self.read, files.name(number))
+            found.append(
+                parse(number, Source(files.path(number), int(files.size[number]), fetch, -1))
+            )
+        return found
+
+    def _files(self, names: Sequence[str]) -> Files:
+        found = (self.contents.get(posixpath.normpath(name), b"") for name in names)
+        size = np.array([len(content) for content in found], np.int64)
+        return Files.of(self.root, list(names), size, np.ones(len(names), np.int64))
+
+
+PART = b"\n--8<--\n"
+
+
+def joined_parts(*contents: bytes) -> bytes:
+    """Several files as one input."""
+    return PART.join(contents)
+
+
+def parted(data: bytes, names: Sequence[str]) -> dict[str, bytes]:
+    """One input as several files; the last takes what is left, missing ones are not there."""
+    return dict(zip(names, data.split(PART, len(names) - 1), strict=False))
+
+
+def examine(
+    format: str,
+    contents: Mapping[str, bytes],
+    options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Index | None:
+    """The index of these files as a format reads them, or None where it refused them.
+
+    name:  the file that is opened; None opens the folder of them all.
+
+    Anything but a PenstockError, and an index that points outside its files, is a finding. The
+    first and last samples are read and decoded.
+    """
+    store = MemoryStore(contents)
+    entry = FORMATS[format]
+    place = Place("folder", "", ROOT) if name is None else Place("file", name, f"{ROOT}/{name}")
+    try:
+        index = entry.build(store, place, entry.canonical(dict(options or {})), None)
+    except PenstockError:
+        return None
+    count = index.count
+    for layout, part in zip(index.layouts, index.fields, strict=True):
+        assert layout.count == count, f"{part.name}: {layout.count} of {count} samples"
+        assert layout.flaw(index.files) is None, f"{part.name}: {layout.flaw(index.files)}"
+        assert (part.codec is None) != isinstance(layout, Chunked)
+    assert index.label_column is None or len(index.label_column) == count
+    assert index.names is None or len(index.names) == count
+    for sample in {0, count // 2, count - 1} if count else ():
+        _read(store, index, sample)
+    return index
+
+
+def _read(store: MemoryStore, index: Index, sample: int) -> None:
+    """One sample, as a loader would read it."""
+    index.keys(np.array([sample]))
+    ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
+    (group,) = plan_samples(index, ids, bounds, 0, None)
+    (planned,) = group.steps
+    if planned.bytes > _read_bytes_max:
+        return
+    buffer = np.zeros(planned.bytes, np.uint8)
+    for file, offset, length, _, target in zip(
+        *(column.tolist() for column in planned.requests[:-1]), strict=True
+    ):
+        data = store.read(index.files.name(file), offset, length)
+        assert len(data) == length
+        buffer[target : target + length] = np.frombuffer(data, np.uint8)
+    with contextlib.suppress(PenstockError):
+        fields_of(index, planned, buffer)
