@@ -24,7 +24,8 @@ import numpy as np
 
 from ..errors import ChangedError, FormatError, MissingError, UsageError
 from ..extent import Files, Int, Names, joined, unseen
-from ..index import Field, Index, Table
+from ..index import Field, Index
+from ..layout import Table
 from .shards import counted
 
 if TYPE_CHECKING:
