@@ -6,13 +6,14 @@ What a file is follows from its content, and only where that says nothing from t
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import FormatError, UsageError
+from ..errors import FormatError, MissingError, UsageError
 from ..extent import Files
 from ..index import Index
 from . import (
@@ -254,9 +255,10 @@ def _first_name(store: Store, place: Place) -> str:
     """A file that a pattern stands for, in a folder where folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:
-            name = entry.names_of(store, place)[0]
-            if name not in store.match(place.names[0]):
-                return name
+            with contextlib.suppress(MissingError):  # then there are neither folders nor files
+                name = entry.names_of(store, place)[0]
+                if name not in store.match(place.names[0]):
+                    return name
     return shards.names_of(store, place)[0]
 
 
