@@ -79,28 +79,48 @@ class Interned {
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> numbers_;
 };
 
-// Which keys there were: an open table of sample numbers, whose names lie in the blob.
+// Which keys there were. While they ascend, as those of most archives do, the last one says it all;
+// from the first that does not on, an open table of sample numbers, whose names lie in the blob.
 class Keys {
  public:
-  explicit Keys(const Blob& blob) : blob_(blob), slots_(1024, 0) {}
+  explicit Keys(const Blob& blob) : blob_(blob) {}
 
   // The number of the earlier sample with the key of the last sample, or -1.
   std::int64_t earlier() {
     const auto count = blob_.ends.size();
-    if (2 * count > slots_.size()) grow();
-    const std::string_view name = key(count - 1);
-    for (std::size_t slot = hash(name);; ++slot) {
-      std::uint64_t& held = slots_[slot & (slots_.size() - 1)];
-      if (held == 0) {
-        held = count;
-        return -1;
-      }
-      if (key(static_cast<std::size_t>(held) - 1) == name) return static_cast<std::int64_t>(held) - 1;
+    if (slots_.empty()) {
+      if (count < 2 || key(count - 1) > key(count - 2)) return -1;
+      slots_.resize(1024, 0);
+      while (2 * count > slots_.size()) slots_.resize(4 * slots_.size(), 0);
+      for (std::size_t sample = 0; sample + 1 < count; ++sample) insert(sample);
+    } else if (2 * count > slots_.size()) {
+      std::vector<std::uint64_t>(4 * slots_.size(), 0).swap(slots_);
+      for (std::size_t sample = 0; sample + 1 < count; ++sample) insert(sample);
     }
+    return insert(count - 1);
   }
 
  private:
-  static std::size_t hash(std::string_view name) { return std::hash<std::string_view>{}(name); }
+  // A slot is 0, or the number of a sample + 1 below some bits of its hash, which tell most others
+  // apart without a look at their names.
+  static constexpr unsigned number_bits = 40;
+  static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
+
+  std::int64_t insert(std::size_t sample) {
+    const std::string_view name = key(sample);
+    const std::uint64_t hash = std::hash<std::string_view>{}(name);
+    const std::uint64_t own = (hash & ~number_mask) | (sample + 1);
+    for (std::uint64_t slot = hash;; ++slot) {
+      std::uint64_t& held = slots_[slot & (slots_.size() - 1)];
+      if (held == 0) {
+        held = own;
+        return -1;
+      }
+      const auto other = static_cast<std::size_t>((held & number_mask) - 1);
+      if (((held ^ own) & ~number_mask) == 0 && key(other) == name)
+        return static_cast<std::int64_t>(other);
+    }
+  }
 
   std::string_view key(std::size_t sample) const {
     const auto end = static_cast<std::size_t>(blob_.ends[sample]);
@@ -108,19 +128,8 @@ class Keys {
     return std::string_view(blob_.text).substr(start, end - start);
   }
 
-  void grow() {
-    std::vector<std::uint64_t> old(4 * slots_.size(), 0);
-    old.swap(slots_);
-    for (const std::uint64_t held : old) {
-      if (held == 0) continue;
-      std::size_t slot = hash(key(static_cast<std::size_t>(held) - 1));
-      while (slots_[slot & (slots_.size() - 1)] != 0) ++slot;
-      slots_[slot & (slots_.size() - 1)] = held;
-    }
-  }
-
   const Blob& blob_;
-  std::vector<std::uint64_t> slots_;  // number of a sample + 1, or 0
+  std::vector<std::uint64_t> slots_;
 };
 
 class Walker {

@@ -35,7 +35,7 @@ class Example {
     base_ = out_.kind.size();
     const std::size_t rows = base_ + names_.size();
     out_.kind.resize(rows, 0);
-    out_.count.resize(rows, 0);
+    out_.values.resize(rows, 0);
     out_.offset.resize(rows, -1);
     out_.length.resize(rows, 0);
     out_.value.resize(rows, 0);
@@ -140,7 +140,7 @@ class Example {
       if (!next(at, feature.end, list)) return false;
       if (list.wire != 2 || list.number > 3) continue;
       out_.kind[row] = static_cast<std::uint8_t>(list.number);
-      out_.count[row] = out_.length[row] = out_.value[row] = 0;
+      out_.values[row] = out_.length[row] = out_.value[row] = 0;
       out_.offset[row] = -1;
       if (!listed(list, row)) return false;
     }
@@ -149,7 +149,7 @@ class Example {
 
   bool listed(Tag list, std::size_t row) {
     const auto kind = static_cast<Kind>(list.number);
-    std::int64_t& count = out_.count[row];
+    std::int64_t& count = out_.values[row];
     Tag tag;
     for (std::uint64_t at = list.begin; at < list.end;) {
       if (!next(at, list.end, tag)) return false;

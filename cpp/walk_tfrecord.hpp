@@ -27,7 +27,7 @@ enum class Kind : std::uint8_t { absent = 0, bytes = 1, floats = 2, integers = 3
 // One row a record and feature asked for: row = record * features + feature.
 struct Features {
   std::vector<std::uint8_t> kind;
-  std::vector<std::int64_t> count;   // values; of packed floats, their bytes / 4
+  std::vector<std::int64_t> values;  // how many
   std::vector<std::int64_t> offset;  // of the only value (bytes), or of all (packed floats); else -1
   std::vector<std::int64_t> length;
   std::vector<std::int64_t> value;  // of the first integer

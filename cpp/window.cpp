@@ -10,6 +10,7 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t hops_measured = 8;  // before the mean distance is believed
+constexpr std::uint64_t page_bytes = 4096;
 
 }  // namespace
 
@@ -41,7 +42,9 @@ const std::byte* Window::fetch(std::uint64_t offset, std::size_t length) {
   }
   start_ = offset;
   filled_ = kept;
-  const std::size_t wanted = hopping_ ? std::max(length, reach_.hop_bytes) : reach_.block_bytes;
+  // Blocks end where pages do, so that most copies are of whole pages.
+  const std::size_t block = reach_.block_bytes - static_cast<std::size_t>(offset % page_bytes);
+  const std::size_t wanted = hopping_ ? reach_.hop_bytes : block;
   const auto target = static_cast<std::size_t>(
       std::min<std::uint64_t>(std::max(wanted, length), source_.size - offset));
   if (target > kept) {

@@ -134,7 +134,7 @@ nb::tuple walk_tfrecord(int file, const nb::object& read, std::uint64_t size,
   if (!options.features.empty()) {
     auto& f = found.features;
     columns["feature_kind"] = array<std::uint8_t>(std::move(f.kind));
-    columns["feature_count"] = array<std::int64_t>(std::move(f.count));
+    columns["feature_values"] = array<std::int64_t>(std::move(f.values));
     columns["feature_offset"] = array<std::int64_t>(std::move(f.offset));
     columns["feature_length"] = array<std::int64_t>(std::move(f.length));
     columns["feature_value"] = array<std::int64_t>(std::move(f.value));

@@ -83,6 +83,8 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 def _canonical_fields(fields: Any) -> dict[str, list[str]]:
     if isinstance(fields, str):
         fields = [fields]
+    if not isinstance(fields, Mapping | Sequence):
+        raise UsageError(f"fields is {fields!r}: give a list, or a mapping, of extensions")
     if not isinstance(fields, Mapping):
         fields = {alternatives: alternatives for alternatives in fields}
         named = False

@@ -31,7 +31,7 @@ _KINDS = ("absent", "bytes", "floats", "integers")
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _COLUMNS = (
     "feature_kind",
-    "feature_count",
+    "feature_values",
     "feature_offset",
     "feature_length",
     "feature_value",
