@@ -10,7 +10,6 @@ call; the ratio is that of the floor's time to the walk's.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import statistics
 import struct
@@ -78,7 +77,7 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
     if not path.exists():
         payload = np.random.default_rng(1).bytes(record_bytes + 64)
         part = path.with_suffix(".part")
-        with io.open(part, "wb", buffering=BLOCK_BYTES) as file:
+        with open(part, "wb", buffering=BLOCK_BYTES) as file:
             for data in PARTS[container](record_bytes, payload):
                 file.write(data)
                 if file.tell() >= size and not data.endswith(b"jpg"):
@@ -139,7 +138,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     buffer = memoryview(bytearray(BLOCK_BYTES))
-    print(f"{'container':10} {'record':>8} {'extents':>9} {'floor GB/s':>10} {'walk GB/s':>10} ratio")
+    print("container    record   extents floor GB/s  walk GB/s ratio")
     for container, record_bytes, options in ROWS:
         path = written(arguments.folder, container, record_bytes, arguments.bytes)
         size = floor(path, buffer)

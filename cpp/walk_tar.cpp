@@ -337,7 +337,7 @@ class Walker {
   bool label(std::uint64_t at, std::uint64_t size) {
     if (size > label_bytes_max)
       return refuse(at, quoted(path_) + " has " + std::to_string(size) + " bytes, which is no label: "
-                        "name another extension with label=, or give label=False");
+                        "name another extension with label=, or give label=''");
     std::string_view text;
     if (size > 0) {
       const std::byte* data = window_.at(at + block_bytes, static_cast<std::size_t>(size));

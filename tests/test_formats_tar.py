@@ -126,7 +126,7 @@ def test_grouping(names: list[str], format: int, tmp_path_factory: pytest.TempPa
         duplicates="all",
         fields={name: [name] for name in extensions},
         missing="empty",
-        label=False,
+        label="",
     )
     plain = [
         {"__key__": each["__key__"]} | dict.fromkeys(extensions, b"") | each for each in expected
@@ -158,13 +158,15 @@ def test_labels(tmp_path: Path) -> None:
     dataset = opened(path, numbers)
     assert [field.name for field in dataset.fields] == ["x"]
     assert [sample["label"] for sample in samples(dataset)] == [7, -2]
-    assert "label" not in opened(path, numbers, label=False)[0]
+    assert "label" not in opened(path, numbers, label="")[0]
     names = archive({"a.cls": b"dog", "b.cls": b"cat", "c.cls": b"dog"})
     dataset = opened(path, names)
     assert dataset.classes == ("cat", "dog")
     assert [sample["label"] for sample in samples(dataset)] == [1, 0, 1]
     dataset = opened(path, archive({"a.y": b"9223372036854775807"}), label="y")
     assert dataset[0]["label"] == 2**63 - 1
+    with pytest.raises(penstock.UsageError, match="would hide the label"):
+        opened(path, archive({"a.label": b"1", "a.cls": b"1"}))
     with pytest.raises(penstock.FormatError, match="has no y"):
         opened(path, archive({"a.y": b"1", "b.x": b"2"}), label="y", fields="x", missing="empty")
     with pytest.raises(penstock.FormatError, match="which is no label"):

@@ -4,7 +4,7 @@ The key is the path up to the first dot of its last part; the rest, in lower cas
 and names a field. Fields are the extensions that every sample has, in order of first appearance,
 unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`, of alternatives the
 first that a sample has. The extension `cls`, where every sample has it, is the label; `label` names
-another, or is False for none. Labels are integers in ASCII, else names of classes.
+another, or is "" for none. Labels are integers in ASCII, else names of classes.
 
 Files without a dot in their name, and those WebDataset takes for its own (`__x__/`), are left out,
 as WebDataset does; links and sparse files are refused. Key and extension come from the archive and
@@ -73,9 +73,9 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("fields") is not None:
         found["fields"] = _canonical_fields(found["fields"])
     label = found.get("label")
-    if label not in (None, False) and (not isinstance(label, str) or not label.strip(".")):
-        raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or False for none")
-    if isinstance(label, str):
+    if label is not None and not isinstance(label, str):
+        raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
+    if label is not None:
         found["label"] = label.lower().lstrip(".")
     return shards.canonical_extensions(found)
 
@@ -124,7 +124,7 @@ def build(
     place: Place,
     progress: Progress | None,
     fields: Mapping[str, Sequence[str]] | None = None,
-    label: str | bool | None = None,
+    label: str | None = None,
     missing: str = "error",
     duplicates: str = "error",
     ignore_zeros: bool = False,
@@ -133,7 +133,7 @@ def build(
 ) -> Index:
     """The index of all samples of the files, in their order."""
     files, sources = shards.files_of(store, place, progress, extensions)
-    wanted = label if isinstance(label, str) else _LABEL if label is None else None
+    wanted = _LABEL if label is None else label or None
     walking = {
         "ignore_zeros": ignore_zeros,
         "end_required": end == "required",
@@ -152,6 +152,11 @@ def build(
         fields = {name: [name] for name in names or in_all}
         if not fields:
             raise _nothing_common(files, found)
+    if wanted is not None and "label" in fields:
+        raise UsageError(
+            f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
+            f"without it (fields=), or give label=''"
+        )
     file = shards.file_column(counts)
     layouts = []
     for alternatives in fields.values():
@@ -242,7 +247,7 @@ def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: 
     remedy = (
         "name what every sample has in fields=, or give missing='empty'"
         if role == "field"
-        else "name another extension, or give label=False"
+        else "name another extension, or give label=''"
     )
     return FormatError(
         f"{files.path(file)}: at byte {shard.at[sample]:,}: the sample {shard.keys[sample]!r} has "
