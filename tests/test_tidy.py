@@ -81,6 +81,7 @@ LAYERS = {
             "decode",
             "codecs",
             "bucket",
+            "example",
             "objects",
             "object_engine",
         },

@@ -6,6 +6,7 @@ void order(nanobind::module_& m);
 void engine(nanobind::module_& m);
 void scan(nanobind::module_& m);
 void walk_lmdb(nanobind::module_& m);
+void walk(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
@@ -21,4 +22,5 @@ NB_MODULE(_core, m) {
   penstock::binding::engine(m);
   penstock::binding::scan(m);
   penstock::binding::walk_lmdb(m);
+  penstock::binding::walk(m);
 }

@@ -26,8 +26,11 @@ from . import (
     megatron,
     npy,
     npz,
+    recordio,
     records,
     shards,
+    tar,
+    tfrecord,
     tokens,
     tree,
 )
@@ -188,6 +191,37 @@ FORMATS: dict[str, Format] = {
             dict,
             lambda store, place, options, progress: arrayrecord.build(store, place, progress),
             arrayrecord.sniff,
+        ),
+        Format(
+            "tar",
+            "WebDataset: tar archives whose files with one stem form a sample",
+            ("file", "folder", "pattern"),
+            tar.OPTIONS,
+            tar.canonical,
+            lambda store, place, options, progress: tar.build(store, place, progress, **options),
+            tar.sniff,
+        ),
+        Format(
+            "tfrecord",
+            "TFRecord files; example= names features of tf.Example",
+            ("file", "folder", "pattern"),
+            tfrecord.OPTIONS,
+            tfrecord.canonical,
+            lambda store, place, options, progress: tfrecord.build(
+                store, place, progress, **options
+            ),
+            tfrecord.sniff,
+        ),
+        Format(
+            "recordio",
+            "MXNet RecordIO files, as im2rec writes them",
+            ("file", "folder", "pattern"),
+            recordio.OPTIONS,
+            recordio.canonical,
+            lambda store, place, options, progress: recordio.build(
+                store, place, progress, **options
+            ),
+            recordio.sniff,
         ),
     )
 }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import FormatError, MissingError, UsageError
-from ..extent import Files, joined
+from ..extent import FileIds, Files, joined
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..store import Progress, Source, Store
     from . import Place
 
 
@@ -88,3 +88,47 @@ def inside(store: Store, by: str, names: Sequence[str]) -> None:
                 f"{by}{os.path.join(store.root, name)} is a link to {real}, outside the data set: "
                 f"copy the file to its place"
             )
+
+
+def file_column(counts: Sequence[int]) -> FileIds:
+    """The number of its file for each of so many extents of each file."""
+    return np.repeat(np.arange(len(counts), dtype=np.uint32), np.asarray(counts, np.int64))
+
+
+def check_any(files: Files, count: int, what: str) -> None:
+    """FormatError where no file holds any sample."""
+    if not count:
+        more = f" and the {len(files) - 1:,} files beside it hold" if len(files) > 1 else " holds"
+        raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
+
+
+def canonical_extensions(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the extensions as a list."""
+    if "extensions" in options:
+        options["extensions"] = list(options["extensions"])
+    return options
+
+
+_COMPRESSIONS = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\xfd7zXZ": ("xz", "unxz"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\x04\x22\x4d\x18": ("LZ4", "unlz4"),
+}
+
+
+def compression(head: bytes) -> tuple[str, str] | None:
+    """What a file is compressed by, and the program that undoes it."""
+    found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
+    return next(found, None)
+
+
+def refuse_compressed(source: Source, what: str) -> None:
+    """FormatError for a file that is compressed as a whole: it has no extents."""
+    found = compression(source.read(0, 6))
+    if found is not None:
+        name, program = found
+        raise source.flaw(
+            0, f"a {what} compressed by {name}, in which no sample has a place: `{program}` it"
+        )

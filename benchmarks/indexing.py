@@ -1,0 +1,165 @@
+"""How fast containers are indexed, against the floor: reading the file by 4 MiB into one buffer.
+
+    python -m benchmarks.indexing [FOLDER] [--bytes 2_000_000_000]
+
+The files are written once into FOLDER (default bench-data/), read once before the clock starts
+(warm), and both contenders take turns. What is timed is the walk, by the function that formats
+call; the ratio is that of the floor's time to the walk's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import struct
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from penstock import _core
+
+ROUNDS = 7
+BLOCK_BYTES = 4 << 20
+TARGET = 0.7
+
+
+def tar_parts(record_bytes: int, payload: bytes) -> Iterator[bytes]:
+    """A sample's members for ever: an image of about that size, and a label."""
+    number = 0
+    while True:
+        for extension, data in (("jpg", payload[: record_bytes + number % 64]), ("cls", b"7")):
+            info = tarfile.TarInfo(f"train/{number:09}.{extension}")
+            info.size = len(data)
+            yield info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)
+        number += 1
+
+
+def tfrecord_parts(record_bytes: int, payload: bytes) -> Iterator[bytes]:
+    """Records for ever, with right checksums."""
+
+    def masked(data: bytes) -> bytes:
+        crc = _core.crc32c(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    records = []
+    for spare in range(64):
+        data = payload[: record_bytes + spare]
+        length = struct.pack("<Q", len(data))
+        records.append(length + masked(length) + data + masked(data))
+    while True:
+        yield from records
+
+
+def recordio_parts(record_bytes: int, payload: bytes) -> Iterator[bytes]:
+    """Records for ever; none holds the magic."""
+    magic = struct.pack("<I", 0xCED7230A)
+    while True:
+        for spare in range(64):
+            data = payload[: record_bytes + spare].replace(magic, b"none")
+            yield magic + struct.pack("<I", len(data)) + data + bytes(-len(data) % 4)
+
+
+Parts = Callable[[int, bytes], Iterator[bytes]]
+PARTS: dict[str, Parts] = {
+    "tar": tar_parts,
+    "tfrecord": tfrecord_parts,
+    "recordio": recordio_parts,
+}
+
+
+def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
+    """A file of about that size, made if it is not there."""
+    path = folder / f"indexing-{record_bytes}-{size}.{container}"
+    if not path.exists():
+        payload = np.random.default_rng(1).bytes(record_bytes + 64)
+        part = path.with_suffix(".part")
+        with open(part, "wb", buffering=BLOCK_BYTES) as file:
+            for data in PARTS[container](record_bytes, payload):
+                file.write(data)
+                if file.tell() >= size and not data.endswith(b"jpg"):
+                    break
+            if container == "tar":
+                file.write(bytes(10240))
+        part.rename(path)
+    return path
+
+
+def floor(path: Path, buffer: memoryview) -> int:
+    """The bytes of the file, read in blocks."""
+    file, at = os.open(path, os.O_RDONLY), 0
+    try:
+        while n := os.preadv(file, [buffer], at):
+            at += n
+    finally:
+        os.close(file)
+    return at
+
+
+def walk(path: Path, container: str, options: dict[str, object]) -> int:
+    """The number of extents that the walker finds."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        walker = getattr(_core, f"walk_{container}")
+        columns, flaw = walker(file, None, os.fstat(file).st_size, **options)
+    finally:
+        os.close(file)
+    assert flaw is None, flaw
+    return len(columns["offset"])
+
+
+def timed(work: Callable[[], int]) -> tuple[float, int]:
+    """Seconds that a call takes, and what it returns."""
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found
+
+
+ROWS: list[tuple[str, int, dict[str, object]]] = [
+    ("tar", 4_000, {"label": "cls"}),
+    ("tar", 100_000, {"label": "cls"}),
+    ("tfrecord", 4_000, {}),
+    ("tfrecord", 4_000, {"check": "all"}),
+    ("tfrecord", 100_000, {}),
+    ("tfrecord", 100_000, {"check": "all"}),
+    ("recordio", 4_000, {}),
+    ("recordio", 100_000, {}),
+]
+
+
+def main() -> None:
+    """Measure all rows and print them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("bench-data"))
+    parser.add_argument("--bytes", type=int, default=2_000_000_000)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    print("container    record   extents floor GB/s  walk GB/s ratio")
+    for container, record_bytes, options in ROWS:
+        path = written(arguments.folder, container, record_bytes, arguments.bytes)
+        size = floor(path, buffer)
+        ratios, floors, walks, extents = [], [], [], 0
+        for _ in range(ROUNDS):
+            floor_s, _ = timed(lambda path=path: floor(path, buffer))
+            walk_s, extents = timed(
+                lambda path=path, container=container, options=options: walk(
+                    path, container, options
+                )
+            )
+            floors.append(size / floor_s / 1e9)
+            walks.append(size / walk_s / 1e9)
+            ratios.append(floor_s / walk_s)
+        ratio = statistics.median(ratios)
+        print(
+            f"{container:10} {record_bytes:8,} {extents:9,} {statistics.median(floors):10.2f} "
+            f"{statistics.median(walks):10.2f} {ratio:5.2f} {'' if ratio >= TARGET else 'BELOW'} "
+            f"{options or ''}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Hostile tar, TFRecord and RecordIO files: each is refused at a known byte for a known reason.
+
+`python tests/hostile/streams.py FOLDER` writes them out, as seeds for the fuzz targets.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+END = bytes(1024)
+
+
+class Case(NamedTuple):
+    """A file, and where and why it must be refused."""
+
+    container: str
+    name: str
+    data: bytes
+    offset: int
+    reason: str
+
+
+def header(name: bytes, size: int | bytes = 0, kind: bytes = b"0", link: bytes = b"") -> bytes:
+    """A ustar header with a right checksum; a size given as bytes is taken as it is."""
+    octal = size if isinstance(size, bytes) else b"%011o\0" % size
+    block = bytearray(512)
+    block[0 : len(name)] = name
+    block[100:108] = b"0000644\0"
+    block[124 : 124 + len(octal)] = octal
+    block[148:156] = b" " * 8
+    block[156:157] = kind
+    block[157 : 157 + len(link)] = link
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def member(name: bytes, data: bytes = b"x", kind: bytes = b"0") -> bytes:
+    """A header and its padded data."""
+    return header(name, len(data), kind) + data + bytes(-len(data) % 512)
+
+
+def pax(*records: bytes, kind: bytes = b"x") -> bytes:
+    """A pax header with records as they are given."""
+    return member(b"pax", b"".join(records), kind)
+
+
+def masked(data: bytes) -> bytes:
+    """TFRecord's checksum."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def framed(data: bytes, length: int | None = None) -> bytes:
+    """A TFRecord record; or one that announces another length, with the right checksum."""
+    size = struct.pack("<Q", len(data) if length is None else length)
+    return size + masked(size) + data + masked(data)
+
+
+def part(kind: int, data: bytes, length: int | None = None) -> bytes:
+    """A part of a RecordIO record."""
+    word = kind << 29 | (len(data) if length is None else length)
+    return MAGIC + struct.pack("<I", word) + data + bytes(-len(data) % 4)
+
+
+def tar_cases() -> Iterator[Case]:
+    """Archives."""
+
+    def case(name: str, data: bytes, offset: int, reason: str) -> Case:
+        return Case("tar", name, data, offset, reason)
+
+    good = member(b"a.jpg")
+    broken = bytearray(header(b"b.jpg", 1))
+    broken[0] ^= 1
+    yield case("nothing", b"", 0, "no end mark")
+    yield case("no end mark", good, 1024, "no end mark")
+    yield case("header cut", good + header(b"b.jpg", 1)[:100], 1024, "ends inside a header")
+    yield case("data cut", good + header(b"b.jpg", 700) + bytes(512), 1024, "truncated")
+    yield case("first checksum", bytes(broken) + END, 0, "no tar archive")
+    yield case("later checksum", good + bytes(broken) + bytes(512) + END, 1024, "checksum")
+    yield case("text", b"what is this? " * 100, 0, "no tar archive")
+    yield case("concatenated", good + END + good + END, 2048, "ignore_zeros")
+    yield case("negative size", header(b"a.jpg", b"\xff" * 12) + END, 0, "negative")
+    yield case("huge size", header(b"a.jpg", b"\x80" + b"\x7f" * 11) + END, 0, "larger")
+    yield case("size of 2^56", header(b"a", b"\x80\0\0\0\1" + bytes(7)) + END, 0, "truncated")
+    yield case("octal of 8s", header(b"a.jpg", b"88888888888\0") + END, 0, "octal")
+    yield case("largest octal", header(b"a.jpg", b"777777777777") + END, 0, "truncated")
+    yield case("hard link", good + header(b"b.jpg", 0, b"1", b"a.jpg") + END, 1024, "link")
+    yield case("symbolic link", good + header(b"b.jpg", 0, b"2", b"/etc/x") + END, 1024, "link")
+    yield case("sparse", header(b"a.jpg", 0, b"S") + END, 0, "sparse")
+    yield case("volume", header(b"a.jpg", 0, b"M") + END, 0, "volume")
+    yield case("unknown type", header(b"a.jpg", 0, b"Q") + END, 0, "unknown type")
+    yield case("pax sparse", pax(b"22 GNU.sparse.major=1\n") + good + END, 1024, "sparse")
+    yield case("parent", member(b"../a.jpg") + END, 0, "'..'")
+    yield case("parent inside", member(b"a/../../b.jpg") + END, 0, "'..'")
+    yield case("absolute", member(b"/etc/a.jpg") + END, 0, "absolute")
+    yield case("pax parent", pax(b"17 path=../x.jpg\n") + good + END, 1024, "'..'")
+    yield case("pax zero byte", pax(b"15 path=a\0.jpg\n") + good + END, 1024, "zero byte")
+    yield case("case twice", good + member(b"a.JPG") + END, 1024, "twice")
+    yield case("key again", good + member(b"b.jpg") + member(b"a.jpg") + END, 2048, "comes again")
+    yield case("pax length", pax(b"99 path=a.jpg\n") + good + END, 0, "longer")
+    yield case("pax length 0", pax(b"0 path=a.jpg\n") + good + END, 0, "no end")
+    yield case("pax huge length", pax(b"9" * 40 + b" path=a\n") + good + END, 0, "longer")
+    yield case("pax no length", pax(b"path=a.jpg\n") + good + END, 0, "no length")
+    yield case("pax no value", pax(b"8 pathx\n") + good + END, 0, "no value")
+    yield case("pax size", pax(b"11 size=-1\n") + good + END, 0, "no number")
+    big = b"30 size=18446744073709551615999\n"
+    yield case("pax size 2^64", pax(b"%d" % len(big) + big[2:]) + good + END, 0, "no number")
+    yield case("pax size 2^62", pax(b"28 size=4611686018427387904\n") + good + END, 1024, "trunc")
+    yield case("pax alone", good + pax(b"14 path=b.jpg\n") + END, 3072, "missing")
+    yield case("long name alone", good + member(b"l", b"b.jpg\0", b"L") + END, 3072, "missing")
+    yield case("long name cut", header(b"l", 5000, b"L") + END, 0, "truncated")
+    yield case("long name huge", header(b"l", 2 << 20, b"L") + bytes(3 << 20), 0, "longer")
+    yield case("gzip", b"\x1f\x8b\x08" + bytes(600), 0, "gunzip")
+
+
+def tfrecord_cases() -> Iterator[Case]:
+    """TFRecord files."""
+
+    def case(name: str, data: bytes, offset: int, reason: str) -> Case:
+        return Case("tfrecord", name, data, offset, reason)
+
+    good = framed(b"hello")
+    wrong = bytearray(good)
+    wrong[8] ^= 1
+    damaged = bytearray(good)
+    damaged[13] ^= 1
+    yield case("nothing", b"", 0, "no records")
+    yield case("head cut", good + good[:9], 21, "ends inside")
+    yield case("data cut", good + framed(b"x" * 50)[:-10], 21, "truncated")
+    yield case("tail cut", good + good[:-1], 21, "truncated")
+    yield case("length checksum", good + bytes(wrong), 21 + 8, "checksum of a record's length")
+    yield case("foreign", b"this is not such a file at all", 8, "no TFRecord file")
+    yield case("zeros", bytes(100), 8, "no TFRecord file")
+    yield case("2^40 bytes", good + framed(b"x" * 20, 1 << 40), 21, "1099511627776")
+    yield case("2^64 - 1 bytes", good + framed(b"x" * 20, (1 << 64) - 1), 21, "truncated")
+    yield case("2^64 - 16 bytes", good + framed(b"x" * 20, (1 << 64) - 16), 21, "truncated")
+    yield case("data checksum", good + bytes(damaged), 21 + 12, "the data is damaged")
+    yield case("gzip", b"\x1f\x8b\x08" + bytes(50), 0, "gunzip")
+
+
+def recordio_cases() -> Iterator[Case]:
+    """RecordIO files."""
+
+    def case(name: str, data: bytes, offset: int, reason: str) -> Case:
+        return Case("recordio", name, data, offset, reason)
+
+    good = part(0, b"data")
+    yield case("nothing", b"", 0, "no records")
+    yield case("head cut", good + good[:5], 12, "ends inside")
+    yield case("data cut", good + part(0, b"x" * 40)[:-4], 12, "truncated")
+    yield case("padding cut", good + part(0, b"x" * 41)[:-1], 12, "truncated")
+    yield case("foreign", b"not a record", 0, "no RecordIO file")
+    yield case("later magic", good + b"not a record", 12, "damaged")
+    yield case("kind 4", good + part(4, b"data"), 12 + 4, "kind 4")
+    yield case("kind 7, all ones", good + MAGIC + b"\xff" * 8, 12 + 4, "kind 7")
+    yield case("longest", good + part(0, b"data", (1 << 29) - 1), 12, "536870911")
+    yield case("last alone", good + part(3, b"data"), 12 + 4, "did not begin")
+    yield case("middle alone", good + part(2, b"data"), 12 + 4, "did not begin")
+    yield case("no last", good + part(1, b"data") + part(2, b"data"), 24, "no last part")
+    yield case("no last, far", part(1, b"data") + good + good, 12 + 4, "before the last")
+    yield case("no last, end", part(1, b"data") + MAGIC + b"\0\0", 0, "no last part")
+    yield case("first uneven", part(1, b"dat") + part(3, b"data"), 4, "multiple of 4")
+
+
+def cases() -> list[Case]:
+    """All of them."""
+    return [*tar_cases(), *tfrecord_cases(), *recordio_cases()]
+
+
+if __name__ == "__main__":
+    for one in cases():
+        folder = Path(sys.argv[1]) / one.container
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / one.name.replace(" ", "-").replace(",", "")).write_bytes(one.data)

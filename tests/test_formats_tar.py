@@ -1,0 +1,242 @@
+"""WebDataset archives: as tarfile writes them, grouped as webdataset groups them."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+
+FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+
+
+def archive(
+    members: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT, **options: Any
+) -> bytes:
+    """An archive of these files by tarfile."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format, **options) as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def opened(path: Path, data: bytes, **options: Any) -> penstock.Dataset:
+    """The data set of an archive."""
+    path.write_bytes(data)
+    return penstock.open(path, format="tar", index="memory", **options)
+
+
+def samples(dataset: penstock.Dataset) -> list[dict[str, Any]]:
+    """All samples."""
+    return [dataset[i] for i in range(len(dataset))]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_long_names(format: int, tmp_path: Path) -> None:
+    """Long names are found, by prefix, GNU's blocks and pax records alike."""
+    names = ["a" * 90, "b" * 60 + "/" + "c" * 90, "d/" * 20 + "é"]
+    if format != tarfile.USTAR_FORMAT:
+        names += ["e" * 101, "f" * 300 + "/g", "h" * 5000]
+    members = {f"{name}.txt": name.encode() for name in names}
+    dataset = opened(tmp_path / "x.tar", archive(members, format))
+    assert dataset.index.keys(np.arange(len(names))) == names
+    assert [sample["txt"] for sample in samples(dataset)] == [name.encode() for name in names]
+
+
+def test_pax_size(tmp_path: Path) -> None:
+    """The size that pax gives counts, not the header's."""
+    data = bytearray(archive({"é.txt": b"x" * 700, "b.txt": b"y"}, pax_headers={}))
+    at = data.index(b"path=") - 3
+    old = data[at : at + data[at:].index(b"\n") + 1]
+    room = data[at : at + 512].rstrip(b"\0")
+    assert room == old
+    data[at : at + len(old) + 12] = old + b"12 size=700\n"
+    for block, wrong in ((at // 512 - 1, len(old) + 12), (at // 512 + 1, 3)):
+        header = data[block * 512 : block * 512 + 512]
+        header[124:136] = b"%011o\0" % wrong
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        data[block * 512 : block * 512 + 512] = header
+    assert [len(sample["txt"]) for sample in samples(opened(tmp_path / "x.tar", bytes(data)))] == [
+        700,
+        1,
+    ]
+
+
+def test_global_pax(tmp_path: Path) -> None:
+    """What pax says of all members without being their name or size changes nothing."""
+    data = archive({"a.txt": b"1"}, pax_headers={"comment": "of all"})
+    assert samples(opened(tmp_path / "x.tar", data))[0]["txt"] == b"1"
+
+
+def grouped(path: Path) -> list[dict[str, bytes]] | None:
+    """The samples of an archive as webdataset has them; None where it refuses the archive."""
+    with path.open("rb") as file:
+        members = webdataset.tariterators.tar_file_iterator(file)
+        found = webdataset.tariterators.group_by_keys(
+            {"__url__": "x", **member} for member in members
+        )
+        try:
+            return [
+                {k: v for k, v in sample.items() if k not in ("__url__", "__local_path__")}
+                for sample in found
+            ]
+        except ValueError:  # two files of one sample with one extension
+            return None
+
+
+PART = st.text("aB._-é1", min_size=1, max_size=5).filter(
+    lambda part: part[-1] != "." and ".." not in part  # extensions that fields= can name
+)
+NAMES = st.lists(st.lists(PART, min_size=1, max_size=3).map("/".join), max_size=12, unique=True)
+
+
+@given(names=NAMES, format=st.sampled_from(FORMATS))
+def test_grouping(names: list[str], format: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keys, extensions, order and what is left out are those of webdataset."""
+    path = tmp_path_factory.mktemp("tar") / "x.tar"
+    path.write_bytes(archive({name: name.encode() for name in names}, format))
+    expected = grouped(path)
+    if expected is None:
+        with pytest.raises(penstock.FormatError, match="twice"):
+            penstock.open(path, format="tar", index="memory", duplicates="all")
+        return
+    extensions = sorted({name for sample in expected for name in sample} - {"__key__"})
+    if not extensions:
+        with pytest.raises(penstock.FormatError, match="no samples"):
+            penstock.open(path, format="tar", index="memory")
+        return
+    dataset = penstock.open(
+        path,
+        format="tar",
+        index="memory",
+        duplicates="all",
+        fields={name: [name] for name in extensions},
+        missing="empty",
+        label="",
+    )
+    plain = [
+        {"__key__": each["__key__"]} | dict.fromkeys(extensions, b"") | each for each in expected
+    ]
+    assert samples(dataset) == plain
+
+
+def test_fields(tmp_path: Path) -> None:
+    """Fields are what all samples have; fields= picks others, with alternatives."""
+    members = {"a.jpg": b"1", "a.txt": b"2", "b.png": b"3", "b.txt": b"4", "b.json": b"5"}
+    data, path = archive(members), tmp_path / "x.tar"
+    assert [field.name for field in opened(path, data).fields] == ["txt"]
+    dataset = opened(path, data, fields=["jpg;png", "txt"])
+    assert [(s["jpg"], s["txt"]) for s in samples(dataset)] == [(b"1", b"2"), (b"3", b"4")]
+    dataset = opened(path, data, fields={"image": "PNG;jpg"})
+    assert [sample["image"] for sample in samples(dataset)] == [b"1", b"3"]
+    dataset = opened(path, data, fields="json", missing="empty")
+    assert [sample["json"] for sample in samples(dataset)] == [b"", b"5"]
+    with pytest.raises(penstock.FormatError, match=r"at byte 0: the sample 'a' has no json"):
+        opened(path, data, fields=["json"])
+    with pytest.raises(penstock.FormatError, match="no extension is in every sample"):
+        opened(path, archive({"a.jpg": b"1", "b.png": b"3"}))
+
+
+def test_labels(tmp_path: Path) -> None:
+    """cls is the label: integers as they are, names as classes; label= names another."""
+    path = tmp_path / "x.tar"
+    numbers = archive({"a.cls": b" 7\n", "a.x": b"", "b.cls": b"-2", "b.x": b""})
+    dataset = opened(path, numbers)
+    assert [field.name for field in dataset.fields] == ["x"]
+    assert [sample["label"] for sample in samples(dataset)] == [7, -2]
+    assert "label" not in opened(path, numbers, label="")[0]
+    names = archive({"a.cls": b"dog", "b.cls": b"cat", "c.cls": b"dog"})
+    dataset = opened(path, names)
+    assert dataset.classes == ("cat", "dog")
+    assert [sample["label"] for sample in samples(dataset)] == [1, 0, 1]
+    dataset = opened(path, archive({"a.y": b"9223372036854775807"}), label="y")
+    assert dataset[0]["label"] == 2**63 - 1
+    with pytest.raises(penstock.UsageError, match="would hide the label"):
+        opened(path, archive({"a.label": b"1", "a.cls": b"1"}))
+    with pytest.raises(penstock.FormatError, match="has no y"):
+        opened(path, archive({"a.y": b"1", "b.x": b"2"}), label="y", fields="x", missing="empty")
+    with pytest.raises(penstock.FormatError, match="which is no label"):
+        opened(path, archive({"a.cls": bytes(5000)}))
+
+
+def test_joined_archives(tmp_path: Path) -> None:
+    """What follows an end mark is read on request, and else an error."""
+    data = archive({"a.x": b"1"}) + archive({"b.x": b"2"})
+    with pytest.raises(penstock.FormatError, match="ignore_zeros"):
+        opened(tmp_path / "x.tar", data)
+    found = samples(opened(tmp_path / "x.tar", data, ignore_zeros=True))
+    assert [sample["x"] for sample in found] == [b"1", b"2"]
+
+
+def test_end_mark(tmp_path: Path) -> None:
+    """An archive without an end mark may have been cut: it is taken only when that is said."""
+    data = archive({"a.x": b"1"})[:1024]
+    with pytest.raises(penstock.FormatError, match="no end mark"):
+        opened(tmp_path / "x.tar", data)
+    assert samples(opened(tmp_path / "x.tar", data, end="optional"))[0]["x"] == b"1"
+    assert samples(opened(tmp_path / "x.tar", data + bytes(512)))[0]["x"] == b"1"
+
+
+def test_duplicate_keys(tmp_path: Path) -> None:
+    """A key that comes again is an error, or on request another sample."""
+    data = archive({"a.x": b"1", "b.x": b"2", "a.y": b"3"})
+    with pytest.raises(penstock.FormatError, match="at byte 2,048: the key 'a' comes again"):
+        opened(tmp_path / "x.tar", data)
+    dataset = opened(tmp_path / "x.tar", data, duplicates="all", fields="x;y")
+    assert [sample["x"] for sample in samples(dataset)] == [b"1", b"2", b"3"]
+
+
+def test_folder_of_shards(tmp_path: Path) -> None:
+    """A folder of archives is one data set, in the order of names; other files are left out."""
+    for number in (2, 0, 1):
+        (tmp_path / f"{number}.tar").write_bytes(archive({f"k{number}.x": b"%d" % number}))
+    (tmp_path / "notes.txt").write_text("other")
+    dataset = penstock.open(tmp_path, format="tar", index="memory")
+    assert [sample["__key__"] for sample in samples(dataset)] == ["k0", "k1", "k2"]
+    found = penstock.open(str(tmp_path / "{0..2}.tar"), index="memory")
+    assert found.index.format == "tar"
+    assert len(found) == 3
+
+
+def test_compressed(tmp_path: Path) -> None:
+    """A compressed archive is recognised and refused with what to do."""
+    path = tmp_path / "x.tar.gz"
+    with tarfile.open(path, "w:gz"):
+        pass
+    with pytest.raises(penstock.FormatError, match="compressed by gzip.*gunzip"):
+        penstock.open(path, index="memory")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fields": []},
+        {"fields": [""]},
+        {"fields": ["jpg;"]},
+        {"fields": ["jpg", "jpg;png"]},
+        {"fields": 3},
+        {"label": 3},
+        {"missing": "maybe"},
+        {"end": True},
+        {"duplicates": "first"},
+    ],
+)
+def test_wrong_options(options: dict[str, Any], tmp_path: Path) -> None:
+    """An option that cannot be meant is a UsageError that names it."""
+    (tmp_path / "x.tar").write_bytes(archive({"a.jpg": b""}))
+    with pytest.raises(penstock.UsageError, match=re.escape(next(iter(options)))):
+        penstock.open(tmp_path / "x.tar", index="memory", **options)
