@@ -61,7 +61,7 @@ LAYERS = {
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality"},
-        {"ground", "values"},
+        {"ground", "values", "codecs"},  # a few headers are compressed themselves
     ),
     "policy": Layer(
         {"placement", "plan", "session", "allocation", "schedule", "blocking"},

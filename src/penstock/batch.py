@@ -16,6 +16,7 @@ from .engine import Buffer, Failure
 from .errors import FormatError, PenstockError
 from .extent import Int
 from .index import Field, Index
+from .layout import Chunked
 from .native import Choice
 from .plan import Group, Ids, Rows, StepPlan
 from .store import changed
@@ -160,26 +161,35 @@ def _decoded(
     extents, pieces = index.units(bands.number, number)
     counts = np.ones(len(bands.number), np.int64) if pieces is None else pieces
     lengths = np.split(extents.length, np.cumsum(counts)[:-1])
+    chunked = index.layouts[number]
+    assert isinstance(chunked, Chunked)
+    held = chunked.first[bands.number + 1] - chunked.first[bands.number]
     read = [
         codecs.Band(
             int(band),
             buffer[layout.base + bounds[k] : layout.base + bounds[k + 1]].data,
             lengths[k].tolist(),
+            int(held[k]),
         )
         for k, band in enumerate(bands.number)
     ]
     try:
-        rows = codecs.rows(part.codec.name, part.codec.options, read, bands.band, bands.row)
+        rows = codecs.rows(
+            part.codec.name, part.codec.options, read, bands.band, bands.row, (index, number)
+        )
         if part.shape is not None:
-            if not rows:
+            if not len(rows):
                 return np.empty((0, *part.shape), part.dtype)
-            found = np.stack([np.asarray(row) for row in rows])
+            if isinstance(rows, np.ndarray):
+                found: npt.NDArray[Any] = rows
+            else:
+                found = np.stack([np.asarray(row) for row in rows])
             if found.shape[1:] != part.shape or found.dtype != part.dtype:
                 raise ValueError(f"samples are {found.dtype} of {found.shape[1:]} after decoding")
             return found
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         itemsize = part.dtype.itemsize
-        values = np.frombuffer(b"".join(rows), np.uint8).view(part.dtype)
+        values = np.frombuffer(bytearray().join(rows), np.uint8).view(part.dtype)
         return Ragged(values, ends // itemsize)
     except ValueError as error:
         first = int(planned.ids[0]) if len(planned.ids) else 0

@@ -29,6 +29,12 @@ scan_threads = 16
 header_bytes_max = 1 * MIB
 """Longest header of a container that is parsed; a longer one is taken for damage."""
 
+# -- codecs ----------------------------------------------------------------------------------
+decoded_bands_bytes_max = 256 * MIB
+"""Bands of compressed containers that are kept decoded, least recently used out first."""
+decoded_band_bytes_max = 4096 * MIB
+"""Most bytes that one band may say it decodes to; more is taken for damage."""
+
 # -- plan ------------------------------------------------------------------------------------
 window_samples_max = 1 << 15
 """Samples planned in one vectorised pass: large enough to amortise numpy, small enough (1 ms)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
+import pytest
 
 from penstock.testing import FormatSuite, Written
 
@@ -191,3 +192,120 @@ class TestNpz(FormatSuite):
             {"image": list(images), "mark": [np.array(mark) for mark in marks]},
             labels=labels.tolist(),
         )
+
+
+class TestArrow(FormatSuite):
+    """Uncompressed Arrow streams and files."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By pyarrow: streams where there are several, else a file."""
+        return arrow_written(folder, counts, random, None)
+
+
+class TestArrowCompressed(FormatSuite):
+    """Arrow streams and files of compressed buffers."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By pyarrow: streams where there are several, else a file."""
+        return arrow_written(folder, counts, random, "zstd")
+
+
+def arrow_written(
+    folder: Path, counts: Sequence[int], random: np.random.Generator, compression: str | None
+) -> Written:
+    """Bytes, numbers and labels, in batches of three rows."""
+    pa = pytest.importorskip("pyarrow")
+    make = pa.ipc.new_file if len(counts) == 1 else pa.ipc.new_stream
+    values: list[bytes] = []
+    numbers: list[np.ndarray] = []
+    for number, count in enumerate(counts):
+        some, vectors = payloads(random, count), random.random((count, 2)).astype("<f4")
+        table = pa.table(
+            {
+                "data": pa.array(some, pa.binary()),
+                "vector": pa.array(vectors.tolist(), pa.list_(pa.float32(), 2)),
+                "label": np.arange(len(values), len(values) + count),
+            }
+        )
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with make(str(folder / f"{number}.arrow"), table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=3)
+        values += some
+        numbers += list(vectors)
+    path = folder / "0.arrow" if len(counts) == 1 else folder
+    return Written(path, {"data": values, "vector": numbers}, labels=list(range(len(values))))
+
+
+class TestHdf5(FormatSuite):
+    """Contiguous and chunked datasets without filters."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By h5py."""
+        return hdf5_written(folder, counts, random, None)
+
+
+class TestHdf5Compressed(FormatSuite):
+    """Datasets in deflated chunks."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By h5py."""
+        return hdf5_written(folder, counts, random, "gzip")
+
+
+def hdf5_written(
+    folder: Path, counts: Sequence[int], random: np.random.Generator, compression: str | None
+) -> Written:
+    """Two fields and labels, in chunks of up to three rows."""
+    h5py = pytest.importorskip("h5py")
+    pixels, vectors = [], []
+    for number, count in enumerate(counts):
+        pixels.append(random.integers(0, 255, (count, 4, 2), np.uint8))
+        vectors.append(random.random((count, 2)).astype("<f4"))
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            chunks = (min(3, count), 2)
+            file.create_dataset("pixels", data=pixels[-1])
+            file.create_dataset("vector", data=vectors[-1], chunks=chunks, compression=compression)
+            file["label"] = np.arange(count) + sum(counts[:number])
+    path = folder / "0.h5" if len(counts) == 1 else folder
+    fields = {"pixels": list(np.concatenate(pixels)), "vector": list(np.concatenate(vectors))}
+    return Written(path, fields, labels=list(range(sum(counts))))
+
+
+class TestZarr(FormatSuite):
+    """A group of verbatim and compressed chunks; a file is a chunk, or says where they are."""
+
+    several = False
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By zarr."""
+        zarr = pytest.importorskip("zarr")
+        count = sum(counts)
+        pixels = random.integers(0, 255, (count, 4, 2), np.uint8)
+        vectors = random.random((count, 2)).astype("<f4")
+        group = zarr.open_group(folder / "g", mode="w")
+        group.create_array("pixels", data=pixels, chunks=(3, 4, 2), compressors=None)
+        group.create_array("vector", data=vectors, chunks=(3, 2))
+        group.create_array("label", data=np.arange(1, count + 1), chunks=(3,))
+        fields = {"pixels": list(pixels), "vector": list(vectors)}
+        return Written(folder / "g", fields, labels=list(range(1, count + 1)))
+
+
+class TestParquet(FormatSuite):
+    """Columns of row groups."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """By pyarrow, in row groups of three rows."""
+        pa = pytest.importorskip("pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
+        values: list[bytes] = []
+        numbers: list[np.ndarray] = []
+        for number, count in enumerate(counts):
+            some, real = payloads(random, count), random.random(count)
+            labels = np.arange(len(values), len(values) + count)
+            table = pa.table({"data": pa.array(some, pa.binary()), "real": real, "label": labels})
+            pq.write_table(table, folder / f"{number}.parquet", row_group_size=3)
+            values += some
+            numbers += [np.array(each) for each in real]
+        path = folder / "0.parquet" if len(counts) == 1 else folder
+        labels = list(range(len(values)))
+        return Written(path, {"data": values, "real": numbers}, labels=labels)

@@ -18,7 +18,10 @@ from ..extent import Files
 from ..index import Index
 from . import (
     arrayrecord,
+    arrow,
     choice,
+    columns,
+    hdf5,
     listing,
     litdata,
     lmdb,
@@ -26,6 +29,7 @@ from . import (
     megatron,
     npy,
     npz,
+    parquet,
     recordio,
     records,
     shards,
@@ -33,6 +37,7 @@ from . import (
     tfrecord,
     tokens,
     tree,
+    zarr,
 )
 
 if TYPE_CHECKING:
@@ -222,6 +227,47 @@ FORMATS: dict[str, Format] = {
                 store, place, progress, **options
             ),
             recordio.sniff,
+        ),
+        Format(
+            "arrow",
+            "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
+            ("file", "folder", "pattern"),
+            ("fields", "label", "nulls"),
+            arrow.canonical,
+            lambda store, place, options, progress: arrow.build(
+                store, place, progress, **columns.as_columns(options)
+            ),
+            arrow.sniff,
+            arrow.holds,
+        ),
+        Format(
+            "hdf5",
+            "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
+            ("file", "folder", "pattern"),
+            ("dataset", "fields", "label", "fill"),
+            hdf5.canonical,
+            lambda store, place, options, progress: hdf5.build(store, place, progress, **options),
+            hdf5.sniff,
+        ),
+        Format(
+            "zarr",
+            "a folder that is a Zarr array or group; an array is a field",
+            ("folder",),
+            ("dataset", "fields", "label", "fill"),
+            zarr.canonical,
+            lambda store, place, options, progress: zarr.build(store, place, progress, **options),
+            folder=zarr.holds,
+        ),
+        Format(
+            "parquet",
+            "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
+            ("file", "folder", "pattern"),
+            ("fields", "label", "nulls"),
+            parquet.canonical,
+            lambda store, place, options, progress: parquet.build(
+                store, place, progress, **columns.as_columns(options)
+            ),
+            parquet.sniff,
         ),
     )
 }

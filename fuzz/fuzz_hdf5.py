@@ -1,0 +1,26 @@
+"""HDF5 files. The C library reads them first: a crash in it is a finding for its makers."""
+
+from __future__ import annotations
+
+import io
+
+import h5py
+import numpy as np
+
+from fuzz.memory import examine
+
+
+def seeds() -> list[bytes]:
+    """Small files: contiguous, chunked, deflated."""
+    found = []
+    for options in ({}, {"chunks": (2, 2)}, {"chunks": (2, 2), "compression": "gzip"}):
+        out = io.BytesIO()
+        with h5py.File(out, "w") as file:
+            file.create_dataset("x", data=np.arange(6, dtype="u1").reshape(3, 2), **options)
+        found.append(out.getvalue())
+    return found
+
+
+def one(data: bytes) -> None:
+    """As a single file."""
+    examine("hdf5", {"x.h5": data}, name="x.h5")

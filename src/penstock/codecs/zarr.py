@@ -1,0 +1,56 @@
+"""Rows out of the chunks of a Zarr array, by numcodecs.
+
+A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
+and holds the fill value. Options: `dtype`, `shape` of a row, `chunk`, `order` (the axes in the
+order in which a chunk stores them), `fill` in hexadecimal, and `codecs`: the configurations by
+which numcodecs knows them, in the order of encoding; "crc32c" is a checksum behind the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from . import Band, Decoded, missing
+from .chunks import pasted
+
+
+def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    """The rows of a band."""
+    dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
+    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
+        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
+    parts = [_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()]
+    fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
+    return pasted((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
+
+
+def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
+    """One chunk."""
+    chunk, order = options["chunk"], options["order"]
+    data: Any = piece
+    for config in reversed(options["codecs"]):
+        data = _undone(config, data)
+    found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+    size = math.prod(chunk) * dtype.itemsize
+    if len(found) != size:
+        raise ValueError(f"a chunk of {len(found):,} bytes, {size:,} are expected")
+    stored = found.view(dtype).reshape([chunk[axis] for axis in order])
+    return stored.transpose(np.argsort(order))
+
+
+def _undone(config: Mapping[str, Any], data: Any) -> Any:
+    """The bytes before one codec."""
+    try:
+        import numcodecs
+    except ModuleNotFoundError:
+        raise missing("numcodecs", "zarr", "compressed Zarr data") from None
+    try:
+        return numcodecs.get_codec(dict(config)).decode(data)
+    except (RuntimeError, OSError, ValueError, TypeError, MemoryError, EOFError) as error:
+        raise ValueError(f"{config.get('id')}: {error!r}") from None
