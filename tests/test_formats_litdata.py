@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import FormatError, MissingError, UsageError
+from penstock.errors import FormatError, MissingError, PenstockError, UsageError
+from penstock.layout import Chunked
 from writers import litdata_chunk, write_litdata
 
 
@@ -77,19 +79,61 @@ def test_tokens_as_the_library_reads_them(write, tmp_path):
 
 
 @pytest.mark.parametrize("level", ["chunk", "sample", "batch"])
-def test_what_the_library_compresses_is_refused(level, write, tmp_path):
-    """By name, with what to do."""
+def test_what_the_library_compresses(level, write, tmp_path):
+    """Whole chunks, samples or frames of samples are decoded; numbers keep their dtype."""
+    pytest.importorskip("zstandard")
+    samples = [(np.arange(i), i, b"x" * i) for i in range(30)]
+    options = {"compression": "zstd", "compression_level": level, "compression_batch_size": 3}
+    dataset = opened(write(tmp_path / "z", samples, **options))
+    assert isinstance(dataset.index.layouts[0], Chunked)
+    for found, (array, number, text) in zip(dataset, samples, strict=True):
+        assert (found["0"] == array).all()
+        assert found["1"] == number
+        assert found["2"] == text
+    seen = 0
+    for batch in penstock.Loader(dataset, 7, rank=0, world_size=1):
+        for row, number in enumerate(batch.ids.tolist()):
+            seen += 1
+            assert batch["0"][row].tolist() == list(range(number))
+            assert batch["1"][row] == number
+    assert seen == 30
+    with pytest.raises(UsageError, match="take it as a field"):
+        opened(tmp_path / "z", label="1")
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_arrow_tables(compression, write, tmp_path):
+    """What the library makes of plain dicts, with labels, is read as what it is."""
+    samples = [{"image": b"x" * i, "label": i, "z": {"t": "ab" * i}} for i in range(20)]
+    dataset = opened(write(tmp_path / "a", samples, compression=compression))
+    assert dataset.index.format == "litdata"
+    for found, sample in zip(dataset, samples, strict=True):
+        assert found["image"] == sample["image"]
+        assert found["label"] == sample["label"]
+        assert found["z.t"].decode() == sample["z"]["t"]
+    assert [field.name for field in opened(tmp_path / "a", fields=["image"]).fields] == ["image"]
+
+
+def test_damaged_frames_and_tables(write, tmp_path):
+    """Any byte changed: an error, or another value; never a crash."""
+    pytest.importorskip("zstandard")
     samples = [(np.arange(i), i) for i in range(9)]
-    folder = write(tmp_path / "z", samples, compression="zstd", compression_level=level)
-    with pytest.raises(FormatError, match=r"compressed \(zstd\).*penstock convert"):
-        opened(folder)
-
-
-def test_arrow_tables_are_refused(write, tmp_path):
-    """What the library makes of plain dicts is not taken for empty samples."""
-    folder = write(tmp_path / "a", [{"image": b"x" * i, "label": i} for i in range(9)])
-    with pytest.raises(FormatError, match="Arrow table.*write tuples"):
-        opened(folder)
+    options = {"compression": "zstd", "compression_batch_size": 3, "chunk_size": 9}
+    folders = [
+        write(tmp_path / "z", samples, **options),
+        write(tmp_path / "a", [{"x": b"y" * i, "label": i} for i in range(9)], chunk_size=9),
+    ]
+    for folder in folders:
+        (path,) = folder.glob("*.bin")
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            for value in (0xFF, whole[at] ^ 1):
+                path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+                with contextlib.suppress(PenstockError):
+                    list(opened(folder))
+            path.write_bytes(whole[:at])
+            with pytest.raises(PenstockError):
+                list(opened(folder))
 
 
 LEAVES = {"image": "jpeg", "y": "int"}

@@ -75,7 +75,9 @@ def _module(name: str) -> Decoder:
     return decode
 
 
-CODECS: dict[str, Decoder] = {name: _module(name) for name in ("arrow", "hdf5", "parquet", "zarr")}
+CODECS: dict[str, Decoder] = {
+    name: _module(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
+}
 
 
 class Packed:

@@ -115,9 +115,22 @@ def build(
     files, sources = _files(store, place, progress)
 
     def parse(_: int, source: Source) -> Held:
-        return _held(source, columns, label, nulls)
+        return held_in(source, columns, label, nulls)
 
     held = store.parse(files, parse, progress)
+    return index_of("arrow", files, sources, held, columns, label, nulls)
+
+
+def index_of(
+    format: str,
+    files: Files,
+    sources: Files,
+    held: list[Held],
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+    nulls: str = "error",
+) -> Index:
+    """The index of all rows of what the files hold."""
     parts = _agreed(files, held)
     total = sum(sum(each.rows) for each in held)
     if not total:
@@ -144,7 +157,7 @@ def build(
     if not fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     return Index(
-        format="arrow",
+        format=format,
         files=files,
         fields=tuple(fields),
         layouts=tuple(layouts),
@@ -185,7 +198,7 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _held(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+def held_in(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
     """What a file holds of the columns asked for."""
     schema, batches = messages(source)
     known = by_name(source.path, [each.name for each in schema.columns])
@@ -221,6 +234,15 @@ def _held(source: Source, columns: Sequence[str] | None, label: str | None, null
         for batch in batches:
             _take(source, batch, part, row, nulls, each.name == named)
             row += batch.rows
+    return held
+
+
+def moved(held: Held, start: int) -> Held:
+    """The same where the table does not begin at the start of its file."""
+    for part in held.parts.values():
+        part.bases = [base + start for base in part.bases]
+        part.offset = [offset + start for offset in part.offset]
+        part.pieces = [[(at + start, length) for at, length in each] for each in part.pieces]
     return held
 
 

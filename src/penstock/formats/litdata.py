@@ -8,8 +8,9 @@ fields, label:  see `penstock.formats.choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
-What a chunk is its content shows, not the configuration. Chunks that hold Arrow tables or were
-compressed are refused.
+What a chunk is its content shows, not the configuration: samples one after the other, an Arrow
+table (of plain dicts), or either of them compressed, as a whole, by frames of samples or by sample.
+All chunks have to be of one kind. Labels of compressed samples are a field.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 
 from ..errors import FormatError, UsageError
 from ..extent import Files, Int
-from ..index import Field, Index
-from ..layout import Fixed, Layout, Table
-from . import choice, rows, tokens
+from ..index import Codec, Field, Index
+from ..layout import Chunked, Fixed, Layout, Table
+from . import arrow, choice, rows, tokens
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import counted
 
@@ -37,6 +38,11 @@ _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _FRAMED = b"LDFZ01\0\0"
 _ARROW = b"LDARW01\0"
+_TAIL_BYTES = 4 + len(_ARROW)
+_FRAME_HEAD = 24
+_FRAME = np.dtype(
+    [("first", "<u4"), ("items", "<u4"), ("offset", "<u8"), ("stored", "<u4"), ("plain", "<u4")]
+)
 
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "?"}
 _NUMPY = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]
@@ -54,6 +60,20 @@ class _Chunk(NamedTuple):
     name: str
     samples: int
     tokens: int | None
+
+
+class _Body(NamedTuple):
+    """What a chunk holds, and where.
+
+    kind:    plain, arrow, frames, sample or whole.
+    edges:   of plain ones and samples, where each begins and the last ends; of a whole chunk
+             its own; of a table where it begins and ends.
+    frames:  of frames int64 (n, 3): where each begins, its bytes, its samples.
+    """
+
+    kind: str
+    edges: Int
+    frames: Int | None = None
 
 
 class _Leaf(NamedTuple):
@@ -105,20 +125,40 @@ def build(
         return Index("litdata", files, (part,), (layout,), sources)
     if block_size is not None:
         raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
+    bodies = store.parse(files, lambda number, source: _body(source, chunks[number]), progress)
+    kind = bodies[0].kind
+    for number, body in enumerate(bodies):
+        if body.kind != kind:
+            raise manifest.flaw(
+                f"{chunks[number].name} is of kind {body.kind!r}, and {chunks[0].name} {kind!r}: "
+                f"write all chunks in one way"
+            )
+    if kind == "arrow":
+        return _tables(store, manifest, files, chunks, bodies, fields, label)
+    if not sum(chunk.samples for chunk in chunks):
+        raise manifest.flaw("it lists no samples")
     names = [leaf.name for leaf in leaves]
-    integers = {leaf.name for leaf in leaves if leaf.scalar and leaf.dtype.kind == "i"}
+    scalars = {leaf.name for leaf in leaves if leaf.scalar and leaf.dtype.kind == "i"}
+    integers = scalars if kind == "plain" else set()
+    if label and label in scalars and not integers:
+        raise UsageError(
+            f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
+            f"take it as a field"
+        )
     chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    numbers = [names.index(name) for name in chosen]
+    if kind != "plain":
+        layout = _bands(chunks, bodies)
+        parts = [_packed(leaves, number, kind) for number in numbers]
+        return Index("litdata", files, tuple(parts), (layout,) * len(parts), sources)
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else leaves[wanted].dtype.itemsize
 
     def parse(number: int, source: Source) -> rows.Rows:
-        edges = _edges(source, chunks[number])
+        edges = bodies[number].edges
         return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
 
     found = store.parse(files, parse, progress)
-    if not sum(each.offset.shape[1] for each in found):
-        raise manifest.flaw("it lists no samples")
-    numbers = [names.index(name) for name in chosen]
     placed = rows.layouts(files, found, [None] * len(leaves), numbers)
     labels: Int | None = None
     if label is not None:
@@ -251,33 +291,133 @@ def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _edges(source: Source, chunk: _Chunk) -> Int:
-    """Where each sample of a chunk begins, and where the last ends; other chunks are refused."""
+def _body(source: Source, chunk: _Chunk) -> _Body:
+    """What a chunk holds, as its content shows."""
     head = source.read(0, len(_FRAMED))
-    if head.startswith((_ZSTD, _FRAMED)):
-        raise _packed(source)
+    if head == _FRAMED:
+        return _framed(source, chunk)
+    if head.startswith(_ZSTD):
+        return _Body("whole", np.array([0, source.size], np.int64))
     edges = rows.table(source, chunk.samples)
     head_bytes = 4 * (len(edges) + 1)
     if source.size > head_bytes and bool((edges == head_bytes).all()):
-        tail = source.read(max(head_bytes, source.size - len(_ARROW)), len(_ARROW))
-        if tail == _ARROW:
-            raise FormatError(
-                f"{source.path} holds an Arrow table, as LitData writes plain dicts by default: "
-                f"write tuples instead, or write the data anew with `penstock convert`"
-            )
+        tail = source.read(max(head_bytes, source.size - _TAIL_BYTES), _TAIL_BYTES)
+        if tail[4:] == _ARROW:
+            end = source.size - _TAIL_BYTES
+            start = end - int.from_bytes(tail[:4], "little")
+            if start < head_bytes:
+                raise source.flaw(end, f"an Arrow table of {end - start:,} bytes does not fit")
+            return _Body("arrow", np.array([start, end], np.int64))
     rows.check_table(source, edges)
-    if len(edges) > 1:
-        first = source.read(int(edges[0]), min(len(_ZSTD), int(edges[1] - edges[0])))
-        if first == _ZSTD:
-            raise _packed(source)
-    return edges
+    for sample in np.flatnonzero(np.diff(edges))[:1]:
+        if source.read(int(edges[sample]), len(_ZSTD)) == _ZSTD:
+            return _Body("sample", edges)
+    return _Body("plain", edges)
 
 
-def _packed(source: Source) -> FormatError:
-    return FormatError(
-        f"{source.path} is compressed (zstd), so that its samples have no place: write the data "
-        f"without compression, or anew with `penstock convert`"
-    )
+def _edges(source: Source, chunk: _Chunk) -> Int:
+    """Where each document of a chunk of tokens begins, and where the last ends."""
+    body = _body(source, chunk)
+    if body.kind != "plain":
+        raise FormatError(
+            f"{source.path} is compressed, or holds no tokens ({body.kind}): write tokens as they "
+            f"are, or anew with `penstock convert`"
+        )
+    return body.edges
+
+
+def _framed(source: Source, chunk: _Chunk) -> _Body:
+    """A chunk of frames, each of which decodes to several samples."""
+    head = source.read(0, _FRAME_HEAD)
+    if len(head) < _FRAME_HEAD:
+        raise source.flaw(0, "the file ends within its header")
+    version = int.from_bytes(head[8:10], "little")
+    samples, _, count = np.frombuffer(head, "<u4", 3, 12).tolist()
+    if version != 1:
+        raise source.flaw(8, f"frames of version {version}, and version 1 is read")
+    if samples != chunk.samples:
+        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
+    at = _FRAME_HEAD + 4 * (samples + 1)
+    end = at + _FRAME.itemsize * count
+    if end > source.size:
+        raise source.flaw(20, f"{count:,} frames need {end:,} bytes of tables, more than the file")
+    data = source.read(at, end - at)
+    if len(data) != end - at:
+        raise source.flaw(at, "the file ends within its tables")
+    table = np.frombuffer(data, _FRAME)
+    first, items = table["first"].astype(np.int64), table["items"].astype(np.int64)
+    length = table["stored"].astype(np.int64)
+    # As unsigned numbers, places beyond 2^63 are too large as well.
+    if (table["offset"] > source.size).any():
+        raise source.flaw(at, f"a frame begins beyond the end at {source.size:,}")
+    offset = table["offset"].astype(np.int64)
+    if (items <= 0).any() or (np.append(first, samples) != np.append(0, np.cumsum(items))).any():
+        raise source.flaw(at, f"the frames do not hold the samples 0 to {samples:,} in turn")
+    edges = np.concatenate([[end], offset + length])
+    if (np.append(offset, source.size) < edges).any():
+        raise source.flaw(at, "frames overlap, or lie beyond the end of the file")
+    return _Body("frames", np.array([end, source.size]), np.stack([offset, length, items], 1))
+
+
+def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
+    """What has to be decoded: frames, samples or whole chunks."""
+    parts = []
+    for chunk, body in zip(chunks, bodies, strict=True):
+        if body.frames is not None:
+            parts.append(body.frames)
+            continue
+        each = 1 if body.kind == "sample" else chunk.samples
+        length = np.diff(body.edges)
+        parts.append(np.stack([body.edges[:-1], length, np.full(len(length), each)], 1))
+    table = np.concatenate(parts)
+    file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
+    held = table[:, 2] > 0
+    bands = Table(file[held], table[held, 0].copy(), table[held, 1].copy())
+    return Chunked(counted(table[held, 2].tolist()), bands)
+
+
+def _packed(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
+    """A leaf that has to be decoded, as a field."""
+    leaf = leaves[number]
+    options = {
+        "leaves": len(leaves),
+        "leaf": number,
+        "dtype": leaf.dtype.str if leaf.scalar else None,
+        "whole": kind == "whole",
+    }
+    return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", options))
+
+
+def _tables(
+    store: Store,
+    manifest: Manifest,
+    files: Files,
+    chunks: Sequence[_Chunk],
+    bodies: Sequence[_Body],
+    fields: Sequence[str] | None,
+    label: str | None,
+) -> Index:
+    """The rows of Arrow tables, one in each chunk."""
+    if label == "":
+        raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
+    columns = None if fields is None else list(fields)
+
+    def parse(number: int, source: Source) -> arrow.Held:
+        start, end = bodies[number].edges.tolist()
+
+        def fetch(offset: int, length: int) -> bytes:
+            return source.read(start + offset, max(0, min(length, end - start - offset)))
+
+        # Of the same class, since formats do not know stores.
+        table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
+        found = arrow.held_in(table, columns, label, "error")
+        held, said = sum(found.rows), chunks[number].samples
+        if held != said:
+            raise source.flaw(start, f"a table of {held:,} rows, and index.json says {said:,}")
+        return arrow.moved(found, start)
+
+    found = store.parse(files, parse)
+    return arrow.index_of("litdata", files, manifest.sources(files), found, columns, label)
 
 
 def _blocks(
