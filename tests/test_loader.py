@@ -58,6 +58,17 @@ def ids_of(loader: Any) -> list[list[int]]:
     return [batch.ids.tolist() for batch in loader]
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Folders and files whose names are not UTF-8 are read like others."""
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    root.mkdir()
+    for number in range(3):
+        Path(os.fsdecode(os.fsencode(root) + b"/\xfe%d" % number)).write_bytes(b"%d" % number)
+    loader = penstock.Loader(penstock.open(root, index="memory"), 3, shuffle="none")
+    (batch,) = loader
+    assert batch["data"].tobytes() == b"012"
+
+
 # -- what batches hold -------------------------------------------------------------------------
 
 

@@ -33,13 +33,16 @@ std::span<const T> view(const Column<T>& column) {
 
 Access access(bool direct) { return direct ? Access::direct : Access::buffered; }
 
+// Names of files may be no text: Python hands them over as bytes.
+std::string path_of(const nb::bytes& path) { return {path.c_str(), path.size()}; }
+
 // Owns the engine and holds the arrays it looks into, and those it writes to until their ticket is
 // reported: here and not in Python, where a signal may strike between two steps.
 class EngineHandle {
   using Held = std::map<std::uint64_t, std::vector<Bytes>>;
 
  public:
-  EngineHandle(std::string root, Column<std::uint8_t> names, Column<std::int64_t> ends,
+  EngineHandle(const nb::bytes& root, Column<std::uint8_t> names, Column<std::int64_t> ends,
                Column<std::int64_t> size, Column<std::int64_t> mtime_ns, std::size_t keep_max,
                int backend, bool direct, std::size_t threads)
       : names_(std::move(names)),
@@ -47,7 +50,7 @@ class EngineHandle {
         size_(std::move(size)),
         mtime_ns_(std::move(mtime_ns)),
         engine_(std::make_unique<Engine>(
-            FileColumns{std::move(root),
+            FileColumns{path_of(root),
                         {reinterpret_cast<const char*>(names_.data()), names_.shape(0)},
                         view(ends_),
                         view(size_),
@@ -141,8 +144,8 @@ struct ArenaHandle {
 
 void engine(nb::module_& m) {
   nb::class_<EngineHandle>(m, "Engine")
-      .def(nb::init<std::string, Column<std::uint8_t>, Column<std::int64_t>, Column<std::int64_t>,
-                    Column<std::int64_t>, std::size_t, int, bool, std::size_t>(),
+      .def(nb::init<const nb::bytes&, Column<std::uint8_t>, Column<std::int64_t>,
+                    Column<std::int64_t>, Column<std::int64_t>, std::size_t, int, bool, std::size_t>(),
            "root"_a, "names"_a, "ends"_a, "size"_a, "mtime_ns"_a, "keep_max"_a, "backend"_a,
            "direct"_a, "threads"_a)
       // Never a converted copy: the bytes would go to it.
@@ -179,9 +182,11 @@ void engine(nb::module_& m) {
       .def_prop_ro("lent_bytes", [](ArenaHandle& self) { return self.arena->lent_bytes(); });
 
   m.def("io_uring_refusal", &io_uring_refusal);
-  m.def("file_system", &file_system, "path"_a);
-  m.def("direct_refusal", &direct_refusal, "path"_a);
-  m.def("resident_fraction", &resident_fraction, "path"_a);
+  m.def("file_system", [](const nb::bytes& path) { return file_system(path_of(path)); }, "path"_a);
+  m.def("direct_refusal", [](const nb::bytes& path) { return direct_refusal(path_of(path)); },
+        "path"_a);
+  m.def("resident_fraction", [](const nb::bytes& path) { return resident_fraction(path_of(path)); },
+        "path"_a);
 }
 
 }  // namespace penstock::binding

@@ -228,8 +228,8 @@ def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     """Ask the machine for the facts about these files; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
-    first = files.path(0) if count else files.root
-    resident = [_core.resident_fraction(files.path(i)) for i in probed]
+    first = os.fsencode(files.path(0) if count else files.root)
+    resident = [_core.resident_fraction(os.fsencode(files.path(i))) for i in probed]
     return Facts(
         file_system=_core.file_system(first),
         kept_open=count <= keep_open_max,
@@ -268,7 +268,7 @@ class NativeEngine:
         self._mean_bytes = mean_bytes
         self.choice = choose(survey(files, mean_bytes, self._keep_open_max), budget)
         self._core = _core.Engine(
-            root=files.root,
+            root=os.fsencode(files.root),
             names=files.names,
             ends=files.ends,
             size=files.size,
