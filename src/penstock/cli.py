@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | formats`.
+"""The command line: `penstock index | inspect | formats | convert`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ import numpy as np
 from .autoshuffle import decide, record_of, told
 from .bucket import located
 from .budget import Budget
+from .convert import Converted
+from .convert import convert as converted
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engines import is_url, store_at
@@ -53,6 +56,9 @@ err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
 _QUIET_S = 2.0
 """What takes longer than this shows its progress."""
+
+_TOLD_S = 0.05
+"""A bar is not told more often."""
 
 _SHOWN = 8
 """Rows shown of what may have many."""
@@ -228,6 +234,104 @@ def formats(
     out.print(table)
 
 
+@app.command()
+def convert(
+    path: Path,
+    destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
+    to: Annotated[str, typer.Option(help="tar, tfrecord, records or lmdb.")],
+    shard_bytes: Annotated[
+        str | None, typer.Option(help="Largest shard, such as 1GiB; 256MiB by default.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option(help="How many shards, of as many samples.")] = None,
+    shuffle: Annotated[
+        int | None, typer.Option(help="A seed: write the samples in the order drawn from it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the shards: NAME-000000.tar.")] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Write only this field; may be repeated.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="names, numbers or both: what samples are called.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option(help="TFRecord: bytes rather than tf.train.Example.")
+    ] = False,
+    datum: Annotated[bool, typer.Option(help="LMDB: Caffe's Datum, with the label.")] = False,
+    force: Annotated[bool, typer.Option(help="Begin anew over another conversion.")] = False,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    option: Option = None,
+) -> None:
+    """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
+
+    After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
+    Each shard is read back and compared before it gets its name.
+
+    Examples:
+
+      penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
+
+      penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
+
+      penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
+    """
+    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**_remembered(path, options), **options}
+    started = time.monotonic()
+    with _progress(f"Looking at {path}") as progress, _warnings_said():
+        source = open_dataset(path, progress=progress, **options)
+    try:
+        with _progress(f"Writing {destination}", "samples") as progress, _warnings_said():
+            done = converted(
+                source,
+                destination,
+                to=to,  # type: ignore[arg-type]
+                shard_bytes=None if shard_bytes is None else _parsed_size(shard_bytes),
+                shards=shards,
+                shuffle=shuffle,
+                name=name,
+                fields=field,
+                keys=keys,  # type: ignore[arg-type]
+                raw=raw,
+                datum=datum,
+                force=force,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        _say("stopped: what is finished is kept, and the same command goes on after it")
+        raise
+    _show_converted(done, time.monotonic() - started)
+
+
+def _show_converted(done: Converted, seconds: float) -> None:
+    files = "1 file" if len(done.files) == 1 else f"{len(done.files):,} files"
+    what = f"{done.samples:,} samples, {_size(done.bytes)} in {files}"
+    if not done.written:
+        how = "it was complete already"
+    elif done.written < done.samples:
+        how = f"went on after {done.samples - done.written:,}; verified; {seconds:.1f} s"
+    else:
+        how = f"verified; {seconds:.1f} s"
+    _print(f"[bold]{_escaped(done.path)}[/]: {what}; {how}")
+    if done.labels is not None:
+        _print(f"labels: numpy.load({_escaped(repr(done.labels))})")
+    _print(f"read it: {_escaped(done.call)}")
+
+
+def _parsed_size(text: str) -> int:
+    """Bytes, from such as 256MiB, 1G or 1000000."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", text.strip().lower())
+    if found is None:
+        raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000")
+    number, unit, rest = found.groups()
+    base = 1000 if rest == "b" else 1024
+    return int(float(number) * base ** " kmgt".index(unit or " "))
+
+
 # -- what the commands share -----------------------------------------------------------------------
 
 
@@ -301,13 +405,14 @@ def _stamps(path: str) -> dict[str, tuple[int, int]]:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Progress]:
-    """A callback that, once it has gone on for two seconds, shows the files seen so far."""
+def _progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
+    """A callback that, once it has gone on for two seconds, shows how many were seen so far, and
+    of how many where that is said."""
     bar = rich.progress.Progress(
         rich.progress.SpinnerColumn(),
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.completed:,.0f} files"),
+        rich.progress.TextColumn(f"{{task.completed:,.0f}} {of}"),
         rich.progress.TimeElapsedColumn(),
         console=err,
         transient=True,
@@ -315,9 +420,15 @@ def _progress(what: str) -> Iterator[Progress]:
     )
     task = bar.add_task(rich.markup.escape(what), total=None)
     started = time.monotonic()
+    said = 0.0
 
-    def seen(files: int) -> None:
-        bar.update(task, completed=files)
+    def seen(done: int, total: int | None = None) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if done != total and now - said < _TOLD_S:
+            return
+        said = now
+        bar.update(task, completed=done, total=total)
         if not bar.live.is_started and time.monotonic() - started > _QUIET_S:
             bar.start()
 

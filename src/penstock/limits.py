@@ -96,6 +96,15 @@ lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
 
+# -- convert -------------------------------------------------------------------------------------
+shard_bytes_default = 256 * MIB
+"""A shard that is written: large enough to be read at full speed, small enough to be moved."""
+shards_max = 1_000_000
+"""Shards of one conversion: their names, which have six digits, sort as their numbers do."""
+commit_bytes_max = 64 * MIB
+commit_samples_max = 10_000
+"""What is written to an LMDB environment between two commits, and lost when that is ended."""
+
 assert object_inflight_bytes >= run_bytes_max, "the longest run must be allowed"
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"

@@ -27,6 +27,9 @@ from .engine import Buffer, Completion, Failure
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
 
+crc32c = _core.crc32c
+"""CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
+
 if _core.sanitized:  # nobody should time this build
     warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
 
