@@ -282,7 +282,7 @@ def convert(
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     options = {**_remembered(path, options), **options}
     started = time.monotonic()
-    with _progress(f"Looking at {path}") as progress, _warnings_said():
+    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
         source = open_dataset(path, progress=progress, **options)
     try:
         with _progress(f"Writing {destination}", "samples") as progress, _warnings_said():
