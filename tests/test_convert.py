@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,8 +30,6 @@ from penstock.convert import convert
 from penstock.convert_shards import Shards
 from penstock.errors import ChangedError, StorageError
 from penstock.recipes import Held
-
-lmdb = pytest.importorskip("lmdb")
 
 LONG_AGO_NS = 10**18 + 1
 
