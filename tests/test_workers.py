@@ -21,6 +21,7 @@ import pytest
 from penstock import ForkError, UsageError, WorkerError, limits
 from penstock.processes import WorkerProcesses
 from penstock.workers import Ahead, Inline, Workers, WorkerThreads
+from shared_memory import named_memory
 
 KINDS: dict[str, Callable[..., Workers]] = {
     "inline": lambda opening: Inline(opening),
