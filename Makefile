@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize bench bench-lmdb bench-objects clean
+.PHONY: help setup demo test check sanitize fuzz bench bench-lmdb bench-objects clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,20 @@ sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
 	  -DPENSTOCK_PYTHON=OFF -DPENSTOCK_TESTS=ON
 	cmake --build build/$*
 	ctest --test-dir build/$* --output-on-failure --timeout 300
+
+# Inputs that were found to take new ways stay in build/fuzz/corpus and are where the next run begins.
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMPS)/penstock  ## fuzz each parser of the core for FUZZ_SECONDS=60 (Debian: clang)
+	@command -v clang++ >/dev/null || { echo "no clang++ (Debian: apt-get install clang)"; exit 1; }
+	cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPENSTOCK_FUZZ=ON \
+	  -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_PYTHON=OFF
+	cmake --build build/fuzz
+	$(RUN) tests/hostile/streams.py build/fuzz/seeds
+	set -e; for target in build/fuzz/fuzz_*; do name=$${target##*/fuzz_}; \
+	  mkdir -p build/fuzz/corpus/$$name build/fuzz/seeds/$$name; \
+	  $$target -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=1024 -timeout=10 \
+	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$name build/fuzz/seeds/$$name; \
+	done
 
 bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"
 	$(RUN) -m benchmarks $(ARGS)

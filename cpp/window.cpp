@@ -17,7 +17,8 @@ constexpr std::uint64_t page_bytes = 4096;
 Window::Window(Source& source, const Reach& reach)
     : source_(source),
       reach_(reach),
-      capacity_(std::max(reach.block_bytes, limits::header_bytes_max)) {
+      capacity_(static_cast<std::size_t>(std::min<std::uint64_t>(
+          std::max(reach.block_bytes, limits::header_bytes_max), source.size))) {
   buffer_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
 }
 
@@ -43,7 +44,8 @@ const std::byte* Window::fetch(std::uint64_t offset, std::size_t length) {
   start_ = offset;
   filled_ = kept;
   // Blocks end where pages do, so that most copies are of whole pages.
-  const std::size_t block = reach_.block_bytes - static_cast<std::size_t>(offset % page_bytes);
+  const std::uint64_t page = std::min<std::uint64_t>(page_bytes, reach_.block_bytes);
+  const std::size_t block = reach_.block_bytes - static_cast<std::size_t>(offset % page);
   const std::size_t wanted = hopping_ ? reach_.hop_bytes : block;
   const auto target = static_cast<std::size_t>(
       std::min<std::uint64_t>(std::max(wanted, length), source_.size - offset));

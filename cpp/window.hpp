@@ -23,7 +23,7 @@ struct Reach {
 
   // A small read of a local file costs about as much as copying 8 KiB when cached, a page fault of
   // the disk when not; 64 KiB between them is where hopping wins in both cases.
-  static constexpr Reach local() { return {1u << 20, 4096, 64 * 1024}; }
+  static constexpr Reach local() { return {1u << 19, 4096, 64 * 1024}; }
   // One request costs milliseconds.
   static constexpr Reach remote() { return {4u << 20, 64 * 1024, 32u << 20}; }
 };

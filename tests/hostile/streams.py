@@ -179,4 +179,7 @@ if __name__ == "__main__":
     for one in cases():
         folder = Path(sys.argv[1]) / one.container
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / one.name.replace(" ", "-").replace(",", "")).write_bytes(one.data)
+        # The first byte chooses the target's options.
+        for options in (0, 1, 8, 18, 32):
+            name = f"{one.name.replace(' ', '-').replace(',', '')}-{options}"
+            (folder / name).write_bytes(bytes([options]) + one.data)
