@@ -266,7 +266,7 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
         hold,
         pieces,
         writers.tar_end,
-        {"fields": {name: name for name in names}, "label": "cls" if label else False},
+        {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
         keyed=True,
         labelled=label,
