@@ -20,7 +20,7 @@ import numpy as np
 
 import penstock
 
-from . import emulation, lmdb_table
+from . import emulation
 from .__main__ import build_floors, finish
 from .contender import ROOT, ContenderError
 from .corpus import Corpora, Sizes, make_cold, make_warm
@@ -83,7 +83,7 @@ def prepared(
     """The file, warm in the page cache of its own disk, which plays the storage's memory."""
     value_bytes, count = shape
     path = corpora.lmdb(value_bytes, count)
-    dataset = lmdb_table.opened(str(path))
+    dataset = penstock.open(path)
     order = penstock.Order(len(dataset), corpora.seed).at_epoch(0)
     samples = min(samples, len(dataset))
     ids = order.samples(np.arange(samples, dtype=np.uint64)).astype(np.int64)

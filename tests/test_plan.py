@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ def geometries(draw: st.DrawFn) -> Steps:
     global_batch = draw(st.integers(world, 60))
     drop_last = draw(st.booleans()) and count >= global_batch
     pad = not drop_last and draw(st.booleans())
-    return Steps(count, global_batch, world, drop_last, pad)
+    assignment = draw(st.sampled_from(["strided", "contiguous"]))
+    return Steps(count, global_batch, world, drop_last, pad, assignment)
 
 
 @given(geometries())
@@ -48,6 +50,16 @@ def test_shares_are_even(steps: Steps) -> None:
         assert max(rows) - min(rows) <= (0 if steps.pad and step >= steps.full else 1)
         for rank in range(steps.world_size):
             assert len(steps.positions(step, step + 1, rank)[0]) == rows[rank]
+
+
+@given(geometries())
+def test_contiguous_shares_are_stretches(steps: Steps) -> None:
+    """With "contiguous" a rank's positions follow each other within a step, rank after rank."""
+    dealt = replace(steps, assignment="contiguous", pad=False)
+    for step in range(len(dealt)):
+        shares = [dealt.positions(step, step + 1, rank)[0] for rank in range(dealt.world_size)]
+        together = np.concatenate(shares)
+        assert np.array_equal(together, np.arange(len(together)) + step * dealt.global_batch)
 
 
 @given(geometries(), st.data())

@@ -1,8 +1,7 @@
 """penstock's loader over the same file, with one of its ideas switched off where asked.
 
 The epoch holds the samples of --ids and no others, so that nothing is read ahead in vain.
-`contiguous` deals each global batch to the ranks in pieces that lie together instead of one by one,
-which gives the same global batches.
+`contiguous` deals each global batch to the ranks in stretches instead of one by one.
 """
 
 from __future__ import annotations
@@ -16,28 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock
-from benchmarks import lmdb_table
 from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
 from penstock import Budget, Loader, loader
-from penstock.index import Table
+from penstock.layout import Table
 from penstock.native import Arena
-
-
-class Contiguous:
-    """File order, where rank r of a step has the r-th piece of the global batch."""
-
-    def __init__(self, count: int, batch: int, world: int) -> None:
-        self.count, self.batch, self.world = count, batch, world
-
-    def at_epoch(self, _: int) -> Contiguous:
-        return self
-
-    def samples(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        world, size = np.uint64(self.world), np.uint64(self.batch * self.world)
-        step, within = positions // size, positions % size
-        held = np.minimum(size, np.uint64(self.count) - step * size)  # less in the last step
-        rank, row = within % world, within // world
-        return step * size + rank * (held // world) + np.minimum(rank, held % world) + row
 
 
 def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:
@@ -70,22 +51,21 @@ def make(options: argparse.Namespace) -> Opener:
             rank=options.rank,
             world_size=options.world,
             budget=budget,
+            assignment="contiguous" if options.order == "contiguous" else "strided",
         ) as made:
             made._arena = arena
-            if options.order == "contiguous":
-                made._order = Contiguous(len(dataset), options.batch, options.world)
             for batch in made:
                 yield batch["data"]
 
     def walked(path: str) -> Iterator[Rows]:
-        yield from batches(part(lmdb_table.opened(path, index="memory"), ids))
+        yield from batches(part(penstock.open(path, index="memory"), ids))
 
     @contextmanager
     def opened(path: str) -> Iterator[Batches]:
         if options.walk:
             yield lambda: walked(path)
         else:
-            dataset = part(lmdb_table.opened(path), ids)
+            dataset = part(penstock.open(path), ids)
             yield lambda: batches(dataset)
 
     return opened

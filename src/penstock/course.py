@@ -19,7 +19,7 @@ from . import limits
 from .cursor import Cursor, Identity
 from .errors import UsageError
 from .order import Marks, Ordering
-from .plan import Ids, Steps
+from .plan import Assignment, Ids, Steps
 from .topology import Place, detect
 
 
@@ -56,6 +56,7 @@ class Course:
     batch_size:        samples of one rank in a step; or
     global_batch_size: those of all ranks.
     drop_last, pad:    what becomes of the last step, see `Steps`.
+    assignment:        which rank has which samples of a step, see `Steps`.
     rank, world_size:  by default those of torch.distributed or of the launcher.
     fingerprint:       identity of the data.
     """
@@ -72,6 +73,7 @@ class Course:
         rank: int | None,
         world_size: int | None,
         choice: OrderChoice | None = None,
+        assignment: Assignment = "strided",
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
@@ -82,6 +84,7 @@ class Course:
         self._cursor: Cursor | None = None
         self.drop_last = flag("drop_last", drop_last)
         self.pad = flag("pad", pad)
+        self._assignment = assignment
         self._fingerprint = fingerprint
         self._batch_size = None if batch_size is None else positive("batch_size", batch_size)
         self._global_batch_size = (
@@ -92,7 +95,7 @@ class Course:
         if rank is not None or world_size is not None:
             self._settle()
         else:  # what one rank alone cannot do, no world can
-            Steps(len(self._asked), self._global_batch(1), 1, self.drop_last, self.pad)
+            self._steps(1)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -228,10 +231,18 @@ class Course:
                 f"{place.world_size}, which is used",
                 stacklevel=4,
             )
-        global_batch = self._global_batch(place.world_size)
-        steps = Steps(len(self._asked), global_batch, place.world_size, self.drop_last, self.pad)
-        self._settled = place, steps
+        self._settled = place, self._steps(place.world_size)
         return self._settled
+
+    def _steps(self, world_size: int) -> Steps:
+        return Steps(
+            len(self._asked),
+            self._global_batch(world_size),
+            world_size,
+            self.drop_last,
+            self.pad,
+            self._assignment,
+        )
 
     def _global_batch(self, world_size: int) -> int:
         return self._global_batch_size or (self._batch_size or 1) * world_size

@@ -29,7 +29,7 @@ from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
 from .native import Arena
 from .order import Shuffle
-from .plan import Group, StepPlan, Steps
+from .plan import Assignment, Group, StepPlan, Steps
 from .quality import shuffle_quality
 from .session import Session
 from .topology import Place
@@ -67,7 +67,8 @@ class Loader:
     rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
                   launcher, looked up at first use.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
-    assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on.
+    assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
+                  "contiguous": it has the r-th stretch, for reading in the order of storage.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a
@@ -90,7 +91,7 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
         global_batch_size: int | None = None,
-        assignment: Literal["strided"] = "strided",
+        assignment: Assignment = "strided",
         decode_threads: int | None = None,
         budget: Budget | None = None,
         block: int = 256,
@@ -101,8 +102,6 @@ class Loader:
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns "
                 "(penstock.torch.DataLoader also takes torch datasets)"
             )
-        if assignment != "strided":
-            raise UsageError(f"assignment is {assignment!r}: use 'strided'")
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         for name, function in (("decode", decode), ("collate", collate)):
@@ -124,6 +123,7 @@ class Loader:
             rank=rank,
             world_size=world_size,
             choice=auto,
+            assignment=assignment,
         )
         self.drop_last = self._course.drop_last
         self.pad = self._course.pad

@@ -8,7 +8,7 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from .order import Marks, Ordering
 
 Ids = npt.NDArray[np.uint64]
 
+Assignment = Literal["strided", "contiguous"]
+"""Which of a step's samples each rank processes."""
+
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
 # strictest alignment that O_DIRECT asks of a destination.
 field_alignment_bytes = 4096
@@ -30,10 +33,13 @@ field_alignment_bytes = 4096
 class Steps:
     """The geometry of an epoch: `count` samples in steps of `global_batch`, dealt to `world_size`.
 
-    Step k holds the positions [k * global_batch, (k+1) * global_batch); within it rank r has
-    every world_size-th position from the r-th on, as torch's DistributedSampler deals. The last
-    step may be smaller: it is left out (`drop_last`), dealt so that shares differ by at most one
-    (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
+    Step k holds the positions [k * global_batch, (k+1) * global_batch). Within it a rank has every
+    world_size-th position, as torch's DistributedSampler deals ("strided"); or ranks have one
+    stretch each, one after the other ("contiguous"), so that who reads in the order of storage
+    reads pieces of it. Which rank has a sample changes no global batch.
+
+    The last step may be smaller: it is left out (`drop_last`), dealt so that shares differ by at
+    most one (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
     Every rank has the same number of steps.
     """
 
@@ -42,8 +48,13 @@ class Steps:
     world_size: int
     drop_last: bool = False
     pad: bool = False
+    assignment: Assignment = "strided"
 
     def __post_init__(self) -> None:
+        if self.assignment not in get_args(Assignment):
+            raise UsageError(
+                f"assignment is {self.assignment!r}: use one of {', '.join(get_args(Assignment))}"
+            )
         if self.drop_last and self.pad:
             raise UsageError("drop_last=True and pad=True exclude each other: choose one")
         if self.global_batch < self.world_size:
@@ -88,17 +99,28 @@ class Steps:
         whole = min(last, self.full)
         rows = self.rows(0, rank) if self.full else 0
         steps = np.arange(first, max(first, whole), dtype=np.uint64) * np.uint64(self.global_batch)
-        row = np.arange(rows, dtype=np.uint64) * np.uint64(self.world_size) + np.uint64(rank)
+        row = self._dealt(self.global_batch, rows, rank)
         positions = (steps[:, None] + row).reshape(-1)
         bounds = np.arange(len(steps) + 1, dtype=np.int64) * rows
         if not first <= self.full < last:
             return positions, bounds, 0
         start = self.full * self.global_batch
-        tail = np.arange(self.rows(self.full, rank), dtype=np.uint64)
-        tail = tail * np.uint64(self.world_size) + np.uint64(start + rank)
+        tail = self._dealt(self.count - start, self.rows(self.full, rank), rank)
+        tail += np.uint64(start)
         repeats = int(np.count_nonzero(tail >= self.count))
         positions = np.concatenate([positions, tail % np.uint64(self.count)])
         return positions, np.append(bounds, len(positions)), repeats
+
+    def _dealt(self, held: int, rows: int, rank: int) -> Ids:
+        """Which of a step's `held` positions a rank has; from `held` on they are repeats."""
+        number = np.arange(rows, dtype=np.uint64)
+        if self.assignment == "strided":
+            return number * np.uint64(self.world_size) + np.uint64(rank)
+        if rows * self.world_size > held:  # padded, or this rank has one more than the last ones
+            before = rank * rows
+        else:
+            before = rank * rows + held - rows * self.world_size
+        return number + np.uint64(before)
 
 
 class Bands(NamedTuple):
