@@ -20,7 +20,6 @@ from . import (
     arrayrecord,
     arrow,
     choice,
-    columns,
     hdf5,
     listing,
     litdata,
@@ -236,9 +235,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
             arrow.canonical,
-            lambda store, place, options, progress: arrow.build(
-                store, place, progress, **columns.as_columns(options)
-            ),
+            lambda store, place, options, progress: arrow.build(store, place, progress, **options),
             arrow.sniff,
             arrow.holds,
         ),
@@ -268,7 +265,7 @@ FORMATS: dict[str, Format] = {
             ("fields", "label", "nulls"),
             parquet.canonical,
             lambda store, place, options, progress: parquet.build(
-                store, place, progress, **columns.as_columns(options)
+                store, place, progress, **options
             ),
             parquet.sniff,
         ),

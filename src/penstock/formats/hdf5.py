@@ -9,7 +9,7 @@ Options:
     fields    {field: path of a dataset}; by default all datasets of the root group, which must
               have equal first axes.
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
-              in the root group, where it has one axis of integers.
+              in the root group, where it has one axis of integers; "" for none.
     fill      True: chunks that were never written hold the fill value; else they are an error.
     isolate   False: h5py is called in this process. By default another one is started for it,
               half a second once, since h5py's C library can be crashed by damaged files: that is
@@ -39,7 +39,7 @@ from ..errors import FormatError, PenstockError, UsageError
 from ..extent import Int
 from ..index import Codec, Field, Index
 from ..layout import Chunked, Fixed, Layout
-from .columns import canonical_fields, whole_numbers
+from . import choice
 from .grid import Grid, bands, chained, check_shape, verbatim
 from .shards import files_of
 
@@ -57,15 +57,8 @@ _INFLATED_MAX = 1100
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_fields(options)
-    if options.get("fill") not in (None, True, False):
-        raise UsageError(f"fill is {options['fill']!r}: use True or False")
-    if options.get("fill"):
-        found["fill"] = True
-    if options.get("isolate") not in (None, True, False):
-        raise UsageError(f"isolate is {options['isolate']!r}: use True or False")
-    if options.get("isolate") is False:
-        found["isolate"] = False
+    found = choice.canonical_arrays(options)
+    choice.switch(found, "isolate", True)
     return found
 
 
@@ -271,6 +264,7 @@ def _held(source: Source, asked: Mapping[str, str] | None, label: str | None, fi
             label = next(
                 (name for name in _LABELS if name in named and _is_label(file, name)), None
             )
+        label = label or None
         bias = _bias(file.userblock_size) if file.userblock_size else 0
         parts = {}
         for name, where in named.items():
@@ -499,7 +493,7 @@ def _labels(source: Source, found: Any, where: str, bias: int, fill: bool) -> In
         _part(source, found, "label", where, bias, fill)
     if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} says {found.shape[0]:,} labels: the file is damaged")
-    return whole_numbers(source.path, where, found[()])
+    return choice.labels(source.path, where, found[()])
 
 
 def _compact() -> int:

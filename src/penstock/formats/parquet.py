@@ -31,7 +31,7 @@ from ..errors import FormatError, PenstockError, UsageError
 from ..extent import Int
 from ..index import Codec, Field, Index
 from ..layout import Chunked, Table
-from .columns import by_name, canonical_columns, whole_numbers
+from . import choice
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
@@ -45,13 +45,7 @@ _FOOTER_BYTES_MAX = 256 * limits.MIB
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_columns(options)
-    nulls = options.get("nulls", "error")
-    if nulls not in ("error", "empty"):
-        raise UsageError(f"nulls is {nulls!r}: use 'error' or 'empty'")
-    if nulls != "error":
-        found["nulls"] = nulls
-    return found
+    return choice.nulls(choice.canonical(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -106,7 +100,7 @@ def build(
     place: Place,
     progress: Progress | None,
     *,
-    columns: Sequence[str] | None = None,
+    fields: Sequence[str] | None = None,
     label: str | None = None,
     nulls: str = "error",
 ) -> Index:
@@ -114,7 +108,7 @@ def build(
     files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
 
     def parse(_: int, source: Source) -> Held:
-        return _held(source, columns, label, nulls)
+        return _held(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
     first = held[0]
@@ -215,7 +209,7 @@ def _of(
     label: str | None,
     nulls: str,
 ) -> Held:
-    known = by_name(source.path, [each.name for each in leaves])
+    known = choice.by_name(source.path, [each.name for each in leaves])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -443,5 +437,5 @@ def _labels(source: Source, held: Held) -> Int:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        found.append(whole_numbers(source.path, held.label, values))
+        found.append(choice.labels(source.path, held.label, values))
     return np.concatenate(found)

@@ -9,7 +9,7 @@ Options:
     fields    {field: path of an array}; by default all arrays of the group at the top, which must
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
-              "labels" or "y" in the group, where it has one axis of integers.
+              "labels" or "y" in the group, where it has one axis of integers; "" for none.
     fill      True: chunks that are not there hold the fill value; by default they are an error,
               for a lost file would read as zeros.
 """
@@ -31,7 +31,7 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import Files, Int, joined, unseen
 from ..index import Codec, Field, Index
 from ..layout import Layout
-from .columns import canonical_fields, whole_numbers
+from . import choice
 from .grid import Grid, bands, check_shape, verbatim
 
 if TYPE_CHECKING:
@@ -53,12 +53,7 @@ _TYPES = {
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_fields(options)
-    if options.get("fill") not in (None, True, False):
-        raise UsageError(f"fill is {options['fill']!r}: use True or False")
-    if options.get("fill"):
-        found["fill"] = True
-    return found
+    return choice.canonical_arrays(options)
 
 
 def holds(store: Store) -> bool:
@@ -114,6 +109,7 @@ def build(
     if label is None and asked is None:
         known = (n for n in _LABELS if n in arrays and _is_label(arrays[n]) and len(arrays) > 1)
         label = next(known, None)
+    label = label or None
     labels_of = None if label is None else _array(store, label)
     arrays = {name: each for name, each in arrays.items() if each.name != label}
     if not arrays:
@@ -518,4 +514,4 @@ def _labels(store: Store, array: Array, fill: bool, progress: Progress | None) -
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
     values = np.concatenate([np.asarray(each) for each in found])
-    return whole_numbers(array.where, array.name, values), files
+    return choice.labels(array.where, array.name, values), files
