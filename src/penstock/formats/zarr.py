@@ -229,6 +229,11 @@ def _array(store: Store, path: str) -> Array:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
+    for config in array.codecs:
+        try:
+            codec.check(config)
+        except (ValueError, TypeError) as error:
+            raise FormatError(f"{where}: {error}: write it with another one") from None
     chunk = array.chunk
     check_shape(where, array.shape, chunk, array.dtype.itemsize)
     if array.inner is not None:
@@ -418,6 +423,11 @@ def _grid(
     def parse(row: int, source: Source) -> Any:
         return _shard(source, array, size, grid.chunk_bytes if array.plain else None)
 
+    for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
+        raise FormatError(
+            f"{files.path(int(row))} has {int(files.size[row]):,} bytes, less than its index of "
+            f"{size:,}: it was cut"
+        )
     inside = np.stack(np.unravel_index(np.arange(math.prod(per_shard)), per_shard), axis=1)
     for row, entries in enumerate(store.parse(files, parse, progress)):
         start = np.array(np.unravel_index(int(number[row]), outer.cells)) * np.array(per_shard)
@@ -443,10 +453,6 @@ def _nowhere(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, 
 def _shard(source: Source, array: Array, size: int, chunk_bytes: int | None) -> Any:
     """Offset and length of each chunk in a shard; length -1: absent."""
     place = 0 if array.first else source.size - size
-    if place < 0 or source.size < size:
-        raise FormatError(
-            f"{source.path} has {source.size:,} bytes, less than its index of {size:,}: it was cut"
-        )
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
     if _crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
