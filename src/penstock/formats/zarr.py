@@ -42,6 +42,7 @@ _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
 _ABSENT = (1 << 64) - 1
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_MALFORMED_TYPE = (TypeError, ValueError, SyntaxError)  # numpy parses them as Python
 # fmt: off
 _TYPES = {
     "bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4",
@@ -191,9 +192,12 @@ def _fill(array: Array) -> bytes:
 def _json(store: Store, name: str) -> Any:
     data = store.read(name, 0, 16 * limits.header_bytes_max)
     try:
-        return json.loads(data)
+        found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{store.root}/{name} is no JSON ({error}): it was cut off") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{store.root}/{name} is no JSON object: write the array again")
+    return found
 
 
 def _of_group(store: Store) -> dict[str, str]:
@@ -232,7 +236,7 @@ def _array(store: Store, path: str) -> Array:
     for config in array.codecs:
         try:
             codec.check(config)
-        except (ValueError, TypeError) as error:
+        except _MALFORMED_TYPE as error:
             raise FormatError(f"{where}: {error}: write it with another one") from None
     chunk = array.chunk
     check_shape(where, array.shape, chunk, array.dtype.itemsize)
@@ -246,7 +250,10 @@ def _array(store: Store, path: str) -> Array:
 def _type(where: str, text: Any) -> np.dtype[Any]:
     if not isinstance(text, str):
         raise FormatError(f"{where} is of type {text!r}: write one array for each member")
-    dtype = np.dtype(text)
+    try:
+        dtype = np.dtype(text)
+    except _MALFORMED_TYPE as error:
+        raise FormatError(f"{where} is of type {text!r} ({error}): write it again") from None
     if dtype.hasobject or dtype.kind not in "iufcbS" or not dtype.itemsize:
         raise FormatError(f"{where} is of type {text!r}, which has no fixed place: convert it")
     return dtype
