@@ -1,4 +1,4 @@
-"""Hostile tar, TFRecord, RecordIO and LMDB files: each is refused at a known byte for a known reason.
+"""Hostile tar, TFRecord, RecordIO and LMDB files: each is refused at a byte for a reason.
 
 `python tests/hostile/streams.py FOLDER` writes them out, as seeds for the fuzz targets.
 """
