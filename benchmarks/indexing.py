@@ -77,6 +77,10 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
     if not path.exists():
         payload = np.random.default_rng(1).bytes(record_bytes + 64)
         part = path.with_suffix(".part")
+        if container == "lmdb":
+            environment(part)
+            part.rename(path)
+            return path
         with open(part, "wb", buffering=BLOCK_BYTES) as file:
             for data in PARTS[container](record_bytes, payload):
                 file.write(data)
@@ -86,6 +90,21 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
                 file.write(bytes(10240))
         part.rename(path)
     return path
+
+
+def environment(path: Path) -> None:
+    """A million records of 64 to 160 bytes, in order of key."""
+    import lmdb
+
+    random = np.random.default_rng(1)
+    payload = random.bytes(160)
+    sizes = random.integers(64, 161, 1_000_000).tolist()
+    with lmdb.open(str(path), subdir=False, lock=False, sync=False, map_size=1 << 32) as written:
+        for first in range(0, len(sizes), 100_000):
+            rows = range(first, first + 100_000)
+            with written.begin(write=True) as transaction:
+                items = [(b"%09d" % row, payload[: sizes[row]]) for row in rows]
+                transaction.cursor().putmulti(items, append=True)
 
 
 def floor(path: Path, buffer: memoryview) -> int:
@@ -127,6 +146,7 @@ ROWS: list[tuple[str, int, dict[str, object]]] = [
     ("tfrecord", 100_000, {"check": "all"}),
     ("recordio", 4_000, {}),
     ("recordio", 100_000, {}),
+    ("lmdb", 112, {}),
 ]
 
 
