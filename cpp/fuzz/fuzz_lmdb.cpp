@@ -29,13 +29,13 @@ void number_pages(std::string& bytes) {
 }
 
 // The counter that a walk found wrong becomes what it counted.
-bool correct_counter(std::string& bytes, const lmdb::Damage& damage) {
+bool correct_counter(std::string& bytes, const Flaw& flaw) {
   const std::string start = "the database says ", middle = " and has ";
-  const std::size_t found = damage.message.rfind(middle);
-  if (damage.message.compare(0, start.size(), start) != 0 || found == std::string::npos) return false;
-  const std::uint64_t counted = std::stoull(damage.message.substr(found + middle.size()));
-  require(damage.offset + sizeof counted <= bytes.size());
-  std::memcpy(bytes.data() + damage.offset, &counted, sizeof counted);
+  const std::size_t found = flaw.message.rfind(middle);
+  if (flaw.message.compare(0, start.size(), start) != 0 || found == std::string::npos) return false;
+  const std::uint64_t counted = std::stoull(flaw.message.substr(found + middle.size()));
+  require(flaw.offset + sizeof counted <= bytes.size());
+  std::memcpy(bytes.data() + flaw.offset, &counted, sizeof counted);
   return true;
 }
 
@@ -60,13 +60,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.concurrent = (how & 64) == 0;
   if ((how & 1) != 0) number_pages(bytes);
   lmdb::Walk found = walk(bytes, options);
-  for (int more = 8; (how & 1) != 0 && more > 0 && found.damage; --more) {
-    if (!correct_counter(bytes, *found.damage)) break;
+  for (int more = 8; (how & 1) != 0 && more > 0 && found.flaw; --more) {
+    if (!correct_counter(bytes, *found.flaw)) break;
     found = walk(bytes, options);
   }
   require(found.error == 0);
-  if (found.damage) {
-    require(found.damage->offset <= bytes.size() && !found.damage->message.empty());
+  if (found.flaw) {
+    require(found.flaw->offset <= bytes.size() && !found.flaw->message.empty());
     return 0;
   }
   require(found.key_ends.size == found.offset.size && found.length.size == found.offset.size);
