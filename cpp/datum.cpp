@@ -131,7 +131,7 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
   const std::int64_t small = concurrent ? 16 << 10 : 512 << 10, gap = small;
   std::atomic<bool> labelled{false}, raw{true};
   std::vector<Datum> firsts((count + values_at_once - 1) / values_at_once);
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t job, Window& window) {
     const std::size_t stop = std::min(count, (job + 1) * values_at_once);
     std::int64_t known = 0;  // up to where near values were looked for
@@ -160,7 +160,7 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
         flaw = datum.floats ? "its pixels are float_data, and only field data is read"
                             : "it has no field data";
       if (flaw != nullptr)
-        return troubles.damage(job, {static_cast<std::uint64_t>(offset),
+        return troubles.flaw(job, {static_cast<std::uint64_t>(offset),
                                      std::string("the value is no Caffe Datum: ") + flaw +
                                          ": leave datum= out"});
       walk.offset[row] = static_cast<std::int64_t>(datum.offset);
@@ -179,7 +179,7 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
   };
   in_parallel<Window>(firsts.size(), threads, troubles, work);
   if (troubles.any()) {
-    walk.damage = std::move(troubles.what);
+    walk.flaw = std::move(troubles.what);
     walk.error = troubles.code;
     return;
   }

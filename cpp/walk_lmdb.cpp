@@ -180,12 +180,12 @@ class Walker {
   bool tree(const Database& database, std::uint64_t offset, bool main);
   bool plausible(const Database& database, std::uint64_t offset);
   bool level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found);
-  bool page(std::uint64_t number, std::uint64_t type, const std::byte* p, Damage& damage) const;
-  bool branch(std::uint64_t page, const std::byte* p, Staged& to, Damage& damage);
+  bool page(std::uint64_t number, std::uint64_t type, const std::byte* p, Flaw& flaw) const;
+  bool branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw);
   bool leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-            std::uint64_t& key_bytes, Damage& damage);
+            std::uint64_t& key_bytes, Flaw& flaw);
   bool special(std::uint64_t page, const std::byte* p, std::uint64_t node, std::uint64_t payload,
-               Record& record, Staged& to, Damage& damage);
+               Record& record, Staged& to, Flaw& flaw);
   bool ascending(std::string_view before, std::string_view key) const;
   bool excluded(std::string_view key) const;
   bool verify(std::vector<Big>& bigs, std::uint64_t& overflows);
@@ -193,12 +193,12 @@ class Walker {
   void by_offset();
 
   bool broken(std::uint64_t offset, std::string message) {
-    out_.damage = Damage{offset, std::move(message)};
+    out_.flaw = Flaw{offset, std::move(message)};
     return false;
   }
-  bool settle(Troubles<Damage>& troubles) {
+  bool settle(Troubles& troubles) {
     if (!troubles.any()) return true;
-    out_.damage = std::move(troubles.what);
+    out_.flaw = std::move(troubles.what);
     out_.error = troubles.code;
     return false;
   }
@@ -231,7 +231,7 @@ bool Walker::read(std::uint64_t offset, std::span<std::byte> to) {
 
 // -- metas -----------------------------------------------------------------------------------------
 
-// True where this is none of the files that can be read; `damage` says what it is.
+// True where this is none of the files that can be read; `flaw` says what it is.
 bool Walker::foreign(const std::byte* head, std::size_t length) {
   constexpr std::uint32_t swapped = 0xDEC0EFBE;
   for (const std::size_t at : {12u, 16u, 24u}) {
@@ -324,10 +324,10 @@ bool Walker::metas(const std::byte* head) {
 
 // The checks that every page of a tree has to pass before anything else of it is read.
 bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p,
-                  Damage& damage) const {
+                  Flaw& flaw) const {
   const std::uint64_t offset = g_.at(number_);
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {offset + at, "page " + number(number_) + " " + std::move(message)};
+    flaw = {offset + at, "page " + number(number_) + " " + std::move(message)};
     return false;
   };
   if (g_.numbered(p) != number_)
@@ -348,9 +348,9 @@ bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p,
   return true;
 }
 
-bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Damage& damage) {
+bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw) {
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
+    flaw = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
@@ -401,11 +401,11 @@ bool Walker::excluded(std::string_view key) const {
 
 // A node whose payload is not the value itself.
 bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
-                     std::uint64_t payload, Record& record, Staged& to, Damage& damage) {
+                     std::uint64_t payload, Record& record, Staged& to, Flaw& flaw) {
   const unsigned flags = load<std::uint16_t>(p + node + 4);
   const std::uint64_t offset = g_.at(page) + node;
   const auto wrong = [&](std::string message) {
-    damage = {offset, "leaf page " + number(page) + " " + std::move(message)};
+    flaw = {offset, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   if (flags == sub_data) {
@@ -413,8 +413,9 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
     if (record.length != record_bytes)
       return wrong("has a database record of " + number(record.length) + " bytes");
     const auto* key = reinterpret_cast<const char*>(p + node + node_bytes);
-    to.named.push_back({std::string(key, record.key_bytes), g_.at(page) + payload,
-                        Database::at(p + payload)});
+    std::string name(key, record.key_bytes);
+    if (g_.version == 3 && name.ends_with('\0')) name.pop_back();  // LMDB 1.0 writes it as well
+    to.named.push_back({std::move(name), g_.at(page) + payload, Database::at(p + payload)});
     return true;
   }
   if (flags != big_data) {
@@ -446,9 +447,9 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
 }
 
 bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-                  std::uint64_t& key_end, Damage& damage) {
+                  std::uint64_t& key_end, Flaw& flaw) {
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
+    flaw = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
@@ -488,7 +489,7 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
     before = key;
     if (flags != 0) {
       const std::size_t named = to.named.size();
-      if (!special(page, p, node, payload, record, to, damage)) return false;
+      if (!special(page, p, node, payload, record, to, flaw)) return false;
       if (to.named.size() != named) continue;
     }
     if (names_only_ || (!options_.exclude.empty() && excluded(key))) continue;
@@ -521,7 +522,7 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
   starts.push_back(order.size());
   found.runs.resize(starts.size() - 1);
   found.slices.resize(pages.size());
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t run, Scratch& scratch) {
     const std::uint64_t first = pages[order[starts[run]]];
     const std::uint64_t last = pages[order[starts[run + 1] - 1]];
@@ -530,7 +531,7 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
     const std::int64_t got = source_.read(g_.at(first), {scratch.bytes.data(), bytes});
     if (got < 0) return troubles.error(run, static_cast<int>(-got));
     if (static_cast<std::uint64_t>(got) < bytes)
-      return troubles.damage(run, {g_.at(first) + static_cast<std::uint64_t>(got),
+      return troubles.flaw(run, {g_.at(first) + static_cast<std::uint64_t>(got),
                                    "the file ends here, and had " + number(source_.size) +
                                        " bytes: it was cut off meanwhile"});
     Staged& to = found.runs[run];
@@ -546,11 +547,11 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
       const std::byte* p = scratch.bytes.data() + (number_ - first) * g_.page_bytes;
       const std::uint64_t key_first = key_end;
       const std::size_t start = leaves ? to.records.size() : to.children.size();
-      Damage damage;
-      if (!page(number_, leaves ? leaf_page : branch_page, p, damage) ||
-          !(leaves ? leaf(number_, p, to, scratch, key_end, damage)
-                   : branch(number_, p, to, damage)))
-        return troubles.damage(run, std::move(damage));
+      Flaw flaw;
+      if (!page(number_, leaves ? leaf_page : branch_page, p, flaw) ||
+          !(leaves ? leaf(number_, p, to, scratch, key_end, flaw)
+                   : branch(number_, p, to, flaw)))
+        return troubles.flaw(run, std::move(flaw));
       const std::size_t stop = leaves ? to.records.size() : to.children.size();
       found.slices[order[i]] = {static_cast<std::uint32_t>(run), static_cast<std::uint32_t>(start),
                                 static_cast<std::uint32_t>(stop - start),
@@ -640,7 +641,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
   }
   std::sort(bigs.begin(), bigs.end(), [](const Big& a, const Big& b) { return a.page < b.page; });
   std::atomic<std::uint64_t> sum{0};
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t job, Scratch& scratch) {
     const std::size_t stop = std::min(bigs.size(), (job + 1) * values_at_once);
     const std::uint64_t gap = options_.concurrent ? 1 : 64;
@@ -655,7 +656,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
       const std::int64_t got = source_.read(g_.at(bigs[i].page), {scratch.bytes.data(), bytes});
       if (got < 0) return troubles.error(job, static_cast<int>(-got));
       if (static_cast<std::uint64_t>(got) < bytes)
-        return troubles.damage(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
+        return troubles.flaw(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
                                      "the file ends here: it was cut off meanwhile"});
       for (const std::uint64_t first = bigs[i].page; i < j; ++i) {
         const Big& big = bigs[i];
@@ -667,7 +668,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
         else if (g_.version > 1 && load<std::uint64_t>(p + 8) > g_.txnid)
           what = " was written after the last commit";
         if (what != nullptr)
-          return troubles.damage(job, {g_.at(big.page), "page " + number(big.page) +
+          return troubles.flaw(job, {g_.at(big.page), "page " + number(big.page) +
                                                             ", where a value begins (node at byte " +
                                                             number(big.node) + ")," + what});
         pages += g_.run(p);
@@ -676,7 +677,8 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
     sum += pages;
   };
   const std::size_t jobs = (bigs.size() + values_at_once - 1) / values_at_once;
-  in_parallel<Scratch>(jobs, options_.concurrent ? verify_threads : 1, troubles, work);
+  in_parallel<Scratch>(jobs, options_.concurrent && !options_.threads ? verify_threads : threads_,
+                       troubles, work);
   overflows = sum;
   return settle(troubles);
 }
@@ -697,7 +699,7 @@ bool Walker::join(Level& leaves) {
   out_.offset = Column<std::int64_t>(row.back());
   out_.length = Column<std::int64_t>(row.back());
   constexpr std::size_t leaves_at_once = 256;
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto last_key = [&](std::size_t i) -> std::string_view {
     const Staged& run = leaves.runs[slices[i].run];
     const std::uint32_t bytes = run.records[slices[i].first + slices[i].count - 1].key_bytes;
@@ -715,7 +717,7 @@ bool Walker::join(Level& leaves) {
       while (before > 0 && slices[before - 1].count == 0) --before;
       const std::string_view first(keys, from->key_bytes);
       if (before > 0 && !ascending(last_key(before - 1), first))
-        return troubles.damage(
+        return troubles.flaw(
             job, {from->offset, "the record with the key " + quoted(first) + " comes after " +
                                     quoted(last_key(before - 1)) +
                                     ": keys do not ascend (or the writer had an order of its own)"});
@@ -779,8 +781,7 @@ void Walker::walk() {
     std::string names;
     const Named* found = nullptr;
     for (const Named& each : named_) {
-      // LMDB 1.0 ends the name with a zero byte.
-      if (each.name == *options_.database || each.name == *options_.database + '\0') found = &each;
+      if (each.name == *options_.database) found = &each;
       if (names.size() < 200) names += (names.empty() ? "" : ", ") + quoted(each.name);
     }
     if (found == nullptr) {

@@ -13,15 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "flaw.hpp"
 #include "source.hpp"
 
 namespace penstock::lmdb {
-
-// What is wrong with a file, and where.
-struct Damage {
-  std::uint64_t offset = 0;
-  std::string message;
-};
 
 enum class Verify {
   automatic,  // on where a read is cheap: at a descriptor
@@ -69,7 +64,7 @@ struct Walk {
   bool labelled = false;              // with `datum`: some record has a label
   std::int64_t shape[3] = {0, 0, 0};  // with `datum`: of all raw images, or zeros
 
-  std::optional<Damage> damage;
+  std::optional<Flaw> flaw;
   int error = 0;  // errno where reading failed
 };
 
