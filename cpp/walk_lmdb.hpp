@@ -30,7 +30,7 @@ struct Options {
   bool file_order = false;              // by offset, not by key
   bool datum = false;                   // values are Caffe's Datum: give their field `data`
   Verify verify = Verify::automatic;
-  unsigned threads = 0;  // 0: as many as there are processors, up to 8
+  unsigned threads = 0;    // 0: as many as there are processors, up to 8
   bool concurrent = true;  // the source may be read by several threads, and cheaply in small parts
 };
 

@@ -80,9 +80,8 @@ nb::object array(lmdb::Column<T>&& column) {
 }
 
 nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
-                    const std::optional<nb::bytes>& database,
-                    const std::vector<nb::bytes>& exclude, bool file_order, bool datum,
-                    const std::optional<bool>& verify, unsigned threads) {
+                 const std::optional<nb::bytes>& database, const std::vector<nb::bytes>& exclude,
+                 bool file_order, bool datum, const std::optional<bool>& verify, unsigned threads) {
   lmdb::Options options;
   if (database) options.database.emplace(database->c_str(), database->size());
   for (const auto& key : exclude) options.exclude.emplace_back(key.c_str(), key.size());
@@ -133,10 +132,10 @@ nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
 }  // namespace
 
 void walk_lmdb(nb::module_& m) {
-  m.def("walk_lmdb", &walked, nb::arg("fd"), nb::arg("read").none(), nb::arg("size"),
-        nb::kw_only(), nb::arg("database").none() = nb::none(),
-        nb::arg("exclude") = std::vector<nb::bytes>{}, nb::arg("file_order") = false,
-        nb::arg("datum") = false, nb::arg("verify").none() = nb::none(), nb::arg("threads") = 0,
+  m.def("walk_lmdb", &walked, nb::arg("fd"), nb::arg("read").none(), nb::arg("size"), nb::kw_only(),
+        nb::arg("database").none() = nb::none(), nb::arg("exclude") = std::vector<nb::bytes>{},
+        nb::arg("file_order") = false, nb::arg("datum") = false,
+        nb::arg("verify").none() = nb::none(), nb::arg("threads") = 0,
         "The records of an LMDB environment: (columns, None or (offset, what is wrong)).");
 }
 

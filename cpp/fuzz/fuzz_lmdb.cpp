@@ -1,7 +1,7 @@
 // An LMDB environment with changed words, or any bytes as one.
 //
-// An input is one byte that says how, then patches of five bytes: place, kind and value. No mutation
-// would find a tree, so the patches change one that is there.
+// An input is one byte that says how, then patches of five bytes: place, kind and value. No
+// mutation would find a tree, so the patches change one that is there.
 #include "walk_lmdb.hpp"
 
 #include <array>
@@ -19,10 +19,10 @@ std::string environment(unsigned version, bool named) {
   LmdbWriter::Pairs pairs;
   for (std::size_t i = 0; i < 60; ++i) {
     const std::size_t bytes = i % 20 == 5 ? 600 : i % 9;
-    pairs.emplace_back(std::to_string(100 + i),
-                       i % 2 ? "\x22" + std::string(1, static_cast<char>(i)) + std::string(i, 'x') +
-                                   "\x28\x07"
-                             : std::string(bytes, 'y'));
+    pairs.emplace_back(
+        std::to_string(100 + i),
+        i % 2 ? "\x22" + std::string(1, static_cast<char>(i)) + std::string(i, 'x') + "\x28\x07"
+              : std::string(bytes, 'y'));
   }
   LmdbWriter writer(version);
   return named ? writer.write_named({{"one", pairs}, {"two", {}}}) : writer.write(pairs);

@@ -281,9 +281,8 @@ void datums_are_opened() {
   for (std::size_t i = 0; i < 300; ++i) {
     const std::size_t bytes = i % 4 == 0 ? 0 : i % 50 == 7 ? 40000 : i;
     const std::string data(bytes, static_cast<char>(i));
-    pairs.emplace_back(std::to_string(100 + i),
-                       "\x08" + varint(3) + "\x22" + varint(bytes) + data + "\x28" +
-                           varint(i % 2 ? i : ~std::uint64_t{0}));
+    pairs.emplace_back(std::to_string(100 + i), "\x08" + varint(3) + "\x22" + varint(bytes) + data +
+                                                    "\x28" + varint(i % 2 ? i : ~std::uint64_t{0}));
   }
   const std::string good = LmdbWriter().write(pairs);
   lmdb::Options options;
@@ -301,11 +300,14 @@ void datums_are_opened() {
     }
   }
   for (const std::string& bad : {std::string("\x22\x7fxx"), std::string("\x08"), std::string(),
-                                 std::string("\x35" "abcd"), std::string("\x0b"),
-                                 std::string(12, '\xff')})
+                                 std::string("\x35"
+                                             "abcd"),
+                                 std::string("\x0b"), std::string(12, '\xff')})
     CHECK(walk(LmdbWriter().write({{"k", bad}}), options).flaw->message.find("no Caffe Datum") !=
           std::string::npos);
-  const std::string image = "\x08\x01\x10\x02\x18\x03\x22\x06" "pixels";
+  const std::string image =
+      "\x08\x01\x10\x02\x18\x03\x22\x06"
+      "pixels";
   CHECK(walk(LmdbWriter().write({{"a", image}, {"b", image}}), options).shape[2] == 3);
   CHECK(walk(LmdbWriter().write({{"a", image}, {"b", image + "\x38\x01"}}), options).shape[2] == 0);
 }
