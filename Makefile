@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz bench bench-lmdb bench-objects clean
+.PHONY: help setup demo test check sanitize fuzz bench bench-formats bench-lmdb bench-objects clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ fuzz: $(STAMPS)/penstock  ## fuzz each parser of the core for FUZZ_SECONDS=60 (D
 
 bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"
 	$(RUN) -m benchmarks $(ARGS)
+
+bench-formats: $(STAMPS)/bench  ## containers against fixed records; indexing; ARGS="--quick"
+	$(RUN) -m benchmarks.containers $(ARGS)
 
 bench-lmdb: $(STAMPS)/bench  ## LMDB on emulated shared storage (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.lmdb_study $(ARGS)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from . import __main__ as command
+from . import indexing
 from .contender import ROOT
 from .corpus import Corpora, Sizes, make_warm
 from .race import Effort, run_race
@@ -171,6 +172,12 @@ def main() -> None:
             record.rows += result.rows
             record.raw[f"{name}{record_bytes}"] = result.raw
             record.write()
+    if not options.containers:
+        size = 200_000_000 if options.quick else 2_000_000_000
+        folder = Path(options.data).resolve()
+        found, raw = indexing.rows(folder, size, 3 if options.quick else 10, options.seed)
+        record.rows += found
+        record.raw["index"] = raw
     command.finish(record)
 
 

@@ -3,28 +3,36 @@
     python -m benchmarks.indexing [FOLDER] [--bytes 2_000_000_000]
 
 The files are written once into FOLDER (default bench-data/), read once before the clock starts
-(warm), and both contenders take turns. What is timed is the walk, by the function that formats
-call; the ratio is that of the floor's time to the walk's.
+(warm), and both contenders take turns. What is timed is penstock.open without a saved index; the
+ratio is that of the floor's time to it. `make bench-formats` has these rows in its record.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import struct
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 
+import penstock
 from penstock import _core
 
-ROUNDS = 7
+from .pairing import bootstrap_interval
+from .record import Row, table
+
+ROUNDS = 10
 BLOCK_BYTES = 4 << 20
 TARGET = 0.7
+LMDB_S = 0.25
 
 
 def tar_parts(record_bytes: int, payload: bytes) -> Iterator[bytes]:
@@ -77,6 +85,10 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
     if not path.exists():
         payload = np.random.default_rng(1).bytes(record_bytes + 64)
         part = path.with_suffix(".part")
+        if container == "lmdb":
+            environment(part)
+            part.rename(path)
+            return path
         with open(part, "wb", buffering=BLOCK_BYTES) as file:
             for data in PARTS[container](record_bytes, payload):
                 file.write(data)
@@ -86,6 +98,21 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
                 file.write(bytes(10240))
         part.rename(path)
     return path
+
+
+def environment(path: Path) -> None:
+    """A million records of 64 to 160 bytes, in order of key."""
+    import lmdb
+
+    random = np.random.default_rng(1)
+    payload = random.bytes(160)
+    sizes = random.integers(64, 161, 1_000_000).tolist()
+    with lmdb.open(str(path), subdir=False, lock=False, sync=False, map_size=1 << 32) as written:
+        for first in range(0, len(sizes), 100_000):
+            rows = range(first, first + 100_000)
+            with written.begin(write=True) as transaction:
+                items = [(b"%09d" % row, payload[: sizes[row]]) for row in rows]
+                transaction.cursor().putmulti(items, append=True)
 
 
 def floor(path: Path, buffer: memoryview) -> int:
@@ -99,26 +126,19 @@ def floor(path: Path, buffer: memoryview) -> int:
     return at
 
 
-def walk(path: Path, container: str, options: dict[str, object]) -> int:
-    """The number of extents that the walker finds."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        walker = getattr(_core, f"walk_{container}")
-        columns, flaw = walker(file, None, os.fstat(file).st_size, **options)
-    finally:
-        os.close(file)
-    assert flaw is None, flaw
-    return len(columns["offset"])
+def opened(path: Path, container: str, options: dict[str, object]) -> int:
+    """The number of samples, indexed anew."""
+    return len(penstock.open(path, format=container, index="memory", **options))
 
 
-def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Seconds that a call takes, and what it returns."""
+def timed(work: Callable[[], int]) -> float:
+    """Seconds that a call takes."""
     started = time.perf_counter()
-    found = work()
-    return time.perf_counter() - started, found
+    work()
+    return time.perf_counter() - started
 
 
-ROWS: list[tuple[str, int, dict[str, object]]] = [
+KINDS: list[tuple[str, int, dict[str, object]]] = [
     ("tar", 4_000, {"label": "cls"}),
     ("tar", 100_000, {"label": "cls"}),
     ("tfrecord", 4_000, {}),
@@ -127,7 +147,62 @@ ROWS: list[tuple[str, int, dict[str, object]]] = [
     ("tfrecord", 100_000, {"check": "all"}),
     ("recordio", 4_000, {}),
     ("recordio", 100_000, {}),
+    ("lmdb", 112, {}),
 ]
+
+
+def rows(folder: Path, size: int, rounds: int, seed: int) -> tuple[list[Row], dict[str, Any]]:
+    """All rows, and their raw values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    found: list[Row] = []
+    raw: dict[str, Any] = {}
+    for container, record_bytes, options in KINDS:
+        path = written(folder, container, record_bytes, size)
+        total = floor(path, buffer)  # which makes it warm
+        pairs = []
+        for turn in range(rounds):
+            both = [partial(floor, path, buffer), partial(opened, path, container, options)]
+            seconds = [timed(one) for one in (both if turn % 2 else reversed(both))]
+            pairs.append(seconds if turn % 2 else seconds[::-1])
+        floors = [total / pair[0] / 1e9 for pair in pairs]
+        opens = [total / pair[1] / 1e9 for pair in pairs]
+        ratios = [ours / theirs for ours, theirs in zip(opens, floors, strict=True)]
+        words = "".join(f", {name} {value}" for name, value in options.items())
+        name = f"index / {container} {record_bytes:,} B{words}"
+        raw[name] = {"seconds": pairs, "bytes": total}
+        if container == "lmdb":
+            value = median(pair[1] for pair in pairs)
+            found.append(
+                Row(
+                    name,
+                    value,
+                    "s",
+                    median(pair[0] for pair in pairs),
+                    target=LMDB_S,
+                    met=value <= LMDB_S,
+                    note="target is an upper limit",
+                )
+            )
+            continue
+        low, high = bootstrap_interval(ratios, seed)
+        ratio = median(ratios)
+        gate = container != "recordio"
+        found.append(
+            Row(
+                name,
+                median(opens),
+                "GB/s",
+                median(floors),
+                ratio,
+                TARGET if gate else None,
+                ratio >= TARGET if gate else None,
+                low,
+                high,
+            )
+        )
+        print(f"{name}: {ratio:.2f} ({low:.2f}..{high:.2f})", file=sys.stderr, flush=True)
+    return found, raw
 
 
 def main() -> None:
@@ -136,29 +211,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("bench-data"))
     parser.add_argument("--bytes", type=int, default=2_000_000_000)
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    buffer = memoryview(bytearray(BLOCK_BYTES))
-    print("container    record   extents floor GB/s  walk GB/s ratio")
-    for container, record_bytes, options in ROWS:
-        path = written(arguments.folder, container, record_bytes, arguments.bytes)
-        size = floor(path, buffer)
-        ratios, floors, walks, extents = [], [], [], 0
-        for _ in range(ROUNDS):
-            floor_s, _ = timed(lambda path=path: floor(path, buffer))
-            walk_s, extents = timed(
-                lambda path=path, container=container, options=options: walk(
-                    path, container, options
-                )
-            )
-            floors.append(size / floor_s / 1e9)
-            walks.append(size / walk_s / 1e9)
-            ratios.append(floor_s / walk_s)
-        ratio = statistics.median(ratios)
-        print(
-            f"{container:10} {record_bytes:8,} {extents:9,} {statistics.median(floors):10.2f} "
-            f"{statistics.median(walks):10.2f} {ratio:5.2f} {'' if ratio >= TARGET else 'BELOW'} "
-            f"{options or ''}"
-        )
+    print(table(rows(arguments.folder, arguments.bytes, ROUNDS, 1)[0]))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""Writes the figures of a record into the README, between two markers: numbers are never typed.
+"""Writes the figures of records into the README, between markers: numbers are never typed.
 
-python -m benchmarks.report            # benchmarks/results/bench.json -> README.md
+python -m benchmarks.report     # every benchmarks/results/NAME.json whose NAME has markers there
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
 from benchmarks.record import RESULTS, number
 
 README = RESULTS.parent.parent / "README.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -46,18 +47,22 @@ def markdown(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def insert(text: str, figures: str) -> str:
-    """The text with what lies between the markers replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, found, after = rest.partition(END)
+def insert(text: str, name: str, figures: str) -> str:
+    """The text with what lies between a record's markers replaced."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise SystemExit(f"{README} has no markers {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+        raise SystemExit(f"{README} has no markers {begin} and {end}")
+    return f"{before}{begin}\n{figures}\n{end}{after}"
 
 
-def main(name: str = "bench") -> None:
-    record = json.loads((RESULTS / f"{name}.json").read_text())
-    README.write_text(insert(README.read_text(), markdown(record)))
+def main(*names: str) -> None:
+    text = README.read_text()
+    for name in names or re.findall(BEGIN.format("([a-z]+)"), text):
+        record = json.loads((RESULTS / f"{name}.json").read_text())
+        text = insert(text, name, markdown(record))
+    README.write_text(text)
 
 
 if __name__ == "__main__":

@@ -378,7 +378,7 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
   const unsigned order = flags_ & (integer_key | reverse_key);
   std::uint64_t used = 0;
   std::string_view before;
-  // Room for all keys of a page, so that the loop need not look.
+  // Room for all keys of a page, which no more nodes than fit into it can have.
   if (scratch.keys.size() < key_end + end) scratch.keys.resize(key_end + end + scratch.keys.size());
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t pointer = g_.header + 2 * i;
@@ -397,6 +397,7 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
     if (inside > end - payload)
       return wrong(node, "has a value of " + number(inside) + " bytes, beyond its end");
     used += (payload - node + inside + 1) & ~std::uint64_t{1};
+    if (used > end - upper) return wrong(g_.header, "has nodes that overlap");
     const std::string_view key(reinterpret_cast<const char*>(p + node + node_bytes), key_bytes);
     if (key_bytes == 0) return wrong(node + 6, "has an empty key");
     if ((order & integer_key) != 0 && key_bytes != 4 && key_bytes != 8)
@@ -415,7 +416,6 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
     std::memcpy(scratch.keys.data() + key_end, key.data(), key_bytes);
     key_end += key_bytes;
   }
-  if (used > end - upper) return wrong(g_.header, "has nodes that overlap");
   to.entries += count;
   return true;
 }

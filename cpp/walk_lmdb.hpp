@@ -19,7 +19,7 @@
 namespace penstock::lmdb {
 
 enum class Verify {
-  automatic,  // on where a read is cheap: at a descriptor
+  automatic,  // on where several threads may read
   on,         // the header of each value on pages of its own is read and compared
   off,
 };

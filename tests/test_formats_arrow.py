@@ -229,7 +229,7 @@ def test_wrong_calls_and_files(tmp_path):
         ({"fields": ["x"]}, "no column 'x': its columns are text, n"),
         ({"label": "text"}, "labels are single integers"),
         ({"nulls": "none"}, "use 'error' or 'empty'"),
-        ({"fields": ["n", "n"]}, "names one twice"),
+        ({"fields": ["n", "n"]}, "name each once"),
     ):
         with pytest.raises(UsageError, match=message):
             penstock.open(path, index="memory", **options)

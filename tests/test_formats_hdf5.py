@@ -35,6 +35,32 @@ def assert_rows(
             assert batch["label"].tolist() == labels[ids].tolist()
 
 
+def opened(path: Path, **options: Any) -> penstock.Dataset:
+    """Without another process for each, of which test_apart.py has the tests."""
+    return penstock.open(path, index="memory", isolate=False, **options)
+
+
+def test_label_is_chosen(tmp_path):
+    """Labels by their usual name, by another name, or none."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(6).reshape(3, 2)
+        file["y"] = np.arange(3)
+        file["z"] = np.arange(3) + 7
+    path = tmp_path / "x.h5"
+    for options, names, labels in (
+        ({}, ["x", "z"], [0, 1, 2]),
+        ({"fields": {"x": "x"}, "label": "z"}, ["x"], [7, 8, 9]),
+        ({"label": ""}, ["x", "y", "z"], None),
+        ({"fields": {"x": "x"}}, ["x"], None),
+    ):
+        dataset = opened(path, **options)
+        assert [part.name for part in dataset.fields] == names
+        found = dataset.index.labels(np.arange(3))
+        assert (found if found is None else found.tolist()) == labels
+    with pytest.raises(UsageError, match="give the name of a column, '' for none"):
+        opened(path, label=3)
+
+
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...] | None, type]] = [
     ((20, 3, 5), None, Fixed),
     ((20,), None, Fixed),
@@ -151,11 +177,9 @@ def test_fields_by_path(tmp_path):
         file["away"] = h5py.ExternalLink("y.h5", "/x")
         file["loop"] = h5py.SoftLink("loop")
     for where in ("train/x", "/train/x", "link", "group/x"):
-        dataset = penstock.open(
-            tmp_path / "x.h5", index="memory", fields={"x": where}, label="group/deep/y"
-        )
+        dataset = opened(tmp_path / "x.h5", fields={"x": where}, label="group/deep/y")
         assert_rows(dataset, {"x": rows}, labels)
-    assert_rows(penstock.open(tmp_path / "x.h5", index="memory", dataset="train/x"), {"data": rows})
+    assert_rows(opened(tmp_path / "x.h5", dataset="train/x"), {"data": rows})
     for where, message in (
         ("away", "link into another file"),
         ("loop", "too many links"),
@@ -164,13 +188,13 @@ def test_fields_by_path(tmp_path):
         ("train/x/y", "no dataset"),
     ):
         with pytest.raises(FormatError, match=message):
-            penstock.open(tmp_path / "x.h5", index="memory", dataset=where)
+            opened(tmp_path / "x.h5", dataset=where)
     with pytest.raises(UsageError, match="one axis of integers"):
-        penstock.open(tmp_path / "x.h5", index="memory", dataset="train/x", label="link")
+        opened(tmp_path / "x.h5", dataset="train/x", label="link")
     with pytest.raises(FormatError, match="different numbers of samples: 'x' 5, 't' 3"):
-        penstock.open(tmp_path / "x.h5", index="memory", fields={"x": "link", "t": "test"})
+        opened(tmp_path / "x.h5", fields={"x": "link", "t": "test"})
     with pytest.raises(UsageError, match="exclude each other"):
-        penstock.open(tmp_path / "x.h5", index="memory", fields={"x": "link"}, dataset="test")
+        opened(tmp_path / "x.h5", fields={"x": "link"}, dataset="test")
 
 
 def test_datasets_that_are_refused(tmp_path):
@@ -220,7 +244,7 @@ def test_datasets_that_are_refused(tmp_path):
             with h5py.File(tmp_path / "x.h5", "w", userblock_size=userblock) as file:
                 write(file, case)
             with pytest.raises(FormatError, match=case):
-                penstock.open(tmp_path / "x.h5", index="memory")
+                opened(tmp_path / "x.h5")
 
 
 def test_files_that_differ(tmp_path):

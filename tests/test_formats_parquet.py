@@ -123,3 +123,134 @@ def test_what_is_refused(tmp_path):
     path.write_bytes(whole[:-4] + b"PARE")
     with pytest.raises(FormatError, match="encrypted"):
         penstock.open(path, index="memory")
+
+
+def test_types_are_pyarrows(tmp_path):
+    """Every number that Parquet knows by an annotation, as pyarrow decodes it by itself."""
+    whole = [1, 2, 100]
+    columns = {
+        f"{k}{b}": pa.array(whole, f"{k}{b}") for k in ("int", "uint") for b in (8, 16, 32, 64)
+    }
+    columns |= {
+        "u64": pa.array([0, 1, 2**64 - 1], pa.uint64()),
+        "i8": pa.array([-128, 0, 127], pa.int8()),
+        "half": pa.array(np.array(whole, "f2")),
+        "double": pa.array([1.5, -0.0, np.inf]),
+        "s": pa.array(whole, pa.timestamp("s")),
+        "ns": pa.array([0, 10**9, 10**18], pa.timestamp("ns", "UTC")),
+        "t32": pa.array(whole, pa.time32("ms")),
+        "t64": pa.array(whole, pa.time64("us")),
+        "span": pa.array(whole, pa.duration("us")),
+        "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "deep": pa.array([{"a": {"b": n}} for n in whole]),
+    }
+    table = pa.table(columns)
+    for version in ("1.0", "2.4", "2.6"):
+        path = tmp_path / f"{version}.parquet"
+        pq.write_table(
+            table, path, version=version, row_group_size=2, use_dictionary=["dictionary"]
+        )
+        dataset = penstock.open(path, index="memory")
+        stored = pq.read_table(path).flatten().flatten()
+        assert [part.name for part in dataset.fields] == stored.column_names
+        for name in stored.column_names:
+            column = stored[name].combine_chunks()
+            if name == "dictionary":
+                assert [each[name] for each in dataset] == [b"a", b"b", b"a"]
+                continue
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32())
+            values = column.to_numpy(zero_copy_only=False)
+            found = np.array([each[name] for each in dataset])
+            assert (found.dtype, found.tolist()) == (values.dtype, values.tolist()), name
+    pq.write_table(table.select(["ns"]), path, use_deprecated_int96_timestamps=True)
+    assert [int(each["ns"]) for each in penstock.open(path, index="memory")] == [
+        0,
+        10**9,
+        10**18,
+    ]
+
+
+def test_forms_differ(tmp_path):
+    """Compression, page versions and whether nulls are allowed may differ between files."""
+    for number, (compression, version) in enumerate(
+        (("snappy", "1.0"), ("gzip", "2.0"), ("zstd", "1.0"), ("lz4", "2.0"), ("brotli", "1.0"))
+    ):
+        schema = pa.schema([pa.field("n", pa.int32(), nullable=number % 2 == 0)])
+        table = pa.table({"n": pa.array(range(9 * number, 9 * number + 9), pa.int32())}, schema)
+        pq.write_table(
+            table,
+            tmp_path / f"{number}.parquet",
+            row_group_size=4,
+            compression=compression,
+            data_page_version=version,
+            write_page_checksum=True,
+        )
+    dataset = penstock.open(tmp_path, index="memory")
+    assert [int(each["n"]) for each in dataset] == list(range(45))
+    assert len(dataset.index.fields[0].codec.options["forms"]) == 5
+
+
+def test_checksums_of_pages(tmp_path):
+    """A damaged page is an error where the writer left checksums."""
+    path = tmp_path / "x.parquet"
+    table = pa.table({"n": np.arange(1000)})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    data[4000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="(?i)crc|checksum"):
+        penstock.open(path, index="memory")[0]
+
+
+def test_thrift_is_bounded():
+    """Nesting, lengths and integers beyond their bounds are refused; unknown fields are skipped."""
+    from penstock.codecs.thrift import BYTES, I32, I64, INT, LIST, STRING, STRUCT, Reader, packed
+
+    inner = packed([(1, I64, -(1 << 63)), (2, STRING, b"abc")])
+    data = packed([(1, I32, -5), (3, LIST, (STRUCT, [inner] * 20)), (9, STRING, b"x" * 300)])
+    shape = {1: INT, 3: [{1: INT, 2: BYTES}], 9: BYTES}
+    assert Reader(data).struct(shape) == {
+        1: -5,
+        3: [{1: -(1 << 63), 2: b"abc"}] * 20,
+        9: b"x" * 300,
+    }
+    assert Reader(data).struct({9: BYTES}) == {9: b"x" * 300}
+    # A boolean, a byte, a double, lists of both kinds of size, a set and two maps, then field 20.
+    others = b"\x11\x12\x13\xff\x17" + bytes(8) + b"\x19\x21\x01\x02\x19\xf5\x10" + b"\x02" * 16
+    others += b"\x1a\x18\x01z\x1b\x00\x1b\x01\x85\x01q\x02\x05\x28\x0e\x00"
+    assert Reader(others).struct({20: INT}) == {20: 7}
+    for end in range(len(data)):
+        with pytest.raises(ValueError, match="bytes into it"):
+            Reader(data[:end]).struct(shape)
+    for wrong, message in (
+        (b"\x1c" * 100, "more than 32"),
+        (b"\x19\x19" + b"\x19" * 100, "more than 32"),
+        (b"\x19\xfc\xff\xff\xff\xff\x0f\x00", "a length of 4,294,967,295"),
+        (b"\x18\x05abcd", "a length of 5"),
+        (b"\x16" + b"\xff" * 11, "more than 10 bytes"),
+        (b"\x16" + b"\xff" * 9 + b"\x7f\x00", "more than 64 bits"),
+        (b"\x1d\x00", "type 13"),
+    ):
+        for shape in ({}, {1: INT}):
+            with pytest.raises(ValueError, match=f"{message}|type"):
+                Reader(wrong).struct(shape)
+
+
+def test_the_footer_is_not_pyarrows(tmp_path):
+    """Indexing needs no pyarrow, and a footer that ends its process is none of its business."""
+    import os
+    import subprocess
+    import sys
+
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"n": [1, 2], "t": ["a", "b"]}), path)
+    program = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "import penstock; print(len(penstock.open(sys.argv[1], index='memory')))"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, env=env
+    )
+    assert done.stdout == "2\n", done.stderr

@@ -141,3 +141,48 @@ def test_damaged_shards(tmp_path):
     shard.write_bytes(whole[:40] + b"x" + whole[41:])
     with pytest.raises(FormatError, match="checksum"):
         penstock.open(path, index="memory", fill=True)
+
+
+def test_label_is_chosen(tmp_path):
+    """Labels by their usual name, by another name, or none."""
+    group = zarr.open_group(tmp_path / "g", mode="w")
+    for name, data in (("x", np.ones((3, 2))), ("y", np.arange(3)), ("z", np.arange(3) + 7)):
+        group.create_array(name, data=data)
+    for options, names, labels in (
+        ({}, ["x", "z"], [0, 1, 2]),
+        ({"fields": {"x": "x"}, "label": "z"}, ["x"], [7, 8, 9]),
+        ({"label": ""}, ["x", "y", "z"], None),
+        ({"fields": {"x": "x"}}, ["x"], None),
+    ):
+        dataset = penstock.open(tmp_path / "g", index="memory", **options)
+        assert [part.name for part in dataset.fields] == names
+        found = dataset.index.labels(np.arange(3))
+        assert (found if found is None else found.tolist()) == labels
+
+
+def test_codecs_that_run_code_are_refused(tmp_path):
+    """An array that names numcodecs' pickle, or codecs that make objects, is not decoded."""
+    import json
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (tmp_path / "ran").mkdir, ()
+
+    meta = {"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "|u1", "order": "C"}
+    meta |= {"fill_value": 0}
+    (tmp_path / "0").write_bytes(pickle.dumps(Evil()))
+    for codec, message in (
+        ({"id": "pickle"}, "codec 'pickle' is not decoded"),
+        ({"id": "json2"}, "codec 'json2' is not decoded"),
+        ({"id": "delta", "dtype": "O"}, "'delta' makes objects"),
+        ({"id": "delta", "dtype": "nonsense"}, "nonsense"),
+    ):
+        for options in (
+            {"compressor": codec, "filters": None},
+            {"compressor": None, "filters": [codec]},
+        ):
+            (tmp_path / ".zarray").write_text(json.dumps(meta | options))
+            with pytest.raises(FormatError, match=message):
+                penstock.open(tmp_path, index="memory")
+    assert not (tmp_path / "ran").exists()

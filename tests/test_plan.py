@@ -240,3 +240,16 @@ def test_ragged_window(tmp_path: Path) -> None:
         if end > start:
             assert layout.row_at(int(start)) == row
     assert layout.row_at(10**9) is None
+
+
+def test_no_merged_run_is_longer_than_the_limit() -> None:
+    """Neighbours of about a megabyte, one after the other: each run of several is short enough."""
+    sizes = np.random.default_rng(1).integers(900_000, 1_300_000, 200)
+    ends = np.cumsum(sizes)
+    zeros, offset = np.zeros(200, np.uint32), ends - sizes
+    placed = Placed(zeros, offset, sizes, zeros, offset)
+    (requests,) = merge(placed, 1, 0)
+    first, last = requests.runs[:-1], requests.runs[1:] - 1
+    span = requests.offset[last] + requests.length[last] - requests.offset[first]
+    assert span.max() <= limits.run_bytes_max
+    assert (last > first).any()

@@ -61,7 +61,8 @@ LAYERS = {
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality"},
-        {"ground", "values", "codecs"},  # a few headers are compressed themselves
+        # a few headers are compressed themselves, or read by libraries that may crash
+        {"ground", "values", "codecs", "apart"},
     ),
     "policy": Layer(
         {"placement", "plan", "session", "allocation", "schedule", "blocking"},
@@ -81,6 +82,7 @@ LAYERS = {
             "decode",
             "codecs",
             "bucket",
+            "apart",
             "example",
             "objects",
             "object_engine",

@@ -244,6 +244,17 @@ void every_damage_is_told() {
   }
 }
 
+void any_byte_may_be_wrong() {
+  const std::string good = LmdbWriter().write(numbered(60, [](std::size_t i) { return i * 20; }));
+  for (std::size_t at = 0; at < good.size(); ++at)
+    for (const char value : {'\0', '\xff', '\x01'}) {
+      const lmdb::Walk found = walk(with(good, at, value), {}, 1);
+      CHECK(found.error == 0 && (!found.flaw || found.flaw->offset <= good.size()));
+      for (std::size_t i = 0; i < found.offset.size && !found.flaw; ++i)
+        CHECK(found.offset[i] + found.length[i] <= static_cast<std::int64_t>(good.size()));
+    }
+}
+
 void other_builds_are_refused() {
   std::string bytes(4096, '\0');
   const std::uint32_t magic = 0xBEEFC0DE;
@@ -327,6 +338,7 @@ int main() {
   empty_and_named();
   keys_are_left_out_and_offsets_sorted();
   every_damage_is_told();
+  any_byte_may_be_wrong();
   other_builds_are_refused();
   a_node_named_often_is_no_bomb();
   datums_are_opened();

@@ -116,6 +116,11 @@ class _Request:
         try:
             self.format = choose(store, place, format, options)
             self.options = self.format.canonical(options)
+            self.saved = {
+                name: value
+                for name, value in self.options.items()
+                if name not in self.format.passing
+            }
         except FormatError as error:  # a saved index may still know what the file is
             self.unknown = error
 
@@ -124,7 +129,7 @@ class _Request:
             raise self.unknown
         started_ns = time.time_ns()
         made = self.format.build(self.store, self.place, self.options, self.progress)
-        return replace(made, options=self.options).marked(started_ns)
+        return replace(made, options=self.saved).marked(started_ns)
 
     def load(self, sidecar: str) -> Index:
         """The saved index, or SidecarError where it is not of this data."""
@@ -173,8 +178,8 @@ class _Request:
             return None
         if found.format != self.format.name:
             return f"it was made as {found.format!r}, not as {self.format.name!r}"
-        if found.options != self.options:
-            return f"it was made with {dict(found.options)}, not with {self.options}"
+        if found.options != self.saved:
+            return f"it was made with {dict(found.options)}, not with {self.saved}"
         return None
 
 

@@ -164,9 +164,12 @@ def _run_starts(file: FileIds, offset: Int, length: Int, gap_bytes: int) -> npt.
     # Cut runs that are too long, at multiples of the limits from where each began.
     sizes = np.diff(starts, append=len(file))
     nth = np.arange(len(file)) - np.repeat(starts, sizes)
-    span = end - np.repeat(offset[starts], sizes)
-    piece = np.maximum(nth // limits.run_extents_max, (span - 1) // limits.run_bytes_max)
+    origin = np.repeat(offset[starts], sizes)
+    last = (end - origin - 1) // limits.run_bytes_max
+    piece = np.maximum(nth // limits.run_extents_max, last)
     split |= piece[1:] != piece[:-1]
+    # An extent across such a multiple is alone: what follows it ends as far as a whole limit later.
+    split |= (last > (offset - origin) // limits.run_bytes_max)[:-1]
     return np.concatenate([[0], np.flatnonzero(split) + 1])
 
 

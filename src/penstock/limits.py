@@ -29,6 +29,9 @@ scan_threads = 16
 header_bytes_max = 1 * MIB
 """Longest header of a container that is parsed; a longer one is taken for damage."""
 
+apart_silent_s = 120
+"""How long a library in another process may work on a file without reading any of it."""
+
 # -- codecs ----------------------------------------------------------------------------------
 decoded_bands_bytes_max = 256 * MIB
 """Bands of compressed containers that are kept decoded, least recently used out first."""

@@ -26,6 +26,7 @@ from .budget import Budget
 from .engine import Buffer, Completion, Failure
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
+from .store import LOCAL
 
 crc32c = _core.crc32c
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
@@ -37,7 +38,6 @@ Backend = Literal["pread", "io_uring", "mmap", "object"]
 """How is read; "object" is `penstock.object_engine`, which shares the words for it."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
-_local = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
 _resident_min = 0.9
 _timeout_ns_max = 1 << 62
 
@@ -114,7 +114,7 @@ def choose(facts: Facts, budget: Budget) -> Choice:
 
 def _pread_threads(facts: Facts) -> int:
     """Reads in flight: what storage needs, and from the page cache a few more than processors."""
-    if facts.file_system in _local or facts.resident >= _resident_min:
+    if facts.file_system in LOCAL or facts.resident >= _resident_min:
         return min(16, 2 * facts.cores)
     return limits.remote_threads
 
@@ -175,7 +175,7 @@ def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
         reasons["mmap"] = "too many files to keep them mapped"
     elif facts.mean_bytes > limits.mmap_extent_bytes_max:
         reasons["mmap"] = f"the mean extent is above {limits.mmap_extent_bytes_max} bytes"
-    elif facts.file_system not in _local:
+    elif facts.file_system not in LOCAL:
         reasons["mmap"] = f"{facts.file_system} is not local: a page fault there blocks its thread"
     elif facts.resident < _resident_min:
         reasons["mmap"] = (
@@ -206,7 +206,7 @@ def _wants_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
         reasons["io_uring"] = (
             f"{facts.file_system} hands each read to a kernel worker, which costs more than pread"
         )
-    elif facts.file_system not in _local and not direct:
+    elif facts.file_system not in LOCAL and not direct:
         reasons["io_uring"] = (
             f"{facts.file_system} keeps a kernel worker waiting for each buffered read, and there "
             "are few of them"

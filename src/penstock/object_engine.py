@@ -200,7 +200,7 @@ class _Work:
         self._closing = threading.Event()
         self._queue: deque[_Piece] = deque()
         self._tickets: set[_Ticket] = set()
-        self._done: list[Completion] = []
+        self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
         self._room = threading.Condition(lock)  # less is in flight than before
         self._bytes = 0  # in flight, gaps included
         self._active = 0
@@ -241,7 +241,7 @@ class _Work:
             if self._defect is not None:
                 raise self._defect
             done, self._done = self._done, []
-            return done
+            return [completion for completion, _ in done]
 
     def close(self) -> None:
         self._closing.set()
@@ -369,18 +369,18 @@ class _Work:
         return not self._closing.wait(seconds)
 
     def _finish(self, ticket: _Ticket) -> None:
-        """Report a ticket and let go of its buffers. Call with the lock held."""
+        """Note a ticket for the next report. Call with the lock held."""
         if self.closed:
             return
         self._tickets.discard(ticket)
-        ticket.buffers.clear()
+        buffers, ticket.buffers = ticket.buffers, []
         completion = ticket.completion()
         lost = {each.extent: ticket.length[each.extent] - each.got for each in completion.failures}
         self.counters["bytes"] += sum(ticket.length) - sum(lost.values())
         self.counters["runs"] += len(ticket.runs) - 1
         self.counters["extents"] += len(ticket.length)
         self.counters["tickets"] += 1
-        self._done.append(completion)
+        self._done.append((completion, buffers))
         self._changed.notify_all()
 
 

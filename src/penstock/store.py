@@ -43,15 +43,24 @@ class Listing(NamedTuple):
     folders: Files
 
 
+LOCAL = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
+"""File systems of the machine itself."""
+
+
 class Source:
     """One file of a store, open for parsing.
 
     fetch:  the bytes of a range, fewer where the file ends.
     file:   descriptor, or -1 where only `fetch` reads.
+    local:  whether the file is on a file system of this machine, where a small read is cheap.
     """
 
     def __init__(self, path: str, size: int, fetch: Callable[[int, int], bytes], file: int) -> None:
         self.path, self.size, self._fetch, self._file = path, size, fetch, file
+
+    @property
+    def local(self) -> bool:
+        return self._file >= 0 and _core.file_system(os.fsencode(self.path)) in LOCAL
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes of a range; fewer where the file ends."""

@@ -1,4 +1,4 @@
-"""Hostile tar, TFRecord and RecordIO files: each is refused at a known byte for a known reason.
+"""Hostile tar, TFRecord, RecordIO and LMDB files: each is refused at a byte for a reason.
 
 `python tests/hostile/streams.py FOLDER` writes them out, as seeds for the fuzz targets.
 """
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lmdb_writer import BRANCH, LEAF, OVERFLOW, Environment
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 END = bytes(1024)
@@ -170,13 +173,110 @@ def recordio_cases() -> Iterator[Case]:
     yield case("first uneven", part(1, b"dat") + part(3, b"data"), 4, "multiple of 4")
 
 
+def environment(version: int = 1, txnid: int = 1) -> Environment:
+    """Small and large values on some leaves below a branch, and a value on two pages."""
+    entries = {b"key %03d" % i: b"v" * (i % 50) for i in range(30)}
+    return Environment(entries | {b"key 015": b"w" * 600}, version=version, txnid=txnid)
+
+
+def lmdb_cases() -> Iterator[Case]:
+    """LMDB environments; the damages are those that a plain reader falls for."""
+    good = environment()
+    page, branch, leaf, run = 512, good.at(BRANCH), good.at(LEAF, 1), good.at(OVERFLOW)
+    node, main = good.node(leaf, 0), good.main
+
+    def case(name: str, offset: int, reason: str, *put: tuple[int, str, int]) -> Case:
+        made = environment()
+        for at, form, value in put:
+            made.put(at, form, value)
+        return Case("lmdb", name, bytes(made.data), offset, reason)
+
+    yield case("magic", 0, "no magic number", (16, "I", 0))
+    yield case("second magic", page + 16, "no magic number", (page + 16, "I", 0))
+    yield case("page sizes", page + 40, "pages of 1024 bytes", (page + 40, "I", 1024))
+    yield case("page size 0", 40, "no power of two", (40, "I", 0))
+    yield case("no meta flag", 10, "not marked as a meta page", (10, "H", 2))
+    yield case("version 999", 20, "999", (20, "I", 999))
+    yield case("version 4", 20, "data version 4", (20, "I", 4))
+    yield case("32-bit", 16, "32-bit", (20, "I", 3))
+    yield case("swapped", 16, "big-endian", (16, "I", 0xDEC0EFBE))
+    yield case("pointer 5000", leaf + 16, "node at 5000", (leaf + 16, "H", 5000))
+    yield case("pointer at the end", leaf + 16, "node at 511", (leaf + 16, "H", 511))
+    yield case("pointer into the header", leaf + 16, "node at 4", (leaf + 16, "H", 4))
+    yield case("pointer of a branch", branch + 18, "node at 5000", (branch + 18, "H", 5000))
+    yield case("key of 60000", node + 6, "60000", (node + 6, "H", 60000))
+    yield case("key of 0", node + 6, "empty key", (node + 6, "H", 0))
+    yield case("length 2^32-1", node, "4294967295", (node, "I", 0xFFFFFFFF))
+    yield case("depth 40", main + 6, "depth 40", (main + 6, "H", 40))
+    yield case("depth 0", main + 6, "depth 0", (main + 6, "H", 0))
+    yield case("depth 1", branch + 10, "has type 1", (main + 6, "H", 1))
+    yield case("depth 3", good.at(LEAF) + 10, "has type 2", (main + 6, "H", 3))
+    yield case("root 2^40", main + 40, "the root is page", (main + 40, "Q", 1 << 40))
+    yield case("root 0", main + 40, "the root is page 0", (main + 40, "Q", 0))
+    child = good.node(branch, 1)
+    root = branch // page
+    yield case("cycle", child, f"the child {root}", (child, "I", root))
+    sibling = good.at(LEAF) // page
+    yield case("child twice", child, f"the child {sibling}, which", (child, "I", sibling))
+    yield case("child 2^31-1", child, "the child 2147483647", (child, "I", 0x7FFFFFFF))
+    yield case("child a meta", child, "the child 1,", (child, "I", 1))
+    yield case("page number", leaf, "carries the number 9999", (leaf, "Q", 9999))
+    yield case("root flags", leaf + 10, "has type 4", (leaf + 10, "H", 4))
+    yield case("lower", leaf + 12, "impossible bounds", (leaf + 12, "H", 65535))
+    yield case("number of a value's page", run, "carries another number", (run, "Q", 9999))
+    yield case("value on no overflow page", run, "is no overflow page", (run + 10, "H", 2))
+    yield case("value on 1 page", run, "fewer pages", (run + 12, "I", 1))
+    yield case("entries", main + 32, "says 7 entries", (main + 32, "Q", 7))
+    yield case("branches", main + 8, "branch pages", (main + 8, "Q", 9))
+    yield case("leaves", main + 16, "leaf pages", (main + 16, "Q", 9))
+    yield case("overflows", main + 24, "overflow pages", (main + 24, "Q", 9))
+    yield case("last page", main + 40, "the pages are 2 to 2", (page + 136, "Q", 2))
+    # Each node is part of the key of the one before: more bytes of keys than a page has.
+    units = [(leaf + 200 + 8 * i, 100 + i) for i in range(20)]
+    overlapping = [(at, "Q", size << 48) for at, size in units]
+    pointers = [(leaf + 16 + 2 * i, "H", at - leaf) for i, (at, _) in enumerate(units)]
+    bounds = [(leaf + 12, "H", 16 + 2 * len(units)), (leaf + 14, "H", 200)]
+    yield case("overlapping nodes", leaf + 16, "overlap", *overlapping, *pointers, *bounds)
+    yield case("DUPSORT", main + 4, "MDB_DUPSORT", (main + 4, "H", 4))
+    for flag in (0x10, 0x20, 0x40):
+        yield case(f"flags {flag}", main + 4, f"flags {flag}", (main + 4, "H", flag))
+    yield case("node flags", node, "unknown flags 64", (node + 4, "H", 64))
+    for name, size in (("nothing", 0), ("half a meta", 100), ("one page", page)):
+        yield Case("lmdb", name, bytes(good.data[:size]), size, "LMDB" if size == 0 else "ends")
+    yield case("integer keys", good.node(good.at(LEAF), 0) + 6, "7 bytes", (main + 4, "H", 8))
+    for version in (2, 3):
+        late = environment(version).put(environment(version).at(LEAF, 1) + 8, "Q", 2)
+        at = late.at(LEAF, 1) + 8
+        yield Case("lmdb", f"transaction {version}", bytes(late.data), at, "transaction 2")
+        secret = environment(version).put(24 + 28, "H", 0x2008)
+        yield Case("lmdb", f"encrypted {version}", bytes(secret.data), 52, "encrypted")
+
+
 def cases() -> list[Case]:
     """All of them."""
-    return [*tar_cases(), *tfrecord_cases(), *recordio_cases()]
+    return [*tar_cases(), *tfrecord_cases(), *recordio_cases(), *lmdb_cases()]
+
+
+def environments() -> Iterator[Case]:
+    """Good ones, of all versions: what fuzzing begins with."""
+    for version in (1, 2, 3):
+        for page_bytes in (512, 1024):
+            few = {b"key %03d" % i: b"v" * (i * 37 % 900) for i in range(8)}
+            image = b"\x08\x01\x10\x01\x18\x03\x22\x03abc\x28\x07"
+            shapes = {
+                "few": few,
+                "none": {},
+                "many": {b"%03d" % i: b"v" * (i % 9) for i in range(90)},
+                "named": {b"named": few, b"other": {}},
+                "datum": {b"%03d" % i: image for i in range(9)},
+            }
+            for name, entries in shapes.items():
+                made = Environment(entries, version=version, page_bytes=page_bytes, shuffled=True)
+                yield Case("lmdb", f"{name} {version} {page_bytes}", bytes(made.data), 0, "")
 
 
 if __name__ == "__main__":
-    for one in cases():
+    for one in [*cases(), *environments()]:
         folder = Path(sys.argv[1]) / one.container
         folder.mkdir(parents=True, exist_ok=True)
         # The first byte chooses the target's options.

@@ -20,7 +20,6 @@ from . import (
     arrayrecord,
     arrow,
     choice,
-    columns,
     hdf5,
     listing,
     litdata,
@@ -72,6 +71,7 @@ class Format:
     stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
                 and time do not show every change.
     beside:     whether a file is of this format by another one that lies beside it.
+    passing:    options of how the index is made; they make no other index, and are not saved in it.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Format:
     names_of: Callable[[Store, Place], list[str]] | None = None
     stamp: Callable[[Store, Files], Any] | None = None
     beside: Callable[[Store, str], bool] | None = None
+    passing: tuple[str, ...] = ()
 
 
 FORMATS: dict[str, Format] = {
@@ -234,9 +235,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
             arrow.canonical,
-            lambda store, place, options, progress: arrow.build(
-                store, place, progress, **columns.as_columns(options)
-            ),
+            lambda store, place, options, progress: arrow.build(store, place, progress, **options),
             arrow.sniff,
             arrow.holds,
         ),
@@ -244,10 +243,11 @@ FORMATS: dict[str, Format] = {
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             ("file", "folder", "pattern"),
-            ("dataset", "fields", "label", "fill"),
+            ("dataset", "fields", "label", "fill", "isolate"),
             hdf5.canonical,
             lambda store, place, options, progress: hdf5.build(store, place, progress, **options),
             hdf5.sniff,
+            passing=("isolate",),
         ),
         Format(
             "zarr",
@@ -265,7 +265,7 @@ FORMATS: dict[str, Format] = {
             ("fields", "label", "nulls"),
             parquet.canonical,
             lambda store, place, options, progress: parquet.build(
-                store, place, progress, **columns.as_columns(options)
+                store, place, progress, **options
             ),
             parquet.sniff,
         ),

@@ -30,8 +30,8 @@ from ..errors import FormatError, UsageError
 from ..extent import Files, Int, unseen
 from ..index import Codec, Field, Index
 from ..layout import Chunked, Fixed, Layout, Pieces, Table
+from . import choice
 from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
-from .columns import by_name, canonical_columns, label_values
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
@@ -43,13 +43,7 @@ _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_columns(options)
-    nulls = options.get("nulls", "error")
-    if nulls not in ("error", "empty"):
-        raise UsageError(f"nulls is {nulls!r}: use 'error' or 'empty'")
-    if nulls != "error":
-        found["nulls"] = nulls
-    return found
+    return choice.nulls(choice.canonical(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -107,7 +101,7 @@ def build(
     place: Place,
     progress: Progress | None,
     *,
-    columns: Sequence[str] | None = None,
+    fields: Sequence[str] | None = None,
     label: str | None = None,
     nulls: str = "error",
 ) -> Index:
@@ -115,10 +109,10 @@ def build(
     files, sources = _files(store, place, progress)
 
     def parse(_: int, source: Source) -> Held:
-        return held_in(source, columns, label, nulls)
+        return held_in(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
-    return index_of("arrow", files, sources, held, columns, label, nulls)
+    return index_of("arrow", files, sources, held, fields, label, nulls)
 
 
 def index_of(
@@ -201,7 +195,7 @@ def _has_state(store: Store) -> bool:
 def held_in(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
     """What a file holds of the columns asked for."""
     schema, batches = messages(source)
-    known = by_name(source.path, [each.name for each in schema.columns])
+    known = choice.by_name(source.path, [each.name for each in schema.columns])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -286,7 +280,10 @@ def _take(source: Source, batch: Batch, part: Part, row: int, nulls: str, is_lab
         if not batch.compression and size > first[1]:
             raise source.flaw(first[0], f"{first[1]:,} bytes of labels for {rows:,} rows")
         data = _plain(source, batch, first, size)
-        part.labels.append(label_values(source.path, column.name, data, column.dtype, rows))
+        if len(data) < size:
+            raise source.flaw(first[0], f"{len(data):,} bytes of labels for {rows:,} rows")
+        values = np.frombuffer(data, column.dtype, rows)
+        part.labels.append(choice.labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
         part.pieces.append([*masks, *extents])
     elif column.kind == "fixed":

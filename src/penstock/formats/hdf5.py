@@ -9,17 +9,22 @@ Options:
     fields    {field: path of a dataset}; by default all datasets of the root group, which must
               have equal first axes.
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
-              in the root group, where it has one axis of integers.
+              in the root group, where it has one axis of integers; "" for none.
     fill      True: chunks that were never written hold the fill value; else they are an error.
+    isolate   False: h5py is called in this process. By default another one is started for it,
+              half a second once, since h5py's C library can be crashed by damaged files: that is
+              an error then. The saved index is the same.
 
-h5py's C library can be crashed by files made for that: index untrusted files where that does no
-harm (`penstock index`), and open them with the saved index, which needs no HDF5.
+Chunks are decoded without HDF5 where their filters are gzip, shuffle and fletcher32. For others
+they are handed to h5py in this process, inside of a file made for them: what HDF5 sees of the
+data is the content of chunks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -28,12 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..apart import Apart
 from ..codecs import missing
 from ..errors import FormatError, PenstockError, UsageError
 from ..extent import Int
 from ..index import Codec, Field, Index
 from ..layout import Chunked, Fixed, Layout
-from .columns import canonical_fields, whole_numbers
+from . import choice
 from .grid import Grid, bands, chained, check_shape, verbatim
 from .shards import files_of
 
@@ -51,11 +57,8 @@ _INFLATED_MAX = 1100
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_fields(options)
-    if options.get("fill") not in (None, True, False):
-        raise UsageError(f"fill is {options['fill']!r}: use True or False")
-    if options.get("fill"):
-        found["fill"] = True
+    found = choice.canonical_arrays(options)
+    choice.switch(found, "isolate", True)
     return found
 
 
@@ -91,19 +94,22 @@ def build(
     fields: Mapping[str, str] | None = None,
     label: str | None = None,
     fill: bool = False,
+    isolate: bool = True,
 ) -> Index:
     """The index of all rows, file after file."""
-    try:
-        import h5py  # noqa: F401
-    except ModuleNotFoundError:
-        raise missing("h5py", "hdf5", f"indexing {place.path}") from None
+    if importlib.util.find_spec("h5py") is None:
+        raise missing("h5py", "hdf5", f"indexing {place.path}")
     files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     asked = {"data": dataset} if dataset is not None else fields
 
-    def parse(_: int, source: Source) -> Held:
-        return _held(source, asked, label, fill)
+    with Apart("the HDF5 library") as apart:
 
-    held = store.parse(files, parse, progress)
+        def parse(_: int, source: Source) -> Held:
+            if isolate:
+                return apart.call(source, _held, asked, label, fill)
+            return _held(source, asked, label, fill)
+
+        held = store.parse(files, parse, progress)
     made: list[Field] = []
     layouts: list[Layout] = []
     for number, each in enumerate(held):
@@ -258,6 +264,7 @@ def _held(source: Source, asked: Mapping[str, str] | None, label: str | None, fi
             label = next(
                 (name for name in _LABELS if name in named and _is_label(file, name)), None
             )
+        label = label or None
         bias = _bias(file.userblock_size) if file.userblock_size else 0
         parts = {}
         for name, where in named.items():
@@ -486,7 +493,7 @@ def _labels(source: Source, found: Any, where: str, bias: int, fill: bool) -> In
         _part(source, found, "label", where, bias, fill)
     if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} says {found.shape[0]:,} labels: the file is damaged")
-    return whole_numbers(source.path, where, found[()])
+    return choice.labels(source.path, where, found[()])
 
 
 def _compact() -> int:

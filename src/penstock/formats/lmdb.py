@@ -8,6 +8,14 @@ as `os.fsdecode` gives them, integer keys (MDB_INTEGERKEY) as decimal numbers.
 Left out are the keys `__len__` and `__keys__`, which common writers put among the samples
 (`exclude=`). Refused are databases with several values for a key, and encrypted environments.
 
+A value too large for its leaf has pages of its own, with a header. `verify=` says whether all of
+these headers are read and compared, a small read for each value: by default on file systems of
+this machine, and not where each read is a message (NFS, Lustre, FUSE, object stores). All else is
+checked in any case: every page of the tree, and that each value lies inside the file, on pages that
+nothing else has. Unnoticed without the headers is that such a page was overwritten or never
+written: a sample then has other bytes. In data version 1 the number of these pages is not compared
+either.
+
 An index is of one commit, whose number (txnid) it keeps: a later commit makes it stale, and reads
 from a file that was written to raise ChangedError. That is stricter than LMDB's own rules need, as
 training data does not change.
@@ -128,7 +136,7 @@ def build(
             exclude=[os.fsencode(key) for key in exclude],
             file_order=order == "file",
             datum=datum,
-            verify=verify,
+            verify=source.local if verify is None else verify,
         )
         now = _stamp(source)
         stamp = [found["txnid"], found["psize"], found["version"]]

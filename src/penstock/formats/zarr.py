@@ -9,7 +9,7 @@ Options:
     fields    {field: path of an array}; by default all arrays of the group at the top, which must
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
-              "labels" or "y" in the group, where it has one axis of integers.
+              "labels" or "y" in the group, where it has one axis of integers; "" for none.
     fill      True: chunks that are not there hold the fill value; by default they are an error,
               for a lost file would read as zeros.
 """
@@ -31,7 +31,7 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import Files, Int, joined, unseen
 from ..index import Codec, Field, Index
 from ..layout import Layout
-from .columns import canonical_fields, whole_numbers
+from . import choice
 from .grid import Grid, bands, check_shape, verbatim
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
 _ABSENT = (1 << 64) - 1
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_MALFORMED_TYPE = (TypeError, ValueError, SyntaxError)  # numpy parses them as Python
 # fmt: off
 _TYPES = {
     "bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4",
@@ -53,12 +54,7 @@ _TYPES = {
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in their one spelling."""
-    found = canonical_fields(options)
-    if options.get("fill") not in (None, True, False):
-        raise UsageError(f"fill is {options['fill']!r}: use True or False")
-    if options.get("fill"):
-        found["fill"] = True
-    return found
+    return choice.canonical_arrays(options)
 
 
 def holds(store: Store) -> bool:
@@ -114,6 +110,7 @@ def build(
     if label is None and asked is None:
         known = (n for n in _LABELS if n in arrays and _is_label(arrays[n]) and len(arrays) > 1)
         label = next(known, None)
+    label = label or None
     labels_of = None if label is None else _array(store, label)
     arrays = {name: each for name, each in arrays.items() if each.name != label}
     if not arrays:
@@ -195,9 +192,12 @@ def _fill(array: Array) -> bytes:
 def _json(store: Store, name: str) -> Any:
     data = store.read(name, 0, 16 * limits.header_bytes_max)
     try:
-        return json.loads(data)
+        found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{store.root}/{name} is no JSON ({error}): it was cut off") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{store.root}/{name} is no JSON object: write the array again")
+    return found
 
 
 def _of_group(store: Store) -> dict[str, str]:
@@ -233,6 +233,11 @@ def _array(store: Store, path: str) -> Array:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
+    for config in array.codecs:
+        try:
+            codec.check(config)
+        except _MALFORMED_TYPE as error:
+            raise FormatError(f"{where}: {error}: write it with another one") from None
     chunk = array.chunk
     check_shape(where, array.shape, chunk, array.dtype.itemsize)
     if array.inner is not None:
@@ -245,7 +250,10 @@ def _array(store: Store, path: str) -> Array:
 def _type(where: str, text: Any) -> np.dtype[Any]:
     if not isinstance(text, str):
         raise FormatError(f"{where} is of type {text!r}: write one array for each member")
-    dtype = np.dtype(text)
+    try:
+        dtype = np.dtype(text)
+    except _MALFORMED_TYPE as error:
+        raise FormatError(f"{where} is of type {text!r} ({error}): write it again") from None
     if dtype.hasobject or dtype.kind not in "iufcbS" or not dtype.itemsize:
         raise FormatError(f"{where} is of type {text!r}, which has no fixed place: convert it")
     return dtype
@@ -422,6 +430,11 @@ def _grid(
     def parse(row: int, source: Source) -> Any:
         return _shard(source, array, size, grid.chunk_bytes if array.plain else None)
 
+    for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
+        raise FormatError(
+            f"{files.path(int(row))} has {int(files.size[row]):,} bytes, less than its index of "
+            f"{size:,}: it was cut"
+        )
     inside = np.stack(np.unravel_index(np.arange(math.prod(per_shard)), per_shard), axis=1)
     for row, entries in enumerate(store.parse(files, parse, progress)):
         start = np.array(np.unravel_index(int(number[row]), outer.cells)) * np.array(per_shard)
@@ -447,10 +460,6 @@ def _nowhere(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, 
 def _shard(source: Source, array: Array, size: int, chunk_bytes: int | None) -> Any:
     """Offset and length of each chunk in a shard; length -1: absent."""
     place = 0 if array.first else source.size - size
-    if place < 0 or source.size < size:
-        raise FormatError(
-            f"{source.path} has {source.size:,} bytes, less than its index of {size:,}: it was cut"
-        )
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
     if _crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
@@ -518,4 +527,4 @@ def _labels(store: Store, array: Array, fill: bool, progress: Progress | None) -
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
     values = np.concatenate([np.asarray(each) for each in found])
-    return whole_numbers(array.where, array.name, values), files
+    return choice.labels(array.where, array.name, values), files
