@@ -527,6 +527,7 @@ def test_a_commit_while_indexing(tmp_path):
 
         def __init__(self, source: object) -> None:
             self.source, self.path, self.size = source, source.path, source.size
+            self.local = source.local
 
         def read(self, offset: int, length: int) -> bytes:
             return self.source.read(offset, length)
