@@ -90,9 +90,9 @@ def written(folder: Path, container: str, record_bytes: int, size: int) -> Path:
             part.rename(path)
             return path
         with open(part, "wb", buffering=BLOCK_BYTES) as file:
-            for data in PARTS[container](record_bytes, payload):
+            for number, data in enumerate(PARTS[container](record_bytes, payload)):
                 file.write(data)
-                if file.tell() >= size and not data.endswith(b"jpg"):
+                if file.tell() >= size and (container != "tar" or number % 2):  # with its label
                     break
             if container == "tar":
                 file.write(bytes(10240))

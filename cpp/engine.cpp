@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // What a thread takes at a time: enough that taking costs nothing beside the reading, little
 // enough that the threads finish a ticket together and that a changed limit is felt soon.
-constexpr std::int64_t chunk_bytes = 256 << 10;
+constexpr std::int64_t chunk_bytes = 512 << 10;
 constexpr std::size_t chunk_runs_max = 256;
 constexpr std::size_t many_threads = 32;  // more than processors could use
 

@@ -24,8 +24,8 @@ namespace {
 
 struct Guard {
   sigjmp_buf back;
-  const std::byte* from = nullptr;
-  const std::byte* to = nullptr;
+  const std::byte* volatile from = nullptr;  // the map that is being copied from
+  const std::byte* volatile to = nullptr;
   volatile std::size_t current = 0;  // the extent that is being copied
 };
 
@@ -105,30 +105,45 @@ void prefetch(const std::byte* from, std::int64_t length) {
   }
 }
 
+// A file of a chunk: its map, and what is wrong with it.
+struct Held {
+  std::uint32_t file;
+  Mapped mapped;
+  int error;
+};
+
+// Where an extent is copied from: a place in the map of a file; none where it is not in the map.
+struct From {
+  const std::byte* data;
+  std::size_t held;
+};
+
 // Not inlined: its variables may sit in registers, which a jump out of it does not disturb.
-[[gnu::noinline]] void copy_all(Guard& guard, const Mapped& mapped, const Extent* extents,
-                                std::size_t first, std::size_t last) {
-  for (std::size_t i = first; i < last; ++i) {
-    if (extents[i].length == 0) continue;  // an empty file has no map to point into
+[[gnu::noinline]] void copy_all(Guard& guard, const Held* held, const From* from,
+                                const Extent* extents, std::size_t first, std::size_t count) {
+  for (std::size_t i = first; i < count; ++i) {
+    if (from[i].data == nullptr) continue;
+    const Mapped& mapped = held[from[i].held].mapped;
+    guard.from = mapped.data;
+    guard.to = mapped.data + mapped.size;
     guard.current = i;
-    if (i + 1 < last) prefetch(mapped.data + extents[i + 1].offset, extents[i + 1].length);
-    std::memcpy(extents[i].target, mapped.data + extents[i].offset,
-                static_cast<std::size_t>(extents[i].length));
+    if (i + 1 < count && from[i + 1].data != nullptr) {
+      prefetch(from[i + 1].data, extents[i + 1].length);
+    }
+    std::memcpy(extents[i].target, from[i].data, static_cast<std::size_t>(extents[i].length));
   }
 }
 
-// Copies extents [first, last), all of one file and inside its map; returns the extent whose page
-// could not be had, or last. No object with a destructor may live here: a fault jumps out.
-std::size_t copy_guarded(const Mapped& mapped, const Extent* extents, std::size_t first,
-                         std::size_t last) {
+// Copies from the first on; returns the one whose page could not be had, or their count. No object
+// with a destructor may live here: a fault jumps out.
+std::size_t copy_guarded(const Held* held, const From* from, const Extent* extents,
+                         std::size_t first, std::size_t count) {
   Guard guard;
-  guard.from = mapped.data;
-  guard.to = mapped.data + mapped.size;
   if (sigsetjmp(guard.back, 0) != 0) return guard.current;
   active_guard = &guard;
-  copy_all(guard, mapped, extents, first, last);
+  copy_all(guard, held, from, extents, first, count);
   active_guard = nullptr;
-  return last;
+  return count;
 }
 
 class MappedReader final : public Reader {
@@ -138,41 +153,51 @@ class MappedReader final : public Reader {
   void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run,
             Access /* through the page cache in any case */) override {
     install_handler();
-    const auto& extents = ticket->extents;
-    const std::size_t last = ticket->runs[last_run];
-    for (std::size_t i = ticket->runs[first_run]; i < last;) {
-      std::size_t next = i + 1;
-      while (next < last && extents[next].file == extents[i].file) ++next;
-      copy(*ticket, i, next);
-      i = next;
-    }
+    copy(*ticket, ticket->runs[first_run], ticket->runs[last_run]);
     completions_.ended(ticket, last_run - first_run);
   }
 
  private:
-  // Extents [first, last) are of one file.
+  // Extents [first, last), of any files. Each file is looked at once after the copies: samples in
+  // random order jump between shards, and a look at each jump would cost as much as the copy.
   void copy(Ticket& ticket, std::size_t first, std::size_t last) {
-    const Extent* extents = ticket.extents.data();
-    const std::uint32_t file = extents[first].file;
-    Mapped mapped = files_.map(file);
-    int error = mapped.error;
+    const Extent* extents = ticket.extents.data() + first;
+    const std::size_t count = last - first;
+    std::vector<Held> held;
+    std::vector<From> from(count);
     std::vector<std::size_t> left;  // for the system call; usually none
-    if (error == 0) {
-      const auto size = static_cast<std::int64_t>(mapped.size);
-      for (std::size_t i = first; i < last; ++i) {
-        std::size_t inside = i;  // the extents up to here lie inside the map
-        while (inside < last && extents[inside].offset + extents[inside].length <= size) ++inside;
-        i = copy_guarded(mapped, extents, i, inside);
-        if (i < last && extents[i].length > 0) left.push_back(i);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Extent& extent = extents[i];
+      std::size_t h = i > 0 && extents[i - 1].file == extent.file ? from[i - 1].held : 0;
+      while (h < held.size() && held[h].file != extent.file) ++h;
+      if (h == held.size()) {
+        Mapped mapped = files_.map(extent.file);
+        held.push_back({extent.file, mapped, mapped.error});
       }
-      error = files_.changed(file, mapped.fd);
+      const Mapped& mapped = held[h].mapped;
+      const bool inside = extent.offset + extent.length <= static_cast<std::int64_t>(mapped.size);
+      // An empty file has no map to point into.
+      const bool copied = held[h].error == 0 && inside && extent.length > 0;
+      from[i] = {copied ? mapped.data + extent.offset : nullptr, h};
+      if (!inside && held[h].error == 0) left.push_back(i);
     }
-    if (error != 0) {
-      for (std::size_t i = first; i < last; ++i) ticket.fail(i, error, 0);
-    } else {
-      for (const std::size_t i : left) read_by_call(mapped.fd, ticket, i);
+    for (std::size_t i = 0; i < count; ++i) {
+      i = copy_guarded(held.data(), from.data(), extents, i, count);
+      if (i < count) left.push_back(i);
     }
-    files_.release(mapped);
+    bool failed = false;
+    for (Held& each : held) {
+      if (each.error == 0) each.error = files_.changed(each.file, each.mapped.fd);
+      failed = failed || each.error != 0;
+    }
+    for (std::size_t i = 0; failed && i < count; ++i) {
+      if (const int error = held[from[i].held].error; error != 0) ticket.fail(first + i, error, 0);
+    }
+    for (const std::size_t i : left) {
+      const Held& each = held[from[i].held];
+      if (each.error == 0) read_by_call(each.mapped.fd, ticket, first + i);
+    }
+    for (Held& each : held) files_.release(each.mapped);
   }
 
   static void read_by_call(int fd, Ticket& ticket, std::size_t i) {
