@@ -131,7 +131,7 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
   const std::int64_t small = concurrent ? 16 << 10 : 512 << 10, gap = small;
   std::atomic<bool> labelled{false}, raw{true};
   std::vector<Datum> firsts((count + values_at_once - 1) / values_at_once);
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t job, Window& window) {
     const std::size_t stop = std::min(count, (job + 1) * values_at_once);
     std::int64_t known = 0;  // up to where near values were looked for
@@ -160,17 +160,17 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
         flaw = datum.floats ? "its pixels are float_data, and only field data is read"
                             : "it has no field data";
       if (flaw != nullptr)
-        return troubles.damage(job, {static_cast<std::uint64_t>(offset),
-                                     std::string("the value is no Caffe Datum: ") + flaw +
-                                         ": leave datum= out"});
+        return troubles.flaw(
+            job, {static_cast<std::uint64_t>(offset),
+                  std::string("the value is no Caffe Datum: ") + flaw + ": leave datum= out"});
       walk.offset[row] = static_cast<std::int64_t>(datum.offset);
       walk.length[row] = static_cast<std::int64_t>(datum.length);
       walk.label[row] = datum.label;
       if (datum.labelled) labelled.store(true, std::memory_order_relaxed);
       const auto [c, h, w] = datum.shape;
       const std::uint64_t most = std::uint64_t{1} << 32;
-      bool same = !datum.encoded && c > 0 && h > 0 && w > 0 && c < most && h < most &&
-                  w < most && c * h <= datum.length && datum.length / (c * h) == w &&
+      bool same = !datum.encoded && c > 0 && h > 0 && w > 0 && c < most && h < most && w < most &&
+                  c * h <= datum.length && datum.length / (c * h) == w &&
                   datum.length % (c * h) == 0;
       if (i % values_at_once == 0) firsts[job] = datum;
       same = same && std::equal(datum.shape, datum.shape + 3, firsts[job].shape);
@@ -179,13 +179,14 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
   };
   in_parallel<Window>(firsts.size(), threads, troubles, work);
   if (troubles.any()) {
-    walk.damage = std::move(troubles.what);
+    walk.flaw = std::move(troubles.what);
     walk.error = troubles.code;
     return;
   }
   walk.labelled = labelled;
   bool same = raw && count > 0;
-  for (const Datum& first : firsts) same = same && std::equal(first.shape, first.shape + 3, firsts[0].shape);
+  for (const Datum& first : firsts)
+    same = same && std::equal(first.shape, first.shape + 3, firsts[0].shape);
   if (same) std::copy(firsts[0].shape, firsts[0].shape + 3, walk.shape);
 }
 

@@ -14,26 +14,27 @@
 #include <utility>
 #include <vector>
 
+#include "flaw.hpp"
+
 namespace penstock {
 
 // The trouble of the lowest-numbered job, so that what is told depends on no timing.
-template <typename Damage>
 class Troubles {
  public:
-  void damage(std::size_t job, Damage found) { keep(job, std::move(found), 0); }
+  void flaw(std::size_t job, Flaw found) { keep(job, std::move(found), 0); }
   void error(std::size_t job, int found) { keep(job, std::nullopt, found); }
 
   // Jobs before the first trouble are still done: theirs would come first.
   bool pointless(std::size_t job) const { return job > first_.load(std::memory_order_relaxed); }
   bool any() const { return first_.load() != none; }
 
-  std::optional<Damage> what;
+  std::optional<Flaw> what;
   int code = 0;
 
  private:
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-  void keep(std::size_t job, std::optional<Damage> found, int error) {
+  void keep(std::size_t job, std::optional<Flaw> found, int error) {
     const std::lock_guard lock(mutex_);
     if (job >= first_.load()) return;
     first_.store(job);
@@ -47,8 +48,8 @@ class Troubles {
 
 // work(job, scratch) for each job, each thread with a scratch of its own. Running out of memory is
 // a trouble of the job; no thread outlives the call.
-template <typename Scratch, typename Damage, typename Work>
-void in_parallel(std::size_t jobs, unsigned threads, Troubles<Damage>& troubles, const Work& work) {
+template <typename Scratch, typename Work>
+void in_parallel(std::size_t jobs, unsigned threads, Troubles& troubles, const Work& work) {
   std::atomic<std::size_t> next{0};
   const auto run = [&]() noexcept {
     std::size_t job = 0;

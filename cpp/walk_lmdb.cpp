@@ -12,39 +12,16 @@
 #include <utility>
 
 #include "datum.hpp"
+#include "lmdb_layout.hpp"
 #include "parallel.hpp"
 
 namespace penstock::lmdb {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "fields are loaded as they lie");
-
-constexpr std::uint32_t magic = 0xBEEFC0DE;
-constexpr std::uint64_t no_page = ~std::uint64_t{0};
-constexpr std::uint64_t meta_bytes = 136;
-constexpr std::uint64_t record_bytes = 48;  // of a database, in a meta or in a leaf
-constexpr std::uint64_t node_bytes = 8;     // a node's header
-constexpr unsigned depth_max = 32;
-
-// Page types; other flags (dirty, loose) say nothing about a page on disk.
-constexpr unsigned branch_page = 1, leaf_page = 2, overflow_page = 4, meta_page = 8;
-constexpr unsigned page_types = branch_page | leaf_page | overflow_page | meta_page | 0x20 | 0x40;
-// Of databases.
-constexpr unsigned reverse_key = 2, dup_sort = 4, integer_key = 8, dup_flags = 0x10 | 0x20 | 0x40;
-// Of nodes.
-constexpr unsigned big_data = 1, sub_data = 2, dup_data = 4;
-
 // What is read at once: near pages together, the pages between them as well.
 constexpr std::uint64_t run_bytes = 1 << 20, run_pages = 512, gap_pages = 8;
 constexpr std::size_t values_at_once = 256;  // whose headers one job compares
 constexpr unsigned verify_threads = 16;      // each waits for the disk most of the time
-
-template <typename T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
 
 std::string number(std::uint64_t n) { return std::to_string(n); }
 
@@ -53,71 +30,6 @@ std::string quoted(std::string_view key) {
   for (const char c : key.substr(0, 40)) shown += c >= ' ' && c <= '~' ? c : '?';
   return shown + (key.size() > 40 ? "...'" : "'");
 }
-
-struct Database {
-  std::uint32_t pad;
-  unsigned flags, depth;
-  std::uint64_t branches, leaves, overflows, entries, root;
-
-  static Database at(const std::byte* p) {
-    return {load<std::uint32_t>(p),      load<std::uint16_t>(p + 4),  load<std::uint16_t>(p + 6),
-            load<std::uint64_t>(p + 8),  load<std::uint64_t>(p + 16), load<std::uint64_t>(p + 24),
-            load<std::uint64_t>(p + 32), load<std::uint64_t>(p + 40)};
-  }
-};
-
-struct Meta {
-  std::uint64_t slot;  // number of the page that it stands on
-  std::uint32_t version;
-  unsigned environment;
-  std::uint64_t page_bytes, last_page, txnid;
-  Database main;
-
-  static Meta at(std::uint64_t slot, const std::byte* p) {
-    const Database free = Database::at(p + 24);
-    return {slot, load<std::uint32_t>(p + 4),   free.flags, free.pad, load<std::uint64_t>(p + 120),
-            load<std::uint64_t>(p + 128), Database::at(p + 72)};
-  }
-};
-
-// How pages of this file are laid out. Positions in a page are relative to `base`.
-struct Geometry {
-  std::uint64_t page_bytes = 0, header = 16, base = 0, last_page = 0, txnid = 0, pages = 0;
-  std::uint32_t version = 0;
-
-  std::uint64_t at(std::uint64_t page) const { return page * page_bytes; }
-  std::uint64_t numbered(const std::byte* p) const { return load<std::uint64_t>(p); }
-  unsigned flags(const std::byte* p) const { return load<std::uint16_t>(p + header - 6); }
-  std::uint64_t lower(const std::byte* p) const { return load<std::uint16_t>(p + header - 4); }
-  std::uint64_t upper(const std::byte* p) const { return load<std::uint16_t>(p + header - 2); }
-  std::uint64_t run(const std::byte* p) const { return load<std::uint32_t>(p + header - 4); }
-  std::uint64_t pages_of(std::uint64_t length) const {
-    return (header - 1 + length) / page_bytes + 1;
-  }
-};
-
-// Which pages were reached. Threads mark at the same time; a page is marked once.
-class Reached {
- public:
-  explicit Reached(std::uint64_t pages) : words_((pages + 63) / 64) {}
-
-  bool mark(std::uint64_t page) {
-    const std::uint64_t bit = std::uint64_t{1} << (page % 64);
-    return (words_[page / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
-  }
-  bool mark(std::uint64_t page, std::uint64_t count) {
-    for (; count > 0 && page % 64 != 0; ++page, --count)
-      if (!mark(page)) return false;
-    for (; count >= 64; page += 64, count -= 64)
-      if (words_[page / 64].exchange(~std::uint64_t{0}, std::memory_order_relaxed) != 0) return false;
-    for (; count > 0; ++page, --count)
-      if (!mark(page)) return false;
-    return true;
-  }
-
- private:
-  std::vector<std::atomic<std::uint64_t>> words_;
-};
 
 struct Record {
   std::uint64_t offset;
@@ -180,12 +92,12 @@ class Walker {
   bool tree(const Database& database, std::uint64_t offset, bool main);
   bool plausible(const Database& database, std::uint64_t offset);
   bool level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found);
-  bool page(std::uint64_t number, std::uint64_t type, const std::byte* p, Damage& damage) const;
-  bool branch(std::uint64_t page, const std::byte* p, Staged& to, Damage& damage);
+  bool page(std::uint64_t number, std::uint64_t type, const std::byte* p, Flaw& flaw) const;
+  bool branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw);
   bool leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-            std::uint64_t& key_bytes, Damage& damage);
+            std::uint64_t& key_bytes, Flaw& flaw);
   bool special(std::uint64_t page, const std::byte* p, std::uint64_t node, std::uint64_t payload,
-               Record& record, Staged& to, Damage& damage);
+               Record& record, Staged& to, Flaw& flaw);
   bool ascending(std::string_view before, std::string_view key) const;
   bool excluded(std::string_view key) const;
   bool verify(std::vector<Big>& bigs, std::uint64_t& overflows);
@@ -193,12 +105,12 @@ class Walker {
   void by_offset();
 
   bool broken(std::uint64_t offset, std::string message) {
-    out_.damage = Damage{offset, std::move(message)};
+    out_.flaw = Flaw{offset, std::move(message)};
     return false;
   }
-  bool settle(Troubles<Damage>& troubles) {
+  bool settle(Troubles& troubles) {
     if (!troubles.any()) return true;
-    out_.damage = std::move(troubles.what);
+    out_.flaw = std::move(troubles.what);
     out_.error = troubles.code;
     return false;
   }
@@ -224,14 +136,16 @@ bool Walker::read(std::uint64_t offset, std::span<std::byte> to) {
     return false;
   }
   if (static_cast<std::uint64_t>(got) < to.size())
-    return broken(offset + static_cast<std::uint64_t>(got),
-                  "the file ends here, within what its pages refer to: it is cut off, copy it again");
+    return broken(
+        offset + static_cast<std::uint64_t>(got),
+        "the file ends here, within what its pages refer to: it is cut off, copy it again");
   return true;
 }
 
-// -- metas -----------------------------------------------------------------------------------------
+// -- metas
+// -----------------------------------------------------------------------------------------
 
-// True where this is none of the files that can be read; `damage` says what it is.
+// True where this is none of the files that can be read; `flaw` says what it is.
 bool Walker::foreign(const std::byte* head, std::size_t length) {
   constexpr std::uint32_t swapped = 0xDEC0EFBE;
   for (const std::size_t at : {12u, 16u, 24u}) {
@@ -239,16 +153,19 @@ bool Walker::foreign(const std::byte* head, std::size_t length) {
     const auto word = load<std::uint32_t>(head + at);
     const auto version = load<std::uint32_t>(head + at + 4);
     if (word == swapped)
-      broken(at, "an LMDB environment of a big-endian machine: `mdb_dump` it there and "
-                 "`mdb_load` it here");
+      broken(at,
+             "an LMDB environment of a big-endian machine: `mdb_dump` it there and "
+             "`mdb_load` it here");
     else if (word != magic)
       continue;
     else if (version == 999)
-      broken(at + 4, "an LMDB environment of a developer build (data version 999): write it with "
-                     "a release of LMDB");
+      broken(at + 4,
+             "an LMDB environment of a developer build (data version 999): write it with "
+             "a release of LMDB");
     else if (at == 12 || (at == 16 && (version == 2 || version == 3)))
-      broken(at, "an LMDB environment of a 32-bit build: `mdb_dump` it there and `mdb_load` it "
-                 "here");
+      broken(at,
+             "an LMDB environment of a 32-bit build: `mdb_dump` it there and `mdb_load` it "
+             "here");
     else if (at == 16 ? version != 1 : version != 2 && version != 3)
       broken(at + 4, "an LMDB environment of data version " + number(version) +
                          ", and versions 1, 2 and 3 can be read");
@@ -288,9 +205,9 @@ bool Walker::meta(const std::byte* page, std::uint64_t offset, std::uint64_t whi
     return broken(offset, name + " carries the number " + number(g_.numbered(page)));
   const std::uint64_t most = g_.version == 1 ? 32768 : 65536;
   if (!std::has_single_bit(found.page_bytes) || found.page_bytes < 512 || found.page_bytes > most)
-    return broken(offset + g_.header + 24,
-                  name + " says pages of " + number(found.page_bytes) +
-                      " bytes, which is no power of two from 512 to " + number(most));
+    return broken(offset + g_.header + 24, name + " says pages of " + number(found.page_bytes) +
+                                               " bytes, which is no power of two from 512 to " +
+                                               number(most));
   if (g_.version > 1 && (found.environment & 0x2000) != 0)
     return broken(offset + g_.header + 28,
                   "the environment is encrypted: write it again without encryption");
@@ -320,18 +237,17 @@ bool Walker::metas(const std::byte* head) {
   return true;
 }
 
-// -- pages -----------------------------------------------------------------------------------------
+// -- pages
+// -----------------------------------------------------------------------------------------
 
 // The checks that every page of a tree has to pass before anything else of it is read.
-bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p,
-                  Damage& damage) const {
+bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p, Flaw& flaw) const {
   const std::uint64_t offset = g_.at(number_);
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {offset + at, "page " + number(number_) + " " + std::move(message)};
+    flaw = {offset + at, "page " + number(number_) + " " + std::move(message)};
     return false;
   };
-  if (g_.numbered(p) != number_)
-    return wrong(0, "carries the number " + number(g_.numbered(p)));
+  if (g_.numbered(p) != number_) return wrong(0, "carries the number " + number(g_.numbered(p)));
   const unsigned flags = g_.flags(p) & page_types;
   if (flags != type)
     return wrong(g_.header - 6, "has type " + number(flags) + " where " + number(type) +
@@ -348,9 +264,9 @@ bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p,
   return true;
 }
 
-bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Damage& damage) {
+bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw) {
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
+    flaw = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
@@ -383,9 +299,12 @@ bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Damage& 
 bool Walker::ascending(std::string_view before, std::string_view key) const {
   if ((flags_ & integer_key) != 0) {
     if (before.size() != key.size()) return false;
-    const auto as_bytes = [](std::string_view k) { return reinterpret_cast<const std::byte*>(k.data()); };
-    return key.size() == 4 ? load<std::uint32_t>(as_bytes(before)) < load<std::uint32_t>(as_bytes(key))
-                           : load<std::uint64_t>(as_bytes(before)) < load<std::uint64_t>(as_bytes(key));
+    const auto as_bytes = [](std::string_view k) {
+      return reinterpret_cast<const std::byte*>(k.data());
+    };
+    return key.size() == 4
+               ? load<std::uint32_t>(as_bytes(before)) < load<std::uint32_t>(as_bytes(key))
+               : load<std::uint64_t>(as_bytes(before)) < load<std::uint64_t>(as_bytes(key));
   }
   if ((flags_ & reverse_key) != 0)
     return std::lexicographical_compare(
@@ -401,11 +320,11 @@ bool Walker::excluded(std::string_view key) const {
 
 // A node whose payload is not the value itself.
 bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
-                     std::uint64_t payload, Record& record, Staged& to, Damage& damage) {
+                     std::uint64_t payload, Record& record, Staged& to, Flaw& flaw) {
   const unsigned flags = load<std::uint16_t>(p + node + 4);
   const std::uint64_t offset = g_.at(page) + node;
   const auto wrong = [&](std::string message) {
-    damage = {offset, "leaf page " + number(page) + " " + std::move(message)};
+    flaw = {offset, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   if (flags == sub_data) {
@@ -413,12 +332,14 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
     if (record.length != record_bytes)
       return wrong("has a database record of " + number(record.length) + " bytes");
     const auto* key = reinterpret_cast<const char*>(p + node + node_bytes);
-    to.named.push_back({std::string(key, record.key_bytes), g_.at(page) + payload,
-                        Database::at(p + payload)});
+    std::string name(key, record.key_bytes);
+    if (g_.version == 3 && name.ends_with('\0')) name.pop_back();  // LMDB 1.0 writes it as well
+    to.named.push_back({std::move(name), g_.at(page) + payload, Database::at(p + payload)});
     return true;
   }
   if (flags != big_data) {
-    if ((flags & dup_data) != 0) return wrong("has several values for a key, in a database without them");
+    if ((flags & dup_data) != 0)
+      return wrong("has several values for a key, in a database without them");
     return wrong("has a node with the unknown flags " + number(flags));
   }
   Big big{load<std::uint64_t>(p + payload), g_.pages_of(record.length), 0, offset};
@@ -432,12 +353,12 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
   if (big.page < 2 || big.page > g_.last_page || pages > g_.last_page - big.page + 1)
     return wrong("has a value of " + number(record.length) + " bytes from page " +
                  number(big.page) + " on, beyond the last page " + number(g_.last_page));
-  if (big.page >= g_.pages ||
-      g_.header + record.length > source_.size - g_.at(big.page))
+  if (big.page >= g_.pages || g_.header + record.length > source_.size - g_.at(big.page))
     return wrong("has a value of " + number(record.length) + " bytes from page " +
                  number(big.page) + " on, beyond the end of the file (" + number(source_.size) +
                  " bytes)");
-  const std::uint64_t there = std::min(pages, (source_.size + g_.page_bytes - 1) / g_.page_bytes - big.page);
+  const std::uint64_t there =
+      std::min(pages, (source_.size + g_.page_bytes - 1) / g_.page_bytes - big.page);
   if (!reached_->mark(big.page, there))
     return wrong("has a value on page " + number(big.page) + ", which something else has as well");
   record.offset = g_.at(big.page) + g_.header;
@@ -446,9 +367,9 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
 }
 
 bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-                  std::uint64_t& key_end, Damage& damage) {
+                  std::uint64_t& key_end, Flaw& flaw) {
   const auto wrong = [&](std::uint64_t at, std::string message) {
-    damage = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
+    flaw = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
@@ -472,9 +393,7 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
       return wrong(node + 6, "has a key of " + number(key_bytes) + " bytes, beyond its end");
     Record record{g_.at(page) + payload, static_cast<std::uint32_t>(head),
                   static_cast<std::uint32_t>(key_bytes)};
-    const std::uint64_t inside = (flags & big_data) == 0 ? record.length
-                                 : g_.version == 1       ? 8
-                                                         : 24;
+    const std::uint64_t inside = (flags & big_data) == 0 ? record.length : g_.version == 1 ? 8 : 24;
     if (inside > end - payload)
       return wrong(node, "has a value of " + number(inside) + " bytes, beyond its end");
     used += (payload - node + inside + 1) & ~std::uint64_t{1};
@@ -489,7 +408,7 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
     before = key;
     if (flags != 0) {
       const std::size_t named = to.named.size();
-      if (!special(page, p, node, payload, record, to, damage)) return false;
+      if (!special(page, p, node, payload, record, to, flaw)) return false;
       if (to.named.size() != named) continue;
     }
     if (names_only_ || (!options_.exclude.empty() && excluded(key))) continue;
@@ -501,7 +420,8 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
   return true;
 }
 
-// -- levels ----------------------------------------------------------------------------------------
+// -- levels
+// ----------------------------------------------------------------------------------------
 
 // Reads pages, given in key order, in file order, and stages what they hold.
 bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found) {
@@ -510,7 +430,8 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
   if (!std::is_sorted(pages.begin(), pages.end()))
     std::sort(order.begin(), order.end(),
               [&](std::uint32_t a, std::uint32_t b) { return pages[a] < pages[b]; });
-  const std::uint64_t most = std::min(run_pages, std::max<std::uint64_t>(1, run_bytes / g_.page_bytes));
+  const std::uint64_t most =
+      std::min(run_pages, std::max<std::uint64_t>(1, run_bytes / g_.page_bytes));
   std::vector<std::size_t> starts;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::uint64_t page = pages[order[i]];
@@ -521,7 +442,7 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
   starts.push_back(order.size());
   found.runs.resize(starts.size() - 1);
   found.slices.resize(pages.size());
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t run, Scratch& scratch) {
     const std::uint64_t first = pages[order[starts[run]]];
     const std::uint64_t last = pages[order[starts[run + 1] - 1]];
@@ -530,9 +451,9 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
     const std::int64_t got = source_.read(g_.at(first), {scratch.bytes.data(), bytes});
     if (got < 0) return troubles.error(run, static_cast<int>(-got));
     if (static_cast<std::uint64_t>(got) < bytes)
-      return troubles.damage(run, {g_.at(first) + static_cast<std::uint64_t>(got),
-                                   "the file ends here, and had " + number(source_.size) +
-                                       " bytes: it was cut off meanwhile"});
+      return troubles.flaw(run, {g_.at(first) + static_cast<std::uint64_t>(got),
+                                 "the file ends here, and had " + number(source_.size) +
+                                     " bytes: it was cut off meanwhile"});
     Staged& to = found.runs[run];
     if (leaves) {
       std::size_t records = 0;
@@ -546,18 +467,18 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
       const std::byte* p = scratch.bytes.data() + (number_ - first) * g_.page_bytes;
       const std::uint64_t key_first = key_end;
       const std::size_t start = leaves ? to.records.size() : to.children.size();
-      Damage damage;
-      if (!page(number_, leaves ? leaf_page : branch_page, p, damage) ||
-          !(leaves ? leaf(number_, p, to, scratch, key_end, damage)
-                   : branch(number_, p, to, damage)))
-        return troubles.damage(run, std::move(damage));
+      Flaw flaw;
+      if (!page(number_, leaves ? leaf_page : branch_page, p, flaw) ||
+          !(leaves ? leaf(number_, p, to, scratch, key_end, flaw) : branch(number_, p, to, flaw)))
+        return troubles.flaw(run, std::move(flaw));
       const std::size_t stop = leaves ? to.records.size() : to.children.size();
       found.slices[order[i]] = {static_cast<std::uint32_t>(run), static_cast<std::uint32_t>(start),
                                 static_cast<std::uint32_t>(stop - start),
                                 static_cast<std::uint32_t>(key_first),
                                 static_cast<std::uint32_t>(key_end - key_first)};
     }
-    to.keys.assign(scratch.keys.begin(), scratch.keys.begin() + static_cast<std::ptrdiff_t>(key_end));
+    to.keys.assign(scratch.keys.begin(),
+                   scratch.keys.begin() + static_cast<std::ptrdiff_t>(key_end));
   };
   in_parallel<Scratch>(found.runs.size(), threads_, troubles, work);
   return settle(troubles);
@@ -565,20 +486,25 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
 
 bool Walker::plausible(const Database& database, std::uint64_t offset) {
   if ((database.flags & dup_sort) != 0)
-    return broken(offset + 4, "a database with several values for a key (MDB_DUPSORT), which are no "
-                              "samples of their own: copy it into one with one value a key");
+    return broken(offset + 4,
+                  "a database with several values for a key (MDB_DUPSORT), which are no "
+                  "samples of their own: copy it into one with one value a key");
   if ((database.flags & dup_flags) != 0)
-    return broken(offset + 4, "a database with flags " + number(database.flags) +
-                                  " that only one with several values for a key has: it is damaged");
+    return broken(offset + 4,
+                  "a database with flags " + number(database.flags) +
+                      " that only one with several values for a key has: it is damaged");
   if (database.root == no_page) {
     if (database.entries != 0)
-      return broken(offset + 32, "a database without pages has " + number(database.entries) + " entries");
+      return broken(offset + 32,
+                    "a database without pages has " + number(database.entries) + " entries");
     return true;
   }
   if (database.depth == 0 || database.depth > depth_max)
-    return broken(offset + 6, "a tree of depth " + number(database.depth) + ", and 1 to 32 are possible");
+    return broken(offset + 6,
+                  "a tree of depth " + number(database.depth) + ", and 1 to 32 are possible");
   if (database.root < 2 || database.root > g_.last_page || database.root >= g_.pages)
-    return broken(offset + 40, "the root is page " + number(database.root) + ", and the pages are 2 to " +
+    return broken(offset + 40, "the root is page " + number(database.root) +
+                                   ", and the pages are 2 to " +
                                    number(std::min(g_.last_page, g_.pages - 1)));
   return true;
 }
@@ -592,7 +518,8 @@ bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
   out_.integer_keys = (flags_ & integer_key) != 0;
   if (database.root == no_page) return true;
   if (!reached_->mark(database.root))
-    return broken(offset + 40, "the root is page " + number(database.root) + ", which another database has as well");
+    return broken(offset + 40, "the root is page " + number(database.root) +
+                                   ", which another database has as well");
   std::vector<std::uint64_t> pages{database.root};
   std::uint64_t branches = 0;
   for (unsigned depth = 1; depth < database.depth; ++depth) {
@@ -616,12 +543,15 @@ bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
     std::move(run.named.begin(), run.named.end(), std::back_inserter(named_));
     run.bigs = {};
   }
-  const auto differ = [&](std::uint64_t at, const char* what, std::uint64_t said, std::uint64_t is) {
-    return broken(offset + at, "the database says " + number(said) + " " + what + ", and has " + number(is));
+  const auto differ = [&](std::uint64_t at, const char* what, std::uint64_t said,
+                          std::uint64_t is) {
+    return broken(offset + at,
+                  "the database says " + number(said) + " " + what + ", and has " + number(is));
   };
   if (entries != database.entries) return differ(32, "entries", database.entries, entries);
   if (branches != database.branches) return differ(8, "branch pages", database.branches, branches);
-  if (pages.size() != database.leaves) return differ(16, "leaf pages", database.leaves, pages.size());
+  if (pages.size() != database.leaves)
+    return differ(16, "leaf pages", database.leaves, pages.size());
   if (!verify(bigs, overflows)) return false;
   if (overflows != database.overflows)
     return differ(24, "overflow pages", database.overflows, overflows);
@@ -640,7 +570,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
   }
   std::sort(bigs.begin(), bigs.end(), [](const Big& a, const Big& b) { return a.page < b.page; });
   std::atomic<std::uint64_t> sum{0};
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto work = [&](std::size_t job, Scratch& scratch) {
     const std::size_t stop = std::min(bigs.size(), (job + 1) * values_at_once);
     const std::uint64_t gap = options_.concurrent ? 1 : 64;
@@ -655,33 +585,38 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
       const std::int64_t got = source_.read(g_.at(bigs[i].page), {scratch.bytes.data(), bytes});
       if (got < 0) return troubles.error(job, static_cast<int>(-got));
       if (static_cast<std::uint64_t>(got) < bytes)
-        return troubles.damage(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
-                                     "the file ends here: it was cut off meanwhile"});
+        return troubles.flaw(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
+                                   "the file ends here: it was cut off meanwhile"});
       for (const std::uint64_t first = bigs[i].page; i < j; ++i) {
         const Big& big = bigs[i];
         const std::byte* p = scratch.bytes.data() + (big.page - first) * g_.page_bytes;
         const char* what = nullptr;
-        if (g_.numbered(p) != big.page) what = " carries another number";
-        else if ((g_.flags(p) & page_types) != overflow_page) what = " is no overflow page";
-        else if (g_.run(p) < big.least) what = " begins fewer pages than the value needs";
+        if (g_.numbered(p) != big.page)
+          what = " carries another number";
+        else if ((g_.flags(p) & page_types) != overflow_page)
+          what = " is no overflow page";
+        else if (g_.run(p) < big.least)
+          what = " begins fewer pages than the value needs";
         else if (g_.version > 1 && load<std::uint64_t>(p + 8) > g_.txnid)
           what = " was written after the last commit";
         if (what != nullptr)
-          return troubles.damage(job, {g_.at(big.page), "page " + number(big.page) +
-                                                            ", where a value begins (node at byte " +
-                                                            number(big.node) + ")," + what});
+          return troubles.flaw(job, {g_.at(big.page), "page " + number(big.page) +
+                                                          ", where a value begins (node at byte " +
+                                                          number(big.node) + ")," + what});
         pages += g_.run(p);
       }
     }
     sum += pages;
   };
   const std::size_t jobs = (bigs.size() + values_at_once - 1) / values_at_once;
-  in_parallel<Scratch>(jobs, options_.concurrent ? verify_threads : 1, troubles, work);
+  in_parallel<Scratch>(jobs, options_.concurrent && !options_.threads ? verify_threads : threads_,
+                       troubles, work);
   overflows = sum;
   return settle(troubles);
 }
 
-// -- records ---------------------------------------------------------------------------------------
+// -- records
+// ---------------------------------------------------------------------------------------
 
 // The staged records in key order: one row each.
 bool Walker::join(Level& leaves) {
@@ -697,7 +632,7 @@ bool Walker::join(Level& leaves) {
   out_.offset = Column<std::int64_t>(row.back());
   out_.length = Column<std::int64_t>(row.back());
   constexpr std::size_t leaves_at_once = 256;
-  Troubles<Damage> troubles;
+  Troubles troubles;
   const auto last_key = [&](std::size_t i) -> std::string_view {
     const Staged& run = leaves.runs[slices[i].run];
     const std::uint32_t bytes = run.records[slices[i].first + slices[i].count - 1].key_bytes;
@@ -715,10 +650,11 @@ bool Walker::join(Level& leaves) {
       while (before > 0 && slices[before - 1].count == 0) --before;
       const std::string_view first(keys, from->key_bytes);
       if (before > 0 && !ascending(last_key(before - 1), first))
-        return troubles.damage(
-            job, {from->offset, "the record with the key " + quoted(first) + " comes after " +
-                                    quoted(last_key(before - 1)) +
-                                    ": keys do not ascend (or the writer had an order of its own)"});
+        return troubles.flaw(
+            job,
+            {from->offset, "the record with the key " + quoted(first) + " comes after " +
+                               quoted(last_key(before - 1)) +
+                               ": keys do not ascend (or the writer had an order of its own)"});
       std::memcpy(out_.keys.begin() + byte[i], keys, slice.key_bytes);
       std::uint64_t end = byte[i], to = row[i];
       for (std::uint32_t k = 0; k < slice.count; ++k, ++to) {
@@ -761,8 +697,7 @@ void Walker::by_offset() {
 void Walker::walk() {
   if (!geometry()) return;
   reached_.emplace(std::min(g_.pages, g_.last_page) + 2);
-  const std::uint64_t main_at =
-      g_.at(live_.slot) + g_.header + 72;
+  const std::uint64_t main_at = g_.at(live_.slot) + g_.header + 72;
   const bool inner = options_.database && !options_.database->empty();
   names_only_ = inner;
   if (!tree(live_.main, main_at, true)) return;
@@ -771,16 +706,15 @@ void Walker::walk() {
     for (std::size_t i = 0; i < std::min<std::size_t>(named_.size(), 8); ++i)
       names += (i ? ", " : "") + quoted(named_[i].name);
     if (named_.size() > 8) names += " and " + number(named_.size() - 8) + " more";
-    broken(named_[0].offset, "the environment holds the databases " + names +
-                                 ": choose one with database=");
+    broken(named_[0].offset,
+           "the environment holds the databases " + names + ": choose one with database=");
     return;
   }
   if (inner) {
     std::string names;
     const Named* found = nullptr;
     for (const Named& each : named_) {
-      // LMDB 1.0 ends the name with a zero byte.
-      if (each.name == *options_.database || each.name == *options_.database + '\0') found = &each;
+      if (each.name == *options_.database) found = &each;
       if (names.size() < 200) names += (names.empty() ? "" : ", ") + quoted(each.name);
     }
     if (found == nullptr) {

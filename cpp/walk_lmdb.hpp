@@ -13,15 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "flaw.hpp"
 #include "source.hpp"
 
 namespace penstock::lmdb {
-
-// What is wrong with a file, and where.
-struct Damage {
-  std::uint64_t offset = 0;
-  std::string message;
-};
 
 enum class Verify {
   automatic,  // on where several threads may read
@@ -35,7 +30,7 @@ struct Options {
   bool file_order = false;              // by offset, not by key
   bool datum = false;                   // values are Caffe's Datum: give their field `data`
   Verify verify = Verify::automatic;
-  unsigned threads = 0;  // 0: as many as there are processors, up to 8
+  unsigned threads = 0;    // 0: as many as there are processors, up to 8
   bool concurrent = true;  // the source may be read by several threads, and cheaply in small parts
 };
 
@@ -69,7 +64,7 @@ struct Walk {
   bool labelled = false;              // with `datum`: some record has a label
   std::int64_t shape[3] = {0, 0, 0};  // with `datum`: of all raw images, or zeros
 
-  std::optional<Damage> damage;
+  std::optional<Flaw> flaw;
   int error = 0;  // errno where reading failed
 };
 

@@ -5,14 +5,15 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <thread>
 #include <utility>
 
+#include "file_source.hpp"
 #include "gil.hpp"
 
 namespace nb = nanobind;
@@ -20,24 +21,29 @@ namespace nb = nanobind;
 namespace penstock::binding {
 namespace {
 
-class Descriptor final : public Source {
- public:
-  Descriptor(int file, std::uint64_t bytes) : Source(bytes), file_(file) {}
+constexpr unsigned reads_between_signals = 64;
+
+// A file that several threads read without the GIL. The one that called takes it now and then, so
+// that Ctrl-C is heard.
+struct SharedFile final : FileSource {
+  using FileSource::FileSource;
 
   std::int64_t read(std::uint64_t offset, std::span<std::byte> out) override {
-    std::size_t done = 0;
-    while (done < out.size()) {
-      const ssize_t got = ::pread(file_, out.data() + done, out.size() - done,
-                                  static_cast<off_t>(offset + done));
-      if (got == 0) break;
-      if (got > 0) done += static_cast<std::size_t>(got);
-      else if (errno != EINTR) return -errno;
+    if (std::this_thread::get_id() == caller_ && ++reads_ % reads_between_signals == 0) {
+      nb::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) {
+        raised = std::make_exception_ptr(nb::python_error());
+        return -EINTR;
+      }
     }
-    return static_cast<std::int64_t>(done);
+    return FileSource::read(offset, out);
   }
 
+  std::exception_ptr raised;
+
  private:
-  int file_;
+  const std::thread::id caller_ = std::this_thread::get_id();
+  unsigned reads_ = 0;
 };
 
 // Reads by a Python function, always with the GIL. Its exception is kept for the caller.
@@ -74,9 +80,8 @@ nb::object array(lmdb::Column<T>&& column) {
 }
 
 nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
-                    const std::optional<nb::bytes>& database,
-                    const std::vector<nb::bytes>& exclude, bool file_order, bool datum,
-                    const std::optional<bool>& verify, unsigned threads) {
+                 const std::optional<nb::bytes>& database, const std::vector<nb::bytes>& exclude,
+                 bool file_order, bool datum, const std::optional<bool>& verify, unsigned threads) {
   lmdb::Options options;
   if (database) options.database.emplace(database->c_str(), database->size());
   for (const auto& key : exclude) options.exclude.emplace_back(key.c_str(), key.size());
@@ -87,9 +92,12 @@ nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
   options.concurrent = fd >= 0;
   lmdb::Walk found;
   if (fd >= 0) {
-    Descriptor source(fd, size);
-    const WithoutGil without;
-    found = lmdb::walk(source, options);
+    SharedFile source(fd, size);
+    {
+      const WithoutGil without;
+      found = lmdb::walk(source, options);
+    }
+    if (source.raised) std::rethrow_exception(source.raised);
   } else {
     Fetching source(nb::cast<nb::callable>(read), size);
     found = lmdb::walk(source, options);
@@ -102,8 +110,8 @@ nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
   }
   nb::dict columns;
   nb::object flaw = nb::none();
-  if (found.damage) {
-    flaw = nb::make_tuple(found.damage->offset, found.damage->message);
+  if (found.flaw) {
+    flaw = nb::make_tuple(found.flaw->offset, found.flaw->message);
   } else {
     columns["keys"] = array(std::move(found.keys));
     columns["ends"] = array(std::move(found.key_ends));
@@ -124,10 +132,10 @@ nb::tuple walked(int fd, const nb::object& read, std::uint64_t size,
 }  // namespace
 
 void walk_lmdb(nb::module_& m) {
-  m.def("walk_lmdb", &walked, nb::arg("fd"), nb::arg("read").none(), nb::arg("size"),
-        nb::kw_only(), nb::arg("database").none() = nb::none(),
-        nb::arg("exclude") = std::vector<nb::bytes>{}, nb::arg("file_order") = false,
-        nb::arg("datum") = false, nb::arg("verify").none() = nb::none(), nb::arg("threads") = 0,
+  m.def("walk_lmdb", &walked, nb::arg("fd"), nb::arg("read").none(), nb::arg("size"), nb::kw_only(),
+        nb::arg("database").none() = nb::none(), nb::arg("exclude") = std::vector<nb::bytes>{},
+        nb::arg("file_order") = false, nb::arg("datum") = false,
+        nb::arg("verify").none() = nb::none(), nb::arg("threads") = 0,
         "The records of an LMDB environment: (columns, None or (offset, what is wrong)).");
 }
 
