@@ -27,7 +27,7 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
 
 test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check

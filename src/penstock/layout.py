@@ -124,21 +124,24 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """One row a sample. `file` None: the sample's own number; `offset` None: 0."""
+    """One row a sample. `file` None: the sample's own number; `offset` None: 0.
+
+    row_bytes:  the length of all samples, if it is one and above 0.
+    """
 
     file: FileIds | None
     offset: Int | None
     length: Int
+    row_bytes: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        first = int(self.length[0]) if len(self.length) else 0
+        if first > 0 and bool((self.length == first).all()):
+            object.__setattr__(self, "row_bytes", first)
 
     @property
     def count(self) -> int:
         return len(self.length)
-
-    @property
-    def row_bytes(self) -> int | None:
-        """The length of all samples, if it is one and above 0."""
-        first = int(self.length[0]) if len(self.length) else 0
-        return first if first and bool((self.length == first).all()) else None
 
     @property
     def total_bytes(self) -> int:
@@ -153,9 +156,11 @@ class Table:
             offset = _constant(0, "i8", len(samples))
         else:
             offset = self.offset.take(samples)
-        return Extents(file, offset, self.length.take(samples))
+        return Extents(file, offset, self.lengths(samples))
 
     def lengths(self, samples: Int) -> Int:
+        if self.row_bytes is not None:
+            return _constant(self.row_bytes, "i8", len(samples))
         return self.length.take(samples)
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
