@@ -11,6 +11,8 @@ STAMPS := $(VENV)/.stamps
 INSTALL := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 CORE := CMakeLists.txt $(shell find cpp -name '*.[ch]pp' -not -path 'cpp/tests/*')
 RUN := $(VENV)/bin/python
+# Write what tests read. Without the rest of what they ask for: other torch packages, clouds' clients.
+WRITERS := 'mosaicml-streaming>=0.13' 'megatron-core>=0.16' 'litdata>=0.2.50'
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -102,6 +104,7 @@ $(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
 $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 	@echo "setup 4/4: penstock: its C++ core is compiled (half a minute), then what tests and demo use"
 	@$(INSTALL) --no-build-isolation --editable '.[test,demo]'
+	@$(INSTALL) --no-warn-conflicts --no-deps $(WRITERS)
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/penstock
