@@ -320,7 +320,7 @@ class _Work:
                 ticket.left -= 1
                 if not ticket.left:
                     self._finish(ticket)
-                elif self.closed:
+                if self.closed:  # who closes waits for the copies
                     self._changed.notify_all()
 
     def _fetched(self, file: int, start: int, stop: int) -> memoryview:
