@@ -32,7 +32,7 @@ def main() -> None:
     )
     sizes = Sizes.quick() if options.quick else Sizes()
     corpora = Corpora(Path(options.data).resolve(), sizes, options.seed)
-    record.configuration |= {"sizes": asdict(sizes), "data": Path(options.data).name}
+    record.configuration["sizes"] = asdict(sizes)
     build_floors()
     effort = Effort.quick() if options.quick else Effort.full()
     for race in races(corpora):

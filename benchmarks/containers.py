@@ -163,7 +163,6 @@ def main() -> None:
     corpora = Corpora(Path(options.data).resolve(), sizes, options.seed)
     suffix = ("-quick" if options.quick else "") + ("-partial" if options.containers else "")
     record = Record(f"formats{suffix}", options.seed, {**vars(options), "containers": names})
-    record.configuration["data"] = Path(options.data).name
     effort = Effort.quick() if options.quick else Effort.full()
     for record_bytes in RECORD_BYTES:
         fewer = replace(corpora, sizes=replace(sizes, records=sizes.records * 4096 // record_bytes))

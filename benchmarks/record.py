@@ -81,7 +81,7 @@ class Record:
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 1),
             "command": [Path(sys.executable).name, *sys.orig_argv[1:]],
-            "configuration": self.configuration,
+            "configuration": without_folders(self.configuration),
             "seed": self.seed,
             "commit": commit(),
             "machine": machine(),
@@ -92,6 +92,14 @@ class Record:
             "rows": [asdict(row) for row in self.rows],
             "raw": self.raw,
         }
+
+
+def without_folders(configuration: dict[str, Any]) -> dict[str, Any]:
+    """The same, with paths reduced to their last part: where data lay says nothing to readers."""
+    return {
+        key: Path(value).name if isinstance(value, (str, Path)) and "/" in str(value) else value
+        for key, value in configuration.items()
+    }
 
 
 def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:
