@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import build_floors
-from benchmarks.baselines.penstock_reader import Contiguous
 from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
 from benchmarks.corpus import Corpora, Sizes, make_cold, make_warm, resident_pages
@@ -20,7 +19,6 @@ from benchmarks.pairing import Pairs, bootstrap_interval, compare, epochs_per_bl
 from benchmarks.race import Effort, Truth, run_race
 from benchmarks.record import Record, Row, reasons_for_doubt, table
 from benchmarks.suite import FLOORS, Race, Reference
-from penstock.plan import Steps
 
 SERVE = """
 import argparse, numpy as np, os, time
@@ -184,21 +182,6 @@ def test_a_record_carries_what_a_reader_needs() -> None:
     written = record.as_dict()
     assert {"machine", "versions", "commit", "load", "seed", "raw", "stable"} <= set(written)
     assert {"name", "value", "unit", "floor", "target", "met"} <= set(written["rows"][0])
-
-
-def test_contiguous_pieces_are_the_same_global_batches() -> None:
-    """Each rank's rows of a step lie together, and all ranks' together are the step's."""
-    count, batch, world = 1003, 16, 4
-    steps = Steps(count, batch * world, world)
-    order = Contiguous(count, batch, world)
-    for step in range(len(steps)):
-        pieces = [
-            order.samples(steps.positions(step, step + 1, rank)[0]).tolist()
-            for rank in range(world)
-        ]
-        start = step * batch * world
-        end = min(count, start + batch * world)
-        assert [sample for piece in pieces for sample in piece] == list(range(start, end))
 
 
 def test_a_fleet_adds_up_its_processes(tmp_path: Path) -> None:

@@ -7,20 +7,12 @@
 
 #include <utility>
 
+#include "columns.hpp"
+
 namespace nb = nanobind;
 
 namespace penstock::binding {
 namespace {
-
-// Hands a vector or string to numpy without a copy.
-template <typename T, typename Container>
-nb::object array(Container&& values) {
-  using Owned = std::remove_reference_t<Container>;
-  auto* owned = new Owned(std::move(values));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<Owned*>(p); });
-  auto* data = reinterpret_cast<T*>(owned->data());
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {owned->size()}, owner));
-}
 
 nb::tuple scan_folder(const nb::bytes& root, const std::vector<nb::bytes>& extensions,
                       unsigned threads, const nb::object& tick) {

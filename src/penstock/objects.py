@@ -33,6 +33,7 @@ from .store import (
     Progress,
     SaidBy,
     Source,
+    all_there,
     braces,
     changed,
     failure,
@@ -120,11 +121,7 @@ class ObjectStore:
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        files, errors = self.probe(unseen(self.root, names), progress)
-        for row in np.flatnonzero(errors)[:1]:
-            by = said_by(int(row)) if said_by else ""
-            raise failure(int(errors[row]), files.path(int(row)), said_by=by)
-        return files
+        return all_there(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         states = self._folder_states(names)

@@ -225,11 +225,7 @@ class Posix:
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        files, errors = self.probe(unseen(self.root, names), progress)
-        for row in np.flatnonzero(errors)[:1]:
-            by = said_by(int(row)) if said_by else ""
-            raise failure(int(errors[row]), files.path(int(row)), said_by=by)
-        return files
+        return all_there(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         found, errors = self.probe(unseen(self.root, names))
@@ -320,6 +316,14 @@ def in_threads(one: Callable[[int], T], count: int, progress: Progress | None = 
             pool.shutdown(cancel_futures=True)
             raise
     return found
+
+
+def all_there(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
+    """The files that were probed, or the error of the first that could not be."""
+    for row in np.flatnonzero(errors)[:1]:
+        by = said_by(int(row)) if said_by else ""
+        raise failure(int(errors[row]), files.path(int(row)), said_by=by)
+    return files
 
 
 def failure(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:

@@ -59,6 +59,9 @@ class Place:
     names: tuple[str, ...] = ()
 
 
+Build = Callable[["Store", Place, Mapping[str, Any], "Progress | None"], Index]
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """One container: what it is, where it can be, which options it takes, and how it is read.
@@ -79,13 +82,18 @@ class Format:
     kinds: tuple[Kind, ...]
     options: tuple[str, ...]
     canonical: Callable[[Mapping[str, Any]], dict[str, Any]]
-    build: Callable[[Store, Place, Mapping[str, Any], Progress | None], Index]
+    build: Build
     sniff: Callable[[bytes, str], bool] | None = None
     folder: Callable[[Store], bool] | None = None
     names_of: Callable[[Store, Place], list[str]] | None = None
     stamp: Callable[[Store, Files], Any] | None = None
     beside: Callable[[Store, str], bool] | None = None
     passing: tuple[str, ...] = ()
+
+
+def _build(build: Callable[..., Index]) -> Build:
+    """The usual way: options are keyword arguments."""
+    return lambda store, place, options, progress: build(store, place, progress, **options)
 
 
 FORMATS: dict[str, Format] = {
@@ -114,9 +122,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
             records.canonical,
-            lambda store, place, options, progress: records.build(
-                store, place, progress, **options
-            ),
+            _build(records.build),
         ),
         Format(
             "npy",
@@ -133,7 +139,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             lmdb.OPTIONS,
             lmdb.canonical,
-            lambda store, place, options, progress: lmdb.build(store, place, progress, **options),
+            _build(lmdb.build),
             lmdb.sniff,
             lmdb.folder,
             lmdb.names_of,
@@ -145,7 +151,7 @@ FORMATS: dict[str, Format] = {
             ("file", "pattern"),
             choice.OPTIONS,
             choice.canonical,
-            lambda store, place, options, progress: npz.build(store, place, progress, **options),
+            _build(npz.build),
             npz.sniff,
         ),
         Format(
@@ -154,7 +160,7 @@ FORMATS: dict[str, Format] = {
             ("folder",),
             choice.OPTIONS,
             choice.canonical,
-            lambda store, place, options, progress: mds.build(store, place, progress, **options),
+            _build(mds.build),
             folder=mds.folder,
         ),
         Format(
@@ -163,9 +169,7 @@ FORMATS: dict[str, Format] = {
             ("folder",),
             (*choice.OPTIONS, "block_size"),
             litdata.canonical,
-            lambda store, place, options, progress: litdata.build(
-                store, place, progress, **options
-            ),
+            _build(litdata.build),
             folder=litdata.folder,
         ),
         Format(
@@ -174,9 +178,7 @@ FORMATS: dict[str, Format] = {
             ("file", "pattern"),
             ("window",),
             tokens.canonical,
-            lambda store, place, options, progress: megatron.build(
-                store, place, progress, **options
-            ),
+            _build(megatron.build),
             megatron.sniff,
             beside=megatron.beside,
         ),
@@ -186,7 +188,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("window", "dtype", "header_bytes", "extensions"),
             tokens.canonical_flat,
-            lambda store, place, options, progress: tokens.build(store, place, progress, **options),
+            _build(tokens.build),
             tokens.sniff,
         ),
         Format(
@@ -204,7 +206,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             tar.OPTIONS,
             tar.canonical,
-            lambda store, place, options, progress: tar.build(store, place, progress, **options),
+            _build(tar.build),
             tar.sniff,
         ),
         Format(
@@ -213,9 +215,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             tfrecord.OPTIONS,
             tfrecord.canonical,
-            lambda store, place, options, progress: tfrecord.build(
-                store, place, progress, **options
-            ),
+            _build(tfrecord.build),
             tfrecord.sniff,
         ),
         Format(
@@ -224,9 +224,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             recordio.OPTIONS,
             recordio.canonical,
-            lambda store, place, options, progress: recordio.build(
-                store, place, progress, **options
-            ),
+            _build(recordio.build),
             recordio.sniff,
         ),
         Format(
@@ -235,7 +233,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
             arrow.canonical,
-            lambda store, place, options, progress: arrow.build(store, place, progress, **options),
+            _build(arrow.build),
             arrow.sniff,
             arrow.holds,
         ),
@@ -245,7 +243,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("dataset", "fields", "label", "fill", "isolate"),
             hdf5.canonical,
-            lambda store, place, options, progress: hdf5.build(store, place, progress, **options),
+            _build(hdf5.build),
             hdf5.sniff,
             passing=("isolate",),
         ),
@@ -255,7 +253,7 @@ FORMATS: dict[str, Format] = {
             ("folder",),
             ("dataset", "fields", "label", "fill"),
             zarr.canonical,
-            lambda store, place, options, progress: zarr.build(store, place, progress, **options),
+            _build(zarr.build),
             folder=zarr.holds,
         ),
         Format(
@@ -264,9 +262,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
             parquet.canonical,
-            lambda store, place, options, progress: parquet.build(
-                store, place, progress, **options
-            ),
+            _build(parquet.build),
             parquet.sniff,
         ),
     )

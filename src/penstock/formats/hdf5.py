@@ -15,7 +15,7 @@ Options:
               half a second once, since h5py's C library can be crashed by damaged files: that is
               an error then. The saved index is the same.
 
-Chunks are decoded without HDF5 where their filters are gzip, shuffle and fletcher32. For others
+Chunks are decoded without HDF5 where their filters are gzip and shuffle. For others
 they are handed to h5py in this process, inside of a file made for them: what HDF5 sees of the
 data is the content of chunks.
 """

@@ -20,6 +20,7 @@ from ..extent import Files, Int
 from ..index import Field, Index
 from ..layout import Table
 from . import shards
+from .checksum import crc32c
 
 if TYPE_CHECKING:
     from ..store import Progress, Source, Store
@@ -178,10 +179,5 @@ def _refused(
 
 def _masked(data: bytes) -> int:
     """The masked CRC-32C of a few bytes."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    crc ^= 0xFFFFFFFF
+    crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

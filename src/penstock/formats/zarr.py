@@ -32,6 +32,7 @@ from ..extent import Files, Int, joined, unseen
 from ..index import Codec, Field, Index
 from ..layout import Layout
 from . import choice
+from .checksum import crc32c
 from .grid import Grid, bands, check_shape, verbatim
 
 if TYPE_CHECKING:
@@ -462,7 +463,7 @@ def _shard(source: Source, array: Array, size: int, chunk_bytes: int | None) -> 
     place = 0 if array.first else source.size - size
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
-    if _crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+    if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise source.flaw(place, "the checksum of the shard's index is wrong: it is damaged")
     absent = (table == np.uint64(_ABSENT)).all(axis=1)
     low, high = (size, source.size) if array.first else (0, place)
@@ -480,23 +481,6 @@ def _shard(source: Source, array: Array, size: int, chunk_bytes: int | None) -> 
         )
     found[absent] = 0, -1
     return found
-
-
-_CRC_TABLE: list[int] = []
-
-
-def _crc32c(data: bytes) -> int:
-    """CRC-32C of an index, which is short."""
-    if not _CRC_TABLE:
-        for byte in range(256):
-            value = byte
-            for _ in range(8):
-                value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-            _CRC_TABLE.append(value)
-    state = 0xFFFFFFFF
-    for byte in data:
-        state = state >> 8 ^ _CRC_TABLE[(state ^ byte) & 255]
-    return state ^ 0xFFFFFFFF
 
 
 # -- labels ----------------------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+"""CRC-32C of a few bytes: headers and indexes, where they are parsed. Bulk data is the core's."""
+
+from __future__ import annotations
+
+import functools
+
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (reflected, all ones at first and at last)."""
+    table = _table()
+    state = 0xFFFFFFFF
+    for byte in data:
+        state = state >> 8 ^ table[(state ^ byte) & 255]
+    return state ^ 0xFFFFFFFF
+
+
+@functools.cache
+def _table() -> tuple[int, ...]:
+    return tuple(map(_of_byte, range(256)))
+
+
+def _of_byte(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+    return value
