@@ -1,4 +1,4 @@
-"""python -m fuzz NAME [--runs N] [--seconds S] [--replay FILE]
+"""python -m fuzz NAME [--runs N] [--seconds S] [--corpus FOLDER] [--replay FILE]
 
 Guided by coverage where atheris is installed, else by chance alone.
 """
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=0, help="stop after so long")
     parser.add_argument("--replay", type=Path, help="run this one input")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--corpus", type=Path, help="keep inputs that took new ways in this folder")
     parser.add_argument("--blind", action="store_true", help="without atheris, even if installed")
     given = parser.parse_args()
     if not given.runs and not given.seconds:
@@ -50,7 +51,7 @@ def main() -> None:
         _blind(_target(given.name), given)
     else:
         try:
-            import atheris
+            import atheris  # type: ignore[import-untyped]
         except ModuleNotFoundError:
             _blind(_target(given.name), given)
         else:
@@ -64,13 +65,15 @@ def _target(name: str) -> ModuleType:
 def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
     with atheris.instrument_imports(include=["penstock.formats", "penstock.codecs"]):
         target = _target(given.name)
-    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as corpus:
+    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:
+        corpus = given.corpus or Path(temporary)
+        corpus.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(target.seeds()):
-            (Path(corpus) / str(number)).write_bytes(seed)
+            (corpus / str(number)).write_bytes(seed)
         limits = [f"-runs={given.runs}"] if given.runs else []
         limits += [f"-max_total_time={given.seconds}"] if given.seconds else []
         flags = [f"-seed={given.seed}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
-        atheris.Setup([sys.argv[0], *limits, *flags, corpus], target.one)
+        atheris.Setup([sys.argv[0], *limits, *flags, str(corpus)], target.one)
         atheris.Fuzz()
 
 

@@ -11,7 +11,7 @@ from fuzz.memory import examine, joined_parts, parted
 
 def seeds() -> list[bytes]:
     """Two samples of two leaves; and documents of tokens, with and without a window."""
-    leaf = {"children_spec": []}
+    leaf: dict[str, list[object]] = {"children_spec": []}
     spec = {"context": '["a", "label"]', "children_spec": [leaf, leaf]}
     sample = struct.pack("<2I", 3, 8) + b"abc" + bytes(8)
     found = []
