@@ -1,4 +1,7 @@
-"""HDF5 files. The C library reads them first: a crash in it is a finding for its makers."""
+"""HDF5 files. The C library reads them first: a crash in it is a finding for its makers.
+
+What it may allocate is limited, as in the process that it runs in otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ import h5py
 import numpy as np
 
 from fuzz.memory import examine
+from penstock.apart import limit_memory
+
+limit_memory(1 / 16)
 
 
 def seeds() -> list[bytes]:

@@ -129,6 +129,20 @@ def test_a_crash_is_an_error(function, error, message):
     assert children() == before
 
 
+def taken(source: Source, size: int) -> int:
+    """Memory that is asked for, and touched by nobody."""
+    return len(np.empty(size, np.uint8))
+
+
+def test_memory_is_bounded():
+    """What a damaged file makes a library ask for is refused there, and not taken from the job."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with Apart("numpy") as apart:
+        assert apart.call(source_of(b""), taken, 1 << 20) == 1 << 20
+        with pytest.raises(MemoryError):
+            apart.call(source_of(b""), taken, machine // 2)
+
+
 def test_interruption_ends_the_process():
     """What the caller's thread raises in between leaves no process behind."""
     before = children()

@@ -165,6 +165,19 @@ def _answer(source: Source, offset: int, length: int) -> tuple[bool, Any]:
         return False, error
 
 
+def limit_memory(fraction: float) -> None:
+    """Bound what this process may allocate, as a fraction of the machine's memory.
+
+    A damaged file of 4 KiB can make the HDF5 library take 24 GB; it is told that there is no more.
+    """
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = int(machine_bytes * fraction)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
 # -- in the other process --------------------------------------------------------------------------
 
 
@@ -174,6 +187,7 @@ def serve() -> None:
     The clock that ends a silent process is its own, so that one whose caller is gone ends too.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(limits.apart_memory_fraction)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears of it, and ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

@@ -31,6 +31,8 @@ header_bytes_max = 1 * MIB
 
 apart_silent_s = 120
 """How long a library in another process may work on a file without reading any of it."""
+apart_memory_fraction = 0.25
+"""Of the machine's memory: what that process may allocate; beyond it, the file is damaged."""
 
 # -- codecs ----------------------------------------------------------------------------------
 decoded_bands_bytes_max = 256 * MIB
