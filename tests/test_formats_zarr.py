@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.codecs import Band
+from penstock.codecs.zarr import claimed, decode
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.layout import Chunked, Fixed, Pieces, Table
 
@@ -186,3 +188,29 @@ def test_codecs_that_run_code_are_refused(tmp_path):
             with pytest.raises(FormatError, match=message):
                 penstock.open(tmp_path, index="memory")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["lz4", "blosc", "zstd"])
+@pytest.mark.parametrize("size", [1, 200, 256, 300, 65_792, 70_000])
+def test_a_claimed_size_is_seen_before_it_is_allocated(name, size):
+    """The codec's own header says the size; four damaged bytes must not take gigabytes."""
+    numcodecs = pytest.importorskip("numcodecs")
+    data = np.random.default_rng(1).bytes(size)
+    stored = bytearray(numcodecs.get_codec({"id": name}).encode(data))
+    assert claimed(name, bytes(stored[:18])) == size
+    options = {
+        "dtype": "|u1",
+        "shape": [],
+        "chunk": [size],
+        "order": [0],
+        "fill": "00",
+        "codecs": [{"id": name}],
+    }
+    band = Band(0, memoryview(bytes(stored)), [len(stored)], size)
+    assert bytes(decode(options, band)) == data
+    if name != "zstd" or size > 65_791:  # its size has four bytes from there on
+        at = {"lz4": 3, "blosc": 7, "zstd": 5 + 3}[name]
+        stored[at] = 0x7E
+        band = band._replace(data=memoryview(bytes(stored)))
+        with pytest.raises(ValueError, match="says"):
+            decode(options, band)

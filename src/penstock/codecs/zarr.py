@@ -27,6 +27,10 @@ CODECS = frozenset(
 """What numcodecs may be asked for: a file may name any of its codecs, and "pickle" runs code."""
 
 
+_SPARE = 1 << 16
+"""Bytes that codecs may add to what they encode: checksums, tables."""
+
+
 def decode(options: Mapping[str, Any], band: Band) -> Decoded:
     """The rows of a band."""
     dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
@@ -41,10 +45,13 @@ def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) 
     """One chunk."""
     chunk, order = options["chunk"], options["order"]
     data: Any = piece
+    size = math.prod(chunk) * dtype.itemsize
     for config in reversed(options["codecs"]):
+        said = claimed(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
+        if said > 2 * size + _SPARE:
+            raise ValueError(f"{config['id']} says {said:,} bytes of a chunk of {size:,}")
         data = _undone(config, data)
     found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
-    size = math.prod(chunk) * dtype.itemsize
     if len(found) != size:
         raise ValueError(f"a chunk of {len(found):,} bytes, {size:,} are expected")
     stored = found.view(dtype).reshape([chunk[axis] for axis in order])
@@ -62,6 +69,21 @@ def _undone(config: Mapping[str, Any], data: Any) -> Any:
         return numcodecs.get_codec(dict(config)).decode(data)
     except Exception as error:  # each codec has errors of its own for bytes that are damaged
         raise ValueError(f"{config.get('id')}: {error!r}") from None
+
+
+def claimed(codec: str, head: bytes) -> int:
+    """The size that a compressed chunk says it decodes to, which the codec would allocate; 0 where
+    it says none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard)."""
+    if codec == "lz4":
+        return int.from_bytes(head[:4], "little")
+    if codec == "blosc":
+        return int.from_bytes(head[4:8], "little")
+    if codec != "zstd" or len(head) < 5:
+        return 0
+    flags = head[4]
+    width = (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
+    at = 5 + (not flags >> 5 & 1) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
 
 
 def check(config: Mapping[str, Any]) -> None:
