@@ -76,6 +76,7 @@ LAYERS = {
             "probe",
             "native",
             "store",
+            "tier",
             "peer",
             "metrics",
             "collate",
@@ -128,7 +129,7 @@ LAYERS = {
     ),
 }
 
-NATIVE = {"native", "order", "store"}  # reading, permuting, scanning folders
+NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning folders, sharing
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "session", "allocation", "schedule"}
