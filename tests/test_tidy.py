@@ -65,7 +65,7 @@ LAYERS = {
         {"ground", "values", "codecs", "apart"},
     ),
     "policy": Layer(
-        {"placement", "plan", "session", "allocation", "schedule", "blocking"},
+        {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -76,6 +76,7 @@ LAYERS = {
             "probe",
             "native",
             "store",
+            "tier",
             "peer",
             "metrics",
             "collate",
@@ -128,10 +129,10 @@ LAYERS = {
     ),
 }
 
-NATIVE = {"native", "order", "store"}  # reading, permuting, scanning folders
+NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning folders, sharing
 TORCH = {"torch", "gpu"}
 PURE = (
-    {"order", "plan", "placement", "session", "allocation", "schedule"}
+    {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}
     | {"blocking"}
     | {"mixture", "quality"}
     | LAYERS["values"].modules

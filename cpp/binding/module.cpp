@@ -5,6 +5,7 @@ namespace penstock::binding {
 void order(nanobind::module_& m);
 void engine(nanobind::module_& m);
 void scan(nanobind::module_& m);
+void slab(nanobind::module_& m);
 void checksum(nanobind::module_& m);
 void walk_lmdb(nanobind::module_& m);
 void walk(nanobind::module_& m);
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   penstock::binding::order(m);
   penstock::binding::engine(m);
   penstock::binding::scan(m);
+  penstock::binding::slab(m);
   penstock::binding::checksum(m);
   penstock::binding::walk_lmdb(m);
   penstock::binding::walk(m);

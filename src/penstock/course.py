@@ -10,12 +10,12 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from . import limits
+from .assignment import Locality
 from .cursor import Cursor, Identity
 from .errors import UsageError
 from .order import Marks, Ordering
@@ -57,6 +57,8 @@ class Course:
     global_batch_size: those of all ranks.
     drop_last, pad:    what becomes of the last step, see `Steps`.
     assignment:        which rank has which samples of a step, see `Steps`.
+    locality:          says for "local", once the place is known, who keeps samples and on which
+                       nodes the ranks are. The same on every rank.
     rank, world_size:  by default those of torch.distributed or of the launcher.
     fingerprint:       identity of the data.
     """
@@ -74,6 +76,7 @@ class Course:
         world_size: int | None,
         choice: OrderChoice | None = None,
         assignment: Assignment = "strided",
+        locality: Callable[[Place], Locality] | None = None,
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
@@ -85,6 +88,7 @@ class Course:
         self.drop_last = flag("drop_last", drop_last)
         self.pad = flag("pad", pad)
         self._assignment = assignment
+        self._locality = locality
         self._fingerprint = fingerprint
         self._batch_size = None if batch_size is None else positive("batch_size", batch_size)
         self._global_batch_size = (
@@ -186,11 +190,10 @@ class Course:
     def shares(self, epoch: int, first: int = 0) -> Iterator[Share]:
         """The samples of this rank, step by step from `first` on."""
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
-        rows = max(1, steps.rows(0, rank))
-        window = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
+        window = steps.window(rank)
         while first < len(steps):
             last = min(len(steps), first + window)
-            positions, bounds, repeats = steps.positions(first, last, rank)
+            positions, bounds, repeats = steps.positions(first, last, rank, order)
             edges = bounds.tolist()
             ids, marks = order.rows(positions)
             for k, step in enumerate(range(first, last)):
@@ -231,17 +234,20 @@ class Course:
                 f"{place.world_size}, which is used",
                 stacklevel=4,
             )
-        self._settled = place, self._steps(place.world_size)
+        locality = None if self._locality is None else self._locality(place)
+        self._settled = place, self._steps(place.world_size, locality)
         return self._settled
 
-    def _steps(self, world_size: int) -> Steps:
+    def _steps(self, world_size: int, locality: Locality | None = None) -> Steps:
+        unknown = self._locality is not None and locality is None  # as the place is
         return Steps(
             len(self._asked),
             self._global_batch(world_size),
             world_size,
             self.drop_last,
             self.pad,
-            self._assignment,
+            "strided" if unknown else self._assignment,
+            locality,
         )
 
     def _global_batch(self, world_size: int) -> int:

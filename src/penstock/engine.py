@@ -95,11 +95,11 @@ def check(requests: Requests, buffers: Sequence[Buffer], file_count: int | None 
     _check_columns(requests)
     _check_extents(requests, file_count)
     _check_runs(requests)
-    _check_buffers(buffers)
+    check_buffers(buffers)
     _check_destinations(requests, buffers)
 
 
-def _refuse(bad: Mask, message: Callable[[int], str]) -> None:
+def refuse(bad: Mask, message: Callable[[int], str]) -> None:
     """Raise UsageError with the message for the first number at which `bad` holds."""
     if bad.any():
         raise UsageError(message(int(bad.argmax())))
@@ -110,7 +110,7 @@ def _check_columns(requests: Requests) -> None:
         dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(
-                f"requests.{name} is {_described(column)}: use a one-dimensional array of {dtype}"
+                f"requests.{name} is {described(column)}: use a one-dimensional array of {dtype}"
             )
         if name != "runs" and len(column) != len(requests.file):
             raise UsageError(
@@ -121,15 +121,15 @@ def _check_columns(requests: Requests) -> None:
 
 def _check_extents(requests: Requests, file_count: int | None) -> None:
     file, offset, length = requests.file, requests.offset, requests.length
-    _refuse(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
-    _refuse(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
+    refuse(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
+    refuse(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
     # Both are at least 0 here, so a negative sum has wrapped round.
-    _refuse(
+    refuse(
         offset + length < 0,
         lambda i: f"extent {i} ends at {int(offset[i]) + int(length[i])}: stay below 2^63",
     )
     if file_count is not None:
-        _refuse(
+        refuse(
             file >= file_count,
             lambda i: f"extent {i} is of file {file[i]}: the engine has {file_count} files",
         )
@@ -140,15 +140,15 @@ def _check_runs(requests: Requests) -> None:
     count = len(file)
     if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
         raise UsageError(
-            f"requests.runs is {_described(runs)}: start at 0 and end at {count}, the number of"
+            f"requests.runs is {described(runs)}: start at 0 and end at {count}, the number of"
             " extents"
         )
     extents = np.diff(runs)
-    _refuse(
+    refuse(
         extents <= 0,
         lambda j: f"run {j} goes from extent {runs[j]} to {runs[j + 1]}: give it one or more",
     )
-    _refuse(
+    refuse(
         extents > limits.run_extents_max,
         lambda j: (
             f"run {j} has {extents[j]} extents, more than run_extents_max"
@@ -157,12 +157,12 @@ def _check_runs(requests: Requests) -> None:
     )
     follows = np.ones(max(count - 1, 0), np.bool_)  # extent i + 1 is in the run of extent i
     follows[runs[1:-1] - 1] = False
-    _refuse(
+    refuse(
         follows & (file[1:] != file[:-1]),
         lambda i: f"extents {i} and {i + 1} of one run are of files {file[i]} and {file[i + 1]}",
     )
     end = offset + length
-    _refuse(
+    refuse(
         follows & (offset[1:] < end[:-1]),
         lambda i: (
             f"extent {i + 1} starts at {offset[i + 1]}, before extent {i} of its run ends at"
@@ -172,7 +172,7 @@ def _check_runs(requests: Requests) -> None:
     if count:
         span = end[runs[1:] - 1] - offset[runs[:-1]]
         # A single long extent is no merged read: an engine splits it as it likes.
-        _refuse(
+        refuse(
             (extents > 1) & (span > limits.run_bytes_max),
             lambda j: (
                 f"run {j} covers {span[j]} bytes, more than run_bytes_max"
@@ -181,7 +181,8 @@ def _check_runs(requests: Requests) -> None:
         )
 
 
-def _check_buffers(buffers: Sequence[Buffer]) -> None:
+def check_buffers(buffers: Sequence[Buffer]) -> None:
+    """Raise UsageError unless bytes can be delivered into each of these buffers."""
     for number, buffer in enumerate(buffers):
         if not (
             isinstance(buffer, np.ndarray)
@@ -191,21 +192,21 @@ def _check_buffers(buffers: Sequence[Buffer]) -> None:
             and buffer.flags.writeable
         ):
             raise UsageError(
-                f"buffer {number} is {_described(buffer)}: use a one-dimensional, contiguous,"
+                f"buffer {number} is {described(buffer)}: use a one-dimensional, contiguous,"
                 " writable array of uint8"
             )
 
 
 def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     buffer, target, length = requests.buffer, requests.target, requests.length
-    _refuse(
+    refuse(
         buffer >= len(buffers),
         lambda i: f"extent {i} goes to buffer {buffer[i]}: {len(buffers)} buffers were given",
     )
     if len(buffers) == 0:
         return  # no extents either
     size = np.array([len(each) for each in buffers], np.int64)[buffer]
-    _refuse(
+    refuse(
         (target < 0) | (target > size - length),
         lambda i: (
             f"extent {i} goes to {target[i]}..{int(target[i]) + int(length[i])} of buffer"
@@ -214,7 +215,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     )
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """What an argument is, for messages."""
     if not isinstance(value, np.ndarray):
         return f"a {type(value).__name__}"

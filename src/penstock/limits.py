@@ -88,6 +88,38 @@ object_pause_s = 0.05
 object_pause_s_max = 5.0
 """Before the first retry, and at most; each is a random part of twice the one before."""
 
+# -- peers -----------------------------------------------------------------------------------
+peer_keys_max = 1 << 16
+"""Keys of one fetch: a message of 1 MiB."""
+peer_piece_bytes = 1 * MIB
+"""Answers travel in messages of this size, so that neither side holds more of one than it needs."""
+peer_join_bytes = 64 * 1024
+"""Parts of an answer below this are joined by copying: a message of its own costs more."""
+peer_inflight_bytes = 32 * MIB
+peer_inflight_fetches = 32
+"""What a node has asked another one for, beyond which fetches wait; a larger one goes alone. 32 MiB
+are 25 ms of a link of 10 Gbit/s."""
+peer_messages_max = 64
+"""Messages to or from one node in a queue: the pieces of so many bytes and fetches."""
+peer_unanswered_max = 4 * peer_inflight_fetches
+"""Requests of one node that wait for their answers; further ones are refused. More than are in
+flight, because who asked may have given up on some."""
+peer_timeout_s = 10.0
+"""How long a fetch may take, from submit on."""
+peer_connect_s = 3.0
+"""How long a connection may take to be made,"""
+peer_handshake_s = 10.0
+"""and until both sides know each other: the other node answers in its loop."""
+peer_heartbeat_s = 1.0
+peer_silent_s = 3.0
+"""How often a silent connection is tried, and how long it may stay silent before it is given up."""
+peer_pause_s = 1.0
+"""How long a node that is gone is not asked again: fetches fail at once meanwhile."""
+peer_retry_s = 0.005
+"""How often an answer is tried to be sent on to a node whose queue was full."""
+peer_round_messages = 256
+"""Messages taken from one socket before the others have their turn."""
+
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget says."""
@@ -111,5 +143,8 @@ commit_samples_max = 10_000
 """What is written to an LMDB environment between two commits, and lost when that is ended."""
 
 assert object_inflight_bytes >= run_bytes_max, "the longest run must be allowed"
+assert peer_messages_max >= peer_inflight_bytes // peer_piece_bytes + peer_inflight_fetches, (
+    "what a node may ask for must fit into the queues"
+)
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"

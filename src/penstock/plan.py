@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from . import limits
+from .assignment import Locality
 from .errors import UsageError
 from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Index
@@ -21,7 +23,7 @@ from .order import Marks, Ordering
 
 Ids = npt.NDArray[np.uint64]
 
-Assignment = Literal["strided", "contiguous"]
+Assignment = Literal["strided", "contiguous", "local"]
 """Which of a step's samples each rank processes."""
 
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
@@ -36,7 +38,8 @@ class Steps:
     Step k holds the positions [k * global_batch, (k+1) * global_batch). Within it a rank has every
     world_size-th position, as torch's DistributedSampler deals ("strided"); or ranks have one
     stretch each, one after the other ("contiguous"), so that who reads in the order of storage
-    reads pieces of it. Which rank has a sample changes no global batch.
+    reads pieces of it; or the samples that their node keeps, as far as shares allow ("local", by
+    `locality`). Which rank has a sample changes no global batch.
 
     The last step may be smaller: it is left out (`drop_last`), dealt so that shares differ by at
     most one (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
@@ -49,12 +52,14 @@ class Steps:
     drop_last: bool = False
     pad: bool = False
     assignment: Assignment = "strided"
+    locality: Locality | None = None
 
     def __post_init__(self) -> None:
         if self.assignment not in get_args(Assignment):
             raise UsageError(
                 f"assignment is {self.assignment!r}: use one of {', '.join(get_args(Assignment))}"
             )
+        self._check_locality()
         if self.drop_last and self.pad:
             raise UsageError("drop_last=True and pad=True exclude each other: choose one")
         if self.global_batch < self.world_size:
@@ -71,6 +76,24 @@ class Steps:
             raise UsageError(
                 f"drop_last=True leaves no batch: {self.count} samples are less than one global "
                 f"batch of {self.global_batch}; lower batch_size or use drop_last=False"
+            )
+
+    def _check_locality(self) -> None:
+        if self.assignment != "local":
+            if self.locality is not None:
+                raise UsageError(
+                    f"assignment={self.assignment!r} takes no account of who keeps samples: leave "
+                    "locality out, or use assignment='local'"
+                )
+        elif self.locality is None:
+            raise UsageError(
+                "assignment='local' deals samples to the nodes that keep them, and no node keeps "
+                "any: use 'strided' or 'contiguous', or have the nodes of the job keep samples"
+            )
+        elif len(self.locality.nodes) != self.world_size:
+            raise UsageError(
+                f"locality says the nodes of {len(self.locality.nodes)} ranks, and there are "
+                f"{self.world_size}: give the node of each rank"
             )
 
     def __len__(self) -> int:
@@ -90,26 +113,53 @@ class Steps:
             return -(-held // self.world_size)
         return (held - rank + self.world_size - 1) // self.world_size
 
-    def positions(self, first: int, last: int, rank: int) -> tuple[Ids, Int, int]:
+    def quotas(self, step: int) -> Int:
+        """Samples of each rank in one step, int64 (world_size,)."""
+        held = min(self.global_batch, self.count - step * self.global_batch)
+        if self.pad and step >= self.full:
+            return np.full(self.world_size, -(-held // self.world_size))
+        return np.arange(held + self.world_size - 1, held - 1, -1) // self.world_size
+
+    def window(self, rank: int) -> int:
+        """Steps to be dealt in one pass: as many as numpy needs to be cheap."""
+        samples = self.rows(0, rank) if self.locality is None else self.global_batch
+        return max(1, min(limits.window_steps_max, limits.window_samples_max // max(1, samples)))
+
+    def positions(
+        self, first: int, last: int, rank: int, order: Ordering | None = None
+    ) -> tuple[Ids, Int, int]:
         """Positions of one rank in the steps [first, last).
+
+        order:  of the epoch; local assignment needs it, as it goes by samples.
 
         Returns the positions, the boundaries of the steps within them (last - first + 1), and
         how many at the end are repeats that fill a padded step.
         """
-        whole = min(last, self.full)
+        whole = max(first, min(last, self.full))
+        positions = self._share(first, whole, rank, order)
         rows = self.rows(0, rank) if self.full else 0
-        steps = np.arange(first, max(first, whole), dtype=np.uint64) * np.uint64(self.global_batch)
-        row = self._dealt(self.global_batch, rows, rank)
-        positions = (steps[:, None] + row).reshape(-1)
-        bounds = np.arange(len(steps) + 1, dtype=np.int64) * rows
+        bounds = np.arange(whole - first + 1, dtype=np.int64) * rows
         if not first <= self.full < last:
             return positions, bounds, 0
-        start = self.full * self.global_batch
-        tail = self._dealt(self.count - start, self.rows(self.full, rank), rank)
-        tail += np.uint64(start)
+        tail = self._share(self.full, self.full + 1, rank, order)
         repeats = int(np.count_nonzero(tail >= self.count))
         positions = np.concatenate([positions, tail % np.uint64(self.count)])
         return positions, np.append(bounds, len(positions)), repeats
+
+    def _share(self, first: int, last: int, rank: int, order: Ordering | None) -> Ids:
+        """Positions of one rank in steps of one size; from `count` on they are repeats."""
+        if first == last:
+            return np.empty(0, np.uint64)
+        starts = np.arange(first, last, dtype=np.uint64)[:, None] * np.uint64(self.global_batch)
+        if self.locality is None:
+            held = min(self.global_batch, self.count - first * self.global_batch)
+            return (starts + self._dealt(held, self.rows(first, rank), rank)).reshape(-1)
+        assert order is not None, "who keeps a sample depends on which one it is: give the order"
+        quotas = self.quotas(first)
+        positions = starts + np.arange(quotas.sum(), dtype=np.uint64)
+        repeated = first >= self.full and self.pad
+        samples = order.samples(positions % np.uint64(self.count) if repeated else positions)
+        return positions.reshape(-1)[self.locality.rows(samples, quotas, rank)]
 
     def _dealt(self, held: int, rows: int, rank: int) -> Ids:
         """Which of a step's `held` positions a rank has; from `held` on they are repeats."""
@@ -213,7 +263,7 @@ def plan_window(
     apart than that are read together, by the earliest step that needs one of them; the window is
     one group. With None each step asks for its samples in batch order and is a group of its own.
     """
-    positions, bounds, repeats = steps.positions(first, last, rank)
+    positions, bounds, repeats = steps.positions(first, last, rank, order)
     ids, marks = order.rows(positions)
     return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks)
 

@@ -134,9 +134,9 @@ class Session:
     def _window_steps(self) -> int:
         """Steps in the next window: few at first, then as many as numpy needs to be cheap; merged
         windows also have to fit the read-ahead twice, to overlap."""
-        rows = max(1, self._steps.rows(0, self._rank))
-        bound = max(1, min(limits.window_steps_max, limits.window_samples_max // rows))
+        bound = self._steps.window(self._rank)
         if self._gap_bytes is not None:
+            rows = max(1, self._steps.rows(0, self._rank))
             step_bytes = max(1, int(self._index.mean_bytes * rows))
             bound = max(
                 1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes)

@@ -11,6 +11,10 @@
             ...  # by the format's own library
             return Written(path, {"data": payloads})
 
+    class TestMyPeer(PeerSuite):
+        def make(self, count, timeout_s):
+            return [MyPeer(node, ...) for node in range(count)]
+
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. Needs
 pytest and hypothesis, which nothing else of penstock imports.
 """
@@ -19,6 +23,15 @@ from __future__ import annotations
 
 from .engine import EngineSuite
 from .formats import FormatSuite, Written
+from .peer import PeerSuite
 from .reading import Reading, finish, write_files
 
-__all__ = ["EngineSuite", "FormatSuite", "Reading", "Written", "finish", "write_files"]
+__all__ = [
+    "EngineSuite",
+    "FormatSuite",
+    "PeerSuite",
+    "Reading",
+    "Written",
+    "finish",
+    "write_files",
+]

@@ -1,0 +1,492 @@
+"""Peers exchange samples between nodes; what is asked of whom is decided elsewhere.
+
+A *fetch* asks one node for the bytes of some keys (which field of which sample a key means is the
+owner's business) and brings them to their targets in a buffer. Both sides know each length
+beforehand, from the index. The node that is asked sees a *request*, and answers it whenever it
+has the bytes: with all of them back to back, or without those that it refuses.
+
+The life of a fetch: submit -> a request there -> answer there -> bytes at their targets here ->
+reported by step. It is reported once, in bounded time, whatever the other side does. Between submit
+and that report its arrays belong to the peer, which keeps them alive; afterwards the peer holds no
+reference to them, and an answer that comes too late is dropped.
+
+A peer has no thread of its own that Python code runs in: one thread calls it, and asking and
+answering go on while that thread is in `step`.
+
+Every peer passes `penstock.testing.PeerSuite` unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import select
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .clock import Clock, SystemClock
+from .engine import Buffer, Mask, check_buffers, described, refuse
+from .errors import UsageError
+
+Keys = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.int64]
+"""Lengths, or targets in a buffer, in bytes."""
+
+Numbers = npt.NDArray[np.int64]
+"""Which keys of a fetch or request: 0 is its first."""
+
+Part = bytes | memoryview | npt.NDArray[np.uint8]
+
+NONE: Numbers = np.empty(0, np.int64)
+NONE.flags.writeable = False
+
+
+class Reason(enum.Enum):
+    """Why a fetch came to nothing as a whole."""
+
+    GONE = "the connection broke, or could not be made"
+    TIMEOUT = "no whole answer came in time"
+    REFUSED = "the other side does not take part in this job, or has too much to answer"
+    DAMAGED = "what came is no answer to this fetch"
+
+
+class PeerCompletion(NamedTuple):
+    """The report on one fetch.
+
+    ticket:   what submit returned.
+    failures: the numbers of the keys that did not arrive, ascending; their destinations are
+              undefined. All others arrived, every byte.
+    reason:   None where an answer came: the failures are what the owner refused. Otherwise all keys
+              failed, for this reason.
+    """
+
+    ticket: int
+    failures: Numbers
+    reason: Reason | None
+
+
+class PeerRequest(NamedTuple):
+    """What another node asks for.
+
+    number:  names the request to `answer`.
+    node:    who asks.
+    keys:    what for, uint64.
+    lengths: the bytes that the other side expects of each, int64, none negative. They are a claim:
+             refuse the keys whose length is another one here.
+    """
+
+    number: int
+    node: int
+    keys: Keys
+    lengths: Bytes
+
+
+class PeerEvents(NamedTuple):
+    """What happened: fetches that ended, and requests that came."""
+
+    completions: list[PeerCompletion]
+    requests: list[PeerRequest]
+
+
+class Peer(Protocol):
+    """A node among others, which asks and answers."""
+
+    node: int
+
+    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+        """Ask a node for keys, and return the ticket of the fetch, a number that grows.
+
+        keys (uint64), lengths and targets (int64) are one-dimensional and as long as each other,
+        at most `limits.peer_keys_max`; key i goes to buffer[targets[i] : targets[i] + lengths[i]].
+        Never waits. Raises UsageError where that cannot be done, or the node is none of the others;
+        no ticket is used up then. Destinations of unreported keys must not overlap; nobody checks.
+        """
+        ...
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        """Send and receive what there is, and report what happened; wait while nothing happens.
+
+        Returns after `timeout_ns` at the latest, and at once when one of the file descriptors
+        `also` is readable. May return without events before that.
+        """
+        ...
+
+    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
+        """Answer a request: `parts`, one after the other, are the bytes of its keys in their order,
+        without those whose numbers are `refused` (int64, ascending, each once).
+
+        The parts need not have the keys' boundaries. Nobody may change their memory afterwards: it
+        may be read until the peer is closed. Never waits. Raises UsageError, and leaves the request
+        open, where the bytes are not as many as those keys have. Each request is answered once;
+        an answer that nobody waits for any more is dropped.
+        """
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """How often what went wrong, by its name; each peer's docstring lists its names."""
+        ...
+
+    def close(self) -> None:
+        """Forget all fetches and requests, and free everything. May be called again.
+
+        The others find this node gone. Fetches that were not reported by then never are.
+        """
+        ...
+
+
+# -- asking: what every peer keeps of a fetch ------------------------------------------------------
+
+
+def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> None:
+    """Raise UsageError unless a peer may be asked for this; the message names the first culprit."""
+    check_buffers([buffer])
+    columns = {"keys": keys, "lengths": lengths, "targets": targets}
+    for name, column in columns.items():
+        dtype = np.dtype(np.uint64 if name == "keys" else np.int64)
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
+            raise UsageError(f"{name} is {described(column)}: use one dimension of {dtype}")
+        if len(column) != len(keys):
+            raise UsageError(f"{name} has {len(column)} values where keys has {len(keys)}")
+    if len(keys) > limits.peer_keys_max:
+        raise UsageError(
+            f"a fetch of {len(keys)} keys is more than peer_keys_max {limits.peer_keys_max}:"
+            " split it"
+        )
+    refuse(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
+    refuse(
+        (targets < 0) | (targets > len(buffer) - lengths),
+        lambda i: (
+            f"key {i} goes to {targets[i]}..{int(targets[i]) + int(lengths[i])} of a buffer of"
+            f" {len(buffer)} bytes"
+        ),
+    )
+
+
+class Fetch:
+    """A fetch under way: where the next byte of its answer belongs."""
+
+    def __init__(
+        self,
+        ticket: int,
+        node: int,
+        columns: tuple[Keys, Bytes, Bytes],
+        buffer: Buffer,
+        deadline_ns: int,
+    ) -> None:
+        self.ticket, self.node, self.deadline_ns = ticket, node, deadline_ns
+        self.keys, self.lengths, self.targets = columns
+        self.size = int(self.lengths.sum())
+        self.received = -1  # bytes, once an answer has begun
+        self.expected = 0
+        self.refused = NONE
+        self._buffer = buffer
+        self._stretches: list[tuple[int, int]] = []
+
+    def begin(self, refused: Mask) -> None:
+        """An answer begins, without the refused keys."""
+        self.refused = np.flatnonzero(refused)
+        there = ~refused & (self.lengths > 0)
+        target, length = self.targets[there], self.lengths[there]
+        # Neighbours in the buffer are copied at once; the next stretch is the last of the list.
+        first = np.flatnonzero(target[1:] != target[:-1] + length[:-1]) + 1
+        first = np.concatenate([[0], first]) if len(target) else first
+        joined = np.add.reduceat(length, first) if len(target) else length
+        self._stretches = [*zip(target[first].tolist(), joined.tolist(), strict=True)][::-1]
+        self.expected = int(length.sum())
+        self.received = 0
+
+    def take(self, data: memoryview | npt.NDArray[np.uint8]) -> None:
+        """Copy the next bytes of the answer; not more than are expected."""
+        source = np.frombuffer(data, np.uint8)
+        at = 0
+        while at < len(source):
+            target, left = self._stretches.pop()
+            count = min(left, len(source) - at)
+            self._buffer[target : target + count] = source[at : at + count]
+            at += count
+            if count < left:
+                self._stretches.append((target + count, left - count))
+        self.received += at
+
+    @property
+    def complete(self) -> bool:
+        return self.received == self.expected
+
+
+class Fetches:
+    """The fetches of a node that are not reported: numbers, deadlines, reports."""
+
+    def __init__(self, timeout_s: float, clock: Clock) -> None:
+        if not 0 < timeout_s < math.inf:
+            raise UsageError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
+        self._timeout_ns, self._clock = int(timeout_s * 1e9), clock
+        self._open: dict[int, Fetch] = {}  # in the order of their deadlines
+        self._ended: list[PeerCompletion] = []
+        self.submitted = 0
+
+    def open(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> Fetch:
+        """A new fetch, checked before, whose time begins."""
+        deadline_ns = self._clock.now_ns() + self._timeout_ns
+        fetch = Fetch(self.submitted, node, (keys, lengths, targets), buffer, deadline_ns)
+        self._open[fetch.ticket] = fetch
+        self.submitted += 1
+        return fetch
+
+    def find(self, ticket: int) -> Fetch | None:
+        """The fetch, if it is not ended."""
+        return self._open.get(ticket)
+
+    def of(self, node: int) -> list[Fetch]:
+        """The fetches that ask a node."""
+        return [each for each in self._open.values() if each.node == node]
+
+    def end(self, fetch: Fetch, reason: Reason | None = None) -> None:
+        """The fetch is to be reported: answered, or failed."""
+        del self._open[fetch.ticket]
+        failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
+        self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
+
+    def expire(self) -> list[Fetch]:
+        """End the fetches whose time is over, and return them."""
+        now_ns = self._clock.now_ns()
+        late = []
+        for fetch in self._open.values():
+            if fetch.deadline_ns > now_ns:
+                break
+            late.append(fetch)
+        for fetch in late:
+            self.end(fetch, Reason.TIMEOUT)
+        return late
+
+    def wait_ns(self, timeout_ns: int) -> int:
+        """How long to wait at most: not while there is something to report, nor past a deadline."""
+        if self._ended:
+            return 0
+        for fetch in self._open.values():
+            timeout_ns = min(timeout_ns, fetch.deadline_ns - self._clock.now_ns())
+            break
+        return max(timeout_ns, 0)
+
+    def report(self) -> list[PeerCompletion]:
+        """What ended since the last report."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._ended.clear()
+
+
+# -- answering: what every peer keeps of a request -------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A request that waits for its answer; `way` is how the answer travels."""
+
+    request: PeerRequest
+    ticket: int
+    way: object
+
+
+class Unanswered:
+    """The requests of other nodes that are not answered."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Asked] = {}
+        self._new: list[PeerRequest] = []
+        self._per_node: Counter[int] = Counter()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def of(self, node: int) -> int:
+        """How many requests of a node are not answered."""
+        return self._per_node[node]
+
+    def add(self, node: int, keys: Keys, lengths: Bytes, ticket: int, way: object) -> None:
+        """A request came."""
+        request = PeerRequest(self._number, node, keys, lengths)
+        self._open[request.number] = Asked(request, ticket, way)
+        self._new.append(request)
+        self._per_node[node] += 1
+        self._number += 1
+
+    def settle(
+        self, number: int, parts: Sequence[Part], refused: Numbers
+    ) -> tuple[Asked, list[memoryview], Mask]:
+        """The request, which is answered now, the parts as bytes and which keys are refused.
+
+        Raises UsageError, and changes nothing, where that is no answer to it.
+        """
+        asked = self._open.get(number)
+        if asked is None:
+            raise UsageError(f"request {number} is none, or was answered: answer each once")
+        lengths = asked.request.lengths
+        mask = np.zeros(len(lengths), np.bool_)
+        refused = np.asarray(refused)
+        if refused.ndim != 1 or (len(refused) and refused.dtype != np.int64):
+            raise UsageError(f"refused is {described(refused)}: use one dimension of int64")
+        wrong = (refused < 0) | (refused >= len(lengths)) | (np.diff(refused, prepend=-1) <= 0)
+        refuse(
+            wrong,
+            lambda i: (
+                f"refused[{i}] is {refused[i]}: give ascending numbers below {len(lengths)}, the"
+                f" keys of request {number}"
+            ),
+        )
+        mask[refused] = True
+        views = [_view(part, number) for part in parts]
+        given, expected = sum(map(len, views)), int(lengths[~mask].sum())
+        if given != expected:
+            raise UsageError(
+                f"the answer to request {number} has {given} bytes where its keys have {expected}:"
+                " give the bytes of each key that is not refused"
+            )
+        del self._open[number]
+        self._per_node[asked.request.node] -= 1
+        return asked, views, mask
+
+    def report(self) -> list[PeerRequest]:
+        """What came since the last report."""
+        new, self._new = self._new, []
+        return new
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._new.clear()
+        self._per_node.clear()
+
+
+def _view(part: Part, number: int) -> memoryview:
+    view = part.data if isinstance(part, np.ndarray) else memoryview(part)
+    if not view.c_contiguous:
+        raise UsageError(
+            f"a part of the answer to request {number} is {described(part)}: use contiguous bytes"
+        )
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+# -- within one process ----------------------------------------------------------------------------
+
+
+class MemoryPeer:
+    """Nodes in one process, for tests: exact, and deterministic where one thread drives them all.
+
+    Each step takes everything that was sent before, in the order of sending. An answer is copied
+    when the asker takes its step. Threads may each drive a node of their own.
+
+    Counters: `late`, answers that came after their fetch had been reported.
+    """
+
+    @staticmethod
+    def group(
+        count: int,
+        timeout_s: float = limits.peer_timeout_s,
+        clock: Clock | None = None,
+    ) -> list[MemoryPeer]:
+        """The nodes 0 to count - 1, all of whom know each other."""
+        group: list[MemoryPeer] = []
+        group += (
+            MemoryPeer(node, group, timeout_s, clock or SystemClock()) for node in range(count)
+        )
+        return group
+
+    def __init__(
+        self, node: int, group: Sequence[MemoryPeer], timeout_s: float, clock: Clock
+    ) -> None:
+        self.node = node
+        self._group = group
+        self._inbox: deque[Callable[[MemoryPeer], None]] = deque()
+        self._fetches = Fetches(timeout_s, clock)
+        self._requests = Unanswered()
+        self._counters = {"late": 0}
+        self._closed = False
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+
+    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+        """Put the fetch into the other node's inbox."""
+        self._require_open()
+        if node == self.node or not 0 <= node < len(self._group):
+            raise UsageError(f"node {node} is none of the others of node {self.node}")
+        check_fetch(keys, lengths, targets, buffer)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        ticket, way = fetch.ticket, self.node
+        asked = keys.copy(), lengths.copy()
+        if not self._group[node]._post(lambda peer: peer._requests.add(way, *asked, ticket, way)):
+            self._fetches.end(fetch, Reason.GONE)
+        return ticket
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        """Take what is in the inbox; wait for it if there is nothing."""
+        self._require_open()
+        if not self._inbox:
+            waiting = select.poll()
+            for descriptor in (self._bell.fileno(), *also):
+                waiting.register(descriptor, select.POLLIN)
+            waiting.poll(math.ceil(self._fetches.wait_ns(timeout_ns) / 1e6))
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(1 << 16)
+        for _ in range(len(self._inbox)):
+            self._inbox.popleft()(self)
+        self._fetches.expire()
+        return PeerEvents(self._fetches.report(), self._requests.report())
+
+    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
+        """Put the parts into the asking node's inbox."""
+        self._require_open()
+        asked, views, mask = self._requests.settle(request, parts, refused)
+        self._group[asked.request.node]._post(lambda peer: peer._receive(asked.ticket, views, mask))
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Forget everything, and tell the others."""
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.clear()
+        self._fetches.clear()
+        self._requests.clear()
+        self._bell.close()
+        self._rope.close()
+        node = self.node
+        for other in self._group:
+            other._post(lambda peer: peer._lose(node))
+
+    def _post(self, message: Callable[[MemoryPeer], None]) -> bool:
+        """Leave a message for this peer; False where it is closed."""
+        if self._closed:
+            return False
+        self._inbox.append(message)
+        with contextlib.suppress(OSError):  # it has rung already, or has just been closed
+            self._rope.send(b"!")
+        return True
+
+    def _receive(self, ticket: int, parts: list[memoryview], refused: Mask) -> None:
+        fetch = self._fetches.find(ticket)
+        if fetch is None:
+            self._counters["late"] += 1
+            return
+        fetch.begin(refused)
+        for part in parts:
+            fetch.take(part)
+        self._fetches.end(fetch)
+
+    def _lose(self, node: int) -> None:
+        for fetch in self._fetches.of(node):
+            self._fetches.end(fetch, Reason.GONE)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the peer is closed: make a new one")

@@ -1,0 +1,169 @@
+"""The placement: every lot at one place at most, shares that capacities allow, and back again."""
+
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.order import Order
+from penstock.placement import Placement, Tier, shares_of
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Placement:
+    nodes = draw(st.integers(1, 8))
+    capacities = st.lists(st.integers(0, 60), min_size=nodes, max_size=nodes).map(tuple)
+    alike = st.integers(0, 60).map(lambda each: (each,) * nodes)
+    return Placement(
+        draw(st.integers(1, 400)),
+        draw(capacities | alike),
+        draw(st.none() | capacities),
+        draw(st.none() | st.lists(st.integers(1, 9), min_size=nodes, max_size=nodes).map(tuple)),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        lot=draw(st.integers(1, 12)),
+    )
+
+
+@given(placements())
+def test_each_slot_holds_one_lot(placement: Placement) -> None:
+    """`place` and `lots_of` are inverses: slots 0..share-1 of each node hold one lot each, and the
+    other lots have no owner."""
+    lots = np.arange(placement.lots)
+    owner, slot = placement.place(lots)
+    for node, share in enumerate(placement.shares):
+        own = np.flatnonzero(owner == node)
+        assert sorted(slot[own].tolist()) == list(range(share))
+        assert placement.lots_of(node).tolist() == own[np.argsort(slot[own])].tolist()
+    assert np.count_nonzero(owner < 0) == placement.lots - sum(placement.shares)
+
+
+@given(placements(), st.integers(0, 70), st.integers(0, 70))
+def test_lots_of_some_slots(placement: Placement, first: int, last: int) -> None:
+    """A stretch of a node's slots holds what the whole has there."""
+    whole = placement.lots_of(0).tolist()
+    assert placement.lots_of(0, first, last).tolist() == whole[first:last]
+
+
+@given(placements())
+def test_owners_are_by_lot(placement: Placement) -> None:
+    """A sample is where its lot is, in arrays of any shape; `kept` counts samples."""
+    samples = np.arange(placement.count)
+    owners = placement.owners(samples)
+    assert owners.dtype == np.int32
+    of_lots = placement.place(np.arange(placement.lots)).owner
+    for lot in range(placement.lots):
+        assert set(owners[slice(*placement.span(lot))].tolist()) == {int(of_lots[lot])}
+    assert placement.owners(samples[None, ::-1]).tolist() == [owners[::-1].tolist()]
+    assert placement.owners(0) == owners[0]
+    assert placement.kept == np.count_nonzero(owners >= 0) / placement.count
+
+
+@given(placements())
+def test_low_slots_lie_in_memory(placement: Placement) -> None:
+    """A node's lots fill its memory first and its disk then, and no more than that."""
+    lots = np.arange(placement.lots)
+    owner, slot = placement.place(lots)
+    tiers = placement.tiers(lots)
+    assert np.array_equal(tiers == Tier.STORAGE, owner < 0)
+    disk_lots = placement.disk_lots
+    assert disk_lots is not None
+    for node, (ram, disk) in enumerate(zip(placement.ram_lots, disk_lots, strict=True)):
+        own = owner == node
+        assert np.array_equal(tiers[own] == Tier.RAM, slot[own] < ram)
+        assert np.count_nonzero(own) <= ram + disk
+
+
+@given(
+    st.integers(0, 300),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=8),
+)
+def test_shares_are_levelled(lots: int, nodes: list[tuple[int, int]]) -> None:
+    """Everything is owned that capacities allow, and who is not full has no less by weight, up to
+    one lot, than anybody else."""
+    capacities, weights = [c for c, _ in nodes], tuple(w for _, w in nodes)
+    shares = shares_of(lots, capacities, weights)
+    assert sum(shares) == min(lots, sum(capacities))
+    for share, capacity, weight in zip(shares, capacities, weights, strict=True):
+        assert 0 <= share <= capacity
+        if share < capacity:
+            most = max(Fraction(s - 1, w) for s, w in zip(shares, weights, strict=True))
+            assert Fraction(share + 1, weight) > most
+
+
+def test_equal_nodes_differ_by_one() -> None:
+    """Where capacities allow it shares differ by at most one lot, the first nodes having more."""
+    assert Placement(10, (9,) * 4, seed=0).shares == (3, 3, 2, 2)
+    assert Placement(10, (9, 1, 9, 9), seed=0).shares == (3, 1, 3, 3)
+    assert Placement(12, (9, 9), ranks=(1, 3), seed=0).shares == (3, 9)
+    assert Placement(10, (1,) * 4, (1,) * 4, seed=0, lot=2).shares == (2, 1, 1, 1)
+
+
+def test_small_shares_among_large_ones() -> None:
+    """Owners are found where many shares end close together, as where they are alike."""
+    capacities = [1, 0, 0, 2, 1, 10_000, 3, 1, 0, 5_000, 1, 1]
+    placement = Placement(10_000, tuple(capacities), seed=4)
+    row = np.repeat(np.arange(len(capacities)), placement.shares)
+    lots = Order(10_000, 4, purpose="placement").run(0, len(row))
+    assert np.array_equal(placement.owners(lots), row)
+
+
+def test_neighbours_are_spread() -> None:
+    """Samples that are neighbours in storage, but not in a lot, have owners of chance: of a million
+    in a row each of 16 nodes keeps a sixteenth, and neighbours share an owner as often."""
+    placement = Placement(10**9, (10**8,) * 16, seed=7)
+    owners = placement.owners(np.arange(10**6, dtype=np.uint64))
+    counts = np.bincount(owners, minlength=16)
+    assert np.abs(counts - 62_500).max() < 5 * np.sqrt(62_500)
+    together = np.count_nonzero(owners[1:] == owners[:-1])
+    assert abs(together - 62_500) < 5 * np.sqrt(62_500)
+
+
+def test_known_owners() -> None:
+    """The placement is part of a job's agreement: it does not change from version to version."""
+    placement = Placement(10**9, (10**7,) * 8, (10**8,) * 8, seed=1, lot=4)
+    assert placement.owners(np.arange(0, 40, 4)).tolist() == [6, 4, 3, 6, 5, 1, 5, 1, 0, 1]
+    assert placement.kept == 1.0
+
+
+def test_a_billion_samples_take_no_memory() -> None:
+    """What is kept grows with the nodes alone."""
+    placement = Placement(10**9, (10**6,) * 4096, seed=1)
+    assert len(pickle.dumps(placement)) < 400_000
+    again = pickle.loads(pickle.dumps(placement))
+    assert again == placement
+    samples = np.arange(0, 10**9, 999_983)
+    assert np.array_equal(again.owners(samples), placement.owners(samples))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"count": 0}, "count has 0"),
+        ({"lot": 0}, "lot has 0"),
+        ({"ram_lots": ()}, "at least one node"),
+        ({"ram_lots": (-1,)}, "ram_lots has -1"),
+        ({"ram_lots": (1.5,)}, "whole numbers"),
+        ({"ram_lots": 4}, "whole numbers"),
+        ({"disk_lots": (1, 2)}, "of 1, 2 and 1 nodes"),
+        ({"ranks": (0,)}, "ranks has 0"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_placements(arguments: dict[str, object], message: str) -> None:
+    """What cannot be is refused, with the value."""
+    with pytest.raises(UsageError, match=message):
+        Placement(**{"count": 10, "ram_lots": (10,), "seed": 0, **arguments})  # type: ignore[arg-type]
+
+
+def test_samples_that_are_none() -> None:
+    """Samples beyond the data are refused, also where they would be in its last lot."""
+    placement = Placement(10, (10,), seed=0, lot=4)
+    for sample in (10, 11, -1):
+        with pytest.raises(UsageError, match="use 0..9"):
+            placement.owners([0, sample])
