@@ -7,6 +7,7 @@ for batch in penstock.Loader(ds, batch_size=256, seed=0):
 
 from .batch import Batch, Ragged
 from .budget import Budget
+from .cache import Cache
 from .dataset import Dataset, open
 from .errors import (
     ChangedError,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Budget",
+    "Cache",
     "ChangedError",
     "CollateError",
     "DataError",

@@ -57,8 +57,8 @@ class Course:
     global_batch_size: those of all ranks.
     drop_last, pad:    what becomes of the last step, see `Steps`.
     assignment:        which rank has which samples of a step, see `Steps`.
-    locality:          says for "local", once the place is known, who keeps samples and on which
-                       nodes the ranks are. The same on every rank.
+    locality:          says for "local", when the first epoch is begun, who keeps samples and on
+                       which nodes the ranks are. The same on every rank.
     rank, world_size:  by default those of torch.distributed or of the launcher.
     fingerprint:       identity of the data.
     """
@@ -210,6 +210,10 @@ class Course:
             now = detect(None, None, os.environ, sys.modules)
             if (now.rank, now.world_size) != (was[0].rank, was[0].world_size):
                 self._settle_again(was[0], now)
+        place, steps = self._settle()
+        if self._locality is not None and steps.locality is None:
+            # Only now: the ranks tell each other, and who merely asks for the length is alone.
+            self._settled = place, self._steps(place.world_size, self._locality(place))
         return self.cursor.begin()
 
     def _settle_again(self, was: Place, now: Place) -> None:
@@ -234,12 +238,11 @@ class Course:
                 f"{place.world_size}, which is used",
                 stacklevel=4,
             )
-        locality = None if self._locality is None else self._locality(place)
-        self._settled = place, self._steps(place.world_size, locality)
+        self._settled = place, self._steps(place.world_size)
         return self._settled
 
     def _steps(self, world_size: int, locality: Locality | None = None) -> Steps:
-        unknown = self._locality is not None and locality is None  # as the place is
+        unknown = self._locality is not None and locality is None  # before the first epoch
         return Steps(
             len(self._asked),
             self._global_batch(world_size),

@@ -120,6 +120,17 @@ peer_retry_s = 0.005
 peer_round_messages = 256
 """Messages taken from one socket before the others have their turn."""
 
+# -- cache -----------------------------------------------------------------------------------
+lot_bytes_default = 256 * 1024
+"""Neighbouring small samples that are read and kept together: at 0.5 ms a read this is 500 MB/s
+from one reader."""
+lots_looked_at = 1 << 14
+"""Lots whose sizes are looked at, to know how many fit."""
+slab_spare_bytes = 1 * MIB
+"""Of a slab that holds all of a data set."""
+busy_lot_s = 30.0
+"""How long a lot that another rank of the host reads is waited for, before it is read anew."""
+
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget says."""

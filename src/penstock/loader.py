@@ -19,6 +19,7 @@ from . import limits
 from .autoshuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
+from .cache import Cache, Joined, join
 from .collate import Arrays, Collation, Leaves
 from .course import Course, positive
 from .cursor import Cursor
@@ -68,7 +69,10 @@ class Loader:
                   launcher, looked up at first use.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
-                  "contiguous": it has the r-th stretch, for reading in the order of storage.
+                  "contiguous": it has the r-th stretch, for reading in the order of storage;
+                  "local", with `cache`: as far as equal shares allow, those that its host keeps.
+    cache:        memory in which the hosts of the job keep the data between them, each sample once:
+                  see `penstock.Cache`. All ranks must begin to iterate.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a
@@ -92,6 +96,7 @@ class Loader:
         world_size: int | None = None,
         global_batch_size: int | None = None,
         assignment: Assignment = "strided",
+        cache: Cache | None = None,
         decode_threads: int | None = None,
         budget: Budget | None = None,
         block: int = 256,
@@ -104,10 +109,18 @@ class Loader:
             )
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
+        if cache is not None and not isinstance(cache, Cache):
+            raise UsageError(f"cache is {cache!r}: give a penstock.Cache")
+        if assignment == "local" and cache is None:
+            raise UsageError(
+                "assignment='local' deals samples to the hosts that keep them: give cache= too"
+            )
         for name, function in (("decode", decode), ("collate", collate)):
             if function is not None and not callable(function):
                 raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
+        self._cache = cache
+        self._joined: Joined | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         auto = None
         if shuffle == "auto":
@@ -124,6 +137,7 @@ class Loader:
             world_size=world_size,
             choice=auto,
             assignment=assignment,
+            locality=None if assignment != "local" else lambda place: self._join(place).locality,
         )
         self.drop_last = self._course.drop_last
         self.pad = self._course.pad
@@ -249,7 +263,7 @@ class Loader:
             self._threads = None
         if self._engine is not None:
             self._engine.close()
-            self._engine = None
+            self._engine = self._joined = None
         self._waiting.clear()
         self._arena = None
 
@@ -307,7 +321,9 @@ class Loader:
             )
 
     def _resources(self) -> tuple[Reader, Arena]:
-        if self._engine is None:
+        if self._engine is None and self._cache is not None:
+            self._engine = self._join(self.place).engine
+        elif self._engine is None:
             index = self.dataset.index
             self._engine = engine_for(index.files, self._budget, index.mean_bytes)
         elif not self._waiting:
@@ -315,6 +331,13 @@ class Loader:
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
+
+    def _join(self, place: Place) -> Joined:
+        """This rank's part of the cache, taken at first use."""
+        if self._joined is None:
+            assert self._cache is not None
+            self._joined = join(self.dataset, self._cache, place, self._budget)
+        return self._joined
 
     def _wait(self) -> None:
         """Wait a while for reports of the engine. Call with `_moved` held."""
@@ -371,8 +394,9 @@ class Reading:
         self._arena = arena
         self._index = loader.dataset.index
         cached = engine.choice.cached
+        joined = loader._joined
         self._session = Session(
-            self._index,
+            self._index if joined is None else joined.addressed,
             loader._course.order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
@@ -381,7 +405,7 @@ class Reading:
             readahead_steps=(
                 limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
             ),
-            gap_bytes=gap_for(self._index, engine.choice),
+            gap_bytes=gap_for(self._index, engine.choice) if joined is None else None,
         )
         loader._readings.add(self)
         self._advance()

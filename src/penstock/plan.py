@@ -350,7 +350,7 @@ def _place(
             target += np.repeat(base, rows)
         if pieces is not None:
             plain = False
-            target, step_of = _pieced(extents, pieces, target, step_of)
+            target, step_of = pieced(extents, pieces, target, step_of)
         placed.append(Placed(*extents, step_of, target))
         base = base + filled
         if number + 1 < len(index.fields):
@@ -377,7 +377,7 @@ def _together(placed: list[Placed]) -> Placed:
     )
 
 
-def _pieced(
+def pieced(
     extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
 ) -> tuple[Int, npt.NDArray[np.uint32]]:
     """Destination and step of each piece of rows: a row's pieces lie end to end."""

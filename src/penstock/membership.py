@@ -1,0 +1,98 @@
+"""Who else is in the job: what each rank says of itself, told to all by the launcher's own store.
+
+penstock starts no cluster and has no service of its own. Ranks find each other through what started
+them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of the user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import UsageError
+from .topology import Place
+
+Gather = Callable[[str], list[str]]
+"""Tells all ranks what each of them says: called on every rank at once, returns the texts in order
+of rank."""
+
+_rounds = itertools.count()
+
+
+def gather_of(place: Place, modules: Mapping[str, Any], given: Gather | None = None) -> Gather:
+    """How the ranks of this job tell each other; UsageError where there is no way.
+
+    given:  the user's own, which is believed.
+    """
+    if place.world_size == 1:
+        return lambda text: [text]
+    if given is not None:
+        return given
+    distributed = modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        store = distributed.distributed_c10d._get_default_store()
+        return lambda text: _by_store(store, place, text)
+    if place.source in ("Open MPI", "MPICH", "MVAPICH2", "Slurm"):
+        return _by_mpi(place)
+    raise UsageError(
+        f"{place.world_size} ranks ({place.source}) that share a cache have to tell each other "
+        "where they are: initialise torch.distributed first, start them with mpiexec and install "
+        "mpi4py, or give Cache(gather=...)"
+    )
+
+
+def _by_store(store: Any, place: Place, text: str) -> list[str]:
+    """Through the key-value store of the process group, which waits for what is not there yet."""
+    prefix = f"penstock/members/{next(_rounds)}"
+    store.set(f"{prefix}/{place.rank}", text)
+    try:
+        return [store.get(f"{prefix}/{rank}").decode() for rank in range(place.world_size)]
+    except RuntimeError as error:  # the store's time-out, or its server has gone
+        raise UsageError(
+            f"rank {place.rank} waited for what the other ranks say of themselves ({error}): "
+            "iterate the loader on all ranks"
+        ) from None
+
+
+def _by_mpi(place: Place) -> Gather:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise UsageError(
+            f"{place.world_size} ranks ({place.source}) that share a cache tell each other where "
+            f"they are by mpi4py, which cannot be imported ({error}): pip install mpi4py, "
+            "initialise torch.distributed, or give Cache(gather=...)"
+        ) from None
+    if MPI.COMM_WORLD.Get_size() != place.world_size:
+        raise UsageError(
+            f"MPI sees {MPI.COMM_WORLD.Get_size()} ranks and the launcher says "
+            f"{place.world_size}: mpi4py is of another MPI than mpiexec"
+        )
+    return lambda text: list(MPI.COMM_WORLD.allgather(text))
+
+
+def host_identity(environ: Mapping[str, str]) -> str:
+    """What two processes have in common that can share memory: machine, boot, process namespace.
+
+    PENSTOCK_HOST overrides it, for emulated hosts.
+    """
+    named = environ.get("PENSTOCK_HOST")
+    if named:
+        return f"named:{named}"
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def told(gather: Gather, place: Place, saying: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What every rank says of itself, by rank."""
+    found = [json.loads(text) for text in gather(json.dumps(saying))]
+    if len(found) != place.world_size or found[place.rank] != json.loads(json.dumps(saying)):
+        raise UsageError(
+            f"gather returned {len(found)} texts on rank {place.rank} of {place.world_size}: it "
+            "has to return what each rank said, in order of rank"
+        )
+    return found
