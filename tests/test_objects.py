@@ -10,8 +10,10 @@ import struct
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -511,6 +513,39 @@ def test_close_does_not_wait_for_a_stall(s3: S3, use: Use) -> None:
         assert time.monotonic() - started < 10
         proxy.release.set()
         reading.assert_untouched()
+
+
+class Slow(np.ndarray[Any, Any]):
+    """A buffer in memory that is slow to write to: a write waits for what the test decides."""
+
+    written_to: threading.Event
+    go_on: threading.Event
+
+    def __setitem__(self, at: Any, values: Any) -> None:
+        self.written_to.set()
+        assert self.go_on.wait(60)
+        super().__setitem__(at, values)
+
+
+def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
+    """Closing returns once a copy that had begun has ended, also where its ticket ends with it."""
+    with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
+        first, last = (Reading(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
+        slow = last.buffers[0] = last.buffers[0].view(Slow)
+        slow.written_to, slow.go_on = threading.Event(), threading.Event()
+        # Nobody polls: the engine alone holds the first buffer, until closing drops it. It does so
+        # with the lock that the end of the copy takes as well, and then waits for that.
+        weakref.finalize(first.buffers[0], slow.go_on.set)
+        for reading in (first, last):
+            engine.submit(reading.requests, reading.buffers)
+        del first, reading
+        assert slow.written_to.wait(60)
+        assert not slow.go_on.is_set()
+        closing = threading.Thread(target=engine.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive(), "closing waits for a copy that has ended"
+        assert contents["part 1"][:9000] in slow.tobytes()
 
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:
