@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
+import struct
 import subprocess
 import sys
+import tarfile
+import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -29,6 +35,7 @@ from penstock.objects import ObjectStore
 from penstock.store import Posix
 from penstock.testing.reading import Reading, finish, random_bytes
 from services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
+from writers import write_mds
 
 Use = Callable[[int], None]
 
@@ -163,6 +170,100 @@ def test_list_and_npy(s3: S3, tmp_path: Path) -> None:
     s3.put("list/names.txt", b"a.bin 1\nb.bin 0\n")
     listed = penstock.open(f"s3://{s3.name}/list/names.txt")
     assert [listed[i]["label"] for i in range(2)] == [1, 0]
+
+
+def write_tar(folder: Path) -> None:
+    """Two archives, with names that take a header of their own in the second."""
+    for shard in range(2):
+        with tarfile.open(folder / f"train-{shard}.tar", "w") as tar:
+            for number in range(30):
+                stem = "long/" * (30 * shard) + f"{shard}-{number:02d}-ü"
+                members = {"jpg": random_bytes(700 * number, number), "cls": b"%d" % (number % 7)}
+                for extension, data in members.items():
+                    info = tarfile.TarInfo(f"{stem}.{extension}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+def write_lmdb(folder: Path) -> None:
+    """Two environments of values in leaves and on pages of their own, in trees of two levels."""
+    for name in ("a", "b"):
+        with (
+            lmdb.open(str(folder / name), map_size=1 << 24) as environment,
+            environment.begin(write=True) as transaction,
+        ):
+            for number in range(600):
+                size = 9000 if number % 50 == 0 else 40 + number % 5
+                transaction.put(b"%s %05d" % (name.encode(), number), random_bytes(size, number))
+
+
+def write_columns(folder: Path) -> None:
+    """Three shards of MDS, with a column of bytes and one of integers."""
+    columns: dict[str, tuple[str, int | None]] = {"image": ("bytes", None), "label": ("int", 8)}
+    samples = [
+        [random_bytes(900 + 13 * number, number), struct.pack("<q", number % 7)]
+        for number in range(75)
+    ]
+    write_mds(folder, columns, [samples[first : first + 25] for first in (0, 25, 50)])
+
+
+@pytest.mark.parametrize(
+    ("write", "place", "format"),
+    [
+        (write_tar, "train-{0..1}.tar", "tar"),
+        (write_tar, "train-1.tar", "tar"),
+        (write_tar, "", "tar"),
+        (write_lmdb, "a", "lmdb"),
+        (write_lmdb, "b/data.mdb", "lmdb"),
+        (write_lmdb, "{a,b}", "lmdb"),
+        (write_lmdb, "?", "lmdb"),
+        (write_columns, "", "mds"),
+    ],
+)
+def test_containers(
+    s3: S3, tmp_path: Path, write: Callable[[Path], None], place: str, format: str
+) -> None:
+    """A container behind a URL has the samples, names, labels and batches of the same files on
+    disk. Its saved index is used until an object is written to, and is made anew then."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder)
+    s3.put_folder(folder, "deep/er/")
+    url = f"s3://{s3.name}/deep/er/{place}".rstrip("/")
+    local, remote = penstock.open(folder / place, index="memory"), penstock.open(url)
+    assert remote.index.format == local.index.format == format
+    assert remote.fingerprint == local.fingerprint
+    assert remote.fields == local.fields
+    every = np.arange(len(local))
+    assert remote.index.keys(every) == local.index.keys(every)
+    assert [remote[i] for i in (0, 17, -1)] == [local[i] for i in (0, 17, -1)]
+    for shuffle in ("none", "exact"):
+        with (
+            penstock.Loader(local, 16, seed=3, shuffle=shuffle) as near,
+            penstock.Loader(remote, 16, seed=3, shuffle=shuffle) as far,
+        ):
+            assert rows_of(far) == rows_of(near)
+            assert far.stats()["backend"] == "object"
+            assert far.stats()["requests"] < len(remote)
+    sidecar = Path(remote.sidecar or "")
+    made_ns = sidecar.stat().st_mtime_ns
+    assert penstock.open(url).fingerprint == remote.fingerprint
+    assert sidecar.stat().st_mtime_ns == made_ns
+    path, field = Path(local.index.files.path(0)), local.fields[0].name
+    old = local[5][field]
+    path.write_bytes(path.read_bytes().replace(old, old[::-1]))
+    s3.put_folder(folder, "deep/er/")
+    with pytest.raises(penstock.ChangedError, match="written to"):
+        remote[5]
+    assert penstock.open(url)[5][field] == old[::-1]
+
+
+def rows_of(loader: penstock.Loader) -> list[tuple[list[int], dict[str, list[bytes]]]]:
+    """The samples of each batch, and the bytes of each field's rows."""
+    return [
+        (batch.ids.tolist(), {name: [bytes(row) for row in batch[name]] for name in batch})
+        for batch in loader
+    ]
 
 
 def test_resume(s3: S3, tmp_path: Path) -> None:
@@ -412,6 +513,39 @@ def test_close_does_not_wait_for_a_stall(s3: S3, use: Use) -> None:
         assert time.monotonic() - started < 10
         proxy.release.set()
         reading.assert_untouched()
+
+
+class Slow(np.ndarray[Any, Any]):
+    """A buffer in memory that is slow to write to: a write waits for what the test decides."""
+
+    written_to: threading.Event
+    go_on: threading.Event
+
+    def __setitem__(self, at: Any, values: Any) -> None:
+        self.written_to.set()
+        assert self.go_on.wait(60)
+        super().__setitem__(at, values)
+
+
+def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
+    """Closing returns once a copy that had begun has ended, also where its ticket ends with it."""
+    with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
+        first, last = (Reading(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
+        slow = last.buffers[0] = last.buffers[0].view(Slow)
+        slow.written_to, slow.go_on = threading.Event(), threading.Event()
+        # Nobody polls: the engine alone holds the first buffer, until closing drops it. It does so
+        # with the lock that the end of the copy takes as well, and then waits for that.
+        weakref.finalize(first.buffers[0], slow.go_on.set)
+        for reading in (first, last):
+            engine.submit(reading.requests, reading.buffers)
+        del first, reading
+        assert slow.written_to.wait(60)
+        assert not slow.go_on.is_set()
+        closing = threading.Thread(target=engine.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive(), "closing waits for a copy that has ended"
+        assert contents["part 1"][:9000] in slow.tobytes()
 
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:

@@ -43,6 +43,7 @@ PUBLIC = [
     "WorkerError",
     "mix",
     "open",
+    "rng",
     "shuffle_quality",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""
@@ -60,7 +61,7 @@ LAYERS = {
     "values": Layer({"extent", "budget", "topology", "cursor"}, {"ground"}),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
-        | {"mixture", "quality"},
+        | {"mixture", "quality", "augmentation"},
         # a few headers are compressed themselves, or read by libraries that may crash
         {"ground", "values", "codecs", "apart"},
     ),
@@ -134,7 +135,7 @@ TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}
     | {"blocking"}
-    | {"mixture", "quality"}
+    | {"mixture", "quality", "augmentation"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

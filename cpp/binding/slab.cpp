@@ -120,7 +120,7 @@ void slab(nb::module_& m) {
       .def_prop_ro("slots", [](const SlabHandle& self) { return self.held()->shape().slots; })
       .def_prop_ro("data_bytes", [](const SlabHandle& self) { return self.held()->shape().data_bytes; })
       .def_prop_ro("alignment", [](const SlabHandle& self) { return self.held()->shape().alignment; })
-      .def_prop_ro("data", &data_of)
+      .def_prop_ro("data", &data_of, nb::rv_policy::automatic)
       .def("counters",
            [](const SlabHandle& self) {
              const Slab::Counters c = self.held()->counters();

@@ -5,6 +5,7 @@ for batch in penstock.Loader(ds, batch_size=256, seed=0):
     ...
 """
 
+from .augmentation import rng
 from .batch import Batch, Ragged
 from .budget import Budget
 from .cache import Cache
@@ -56,5 +57,6 @@ __all__ = [
     "WorkerError",
     "mix",
     "open",
+    "rng",
     "shuffle_quality",
 ]

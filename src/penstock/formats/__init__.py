@@ -20,6 +20,7 @@ from . import (
     arrayrecord,
     arrow,
     choice,
+    foreign,
     hdf5,
     listing,
     litdata,
@@ -318,6 +319,9 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
         return found
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
+    said = "" if found else foreign.said_of(head, name)
+    if said:
+        raise FormatError(f"{path} is {said}")
     raise FormatError(
         f"{path} is of no format that penstock knows"
         + (" in several files" if found else "")

@@ -17,6 +17,7 @@ from ..errors import FormatError, MissingError
 from ..extent import Int, unseen
 from ..index import Field, Index
 from ..layout import Table
+from . import foreign
 
 if TYPE_CHECKING:
     from ..store import Progress, Store
@@ -92,9 +93,11 @@ def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
+    said = foreign.said_of(os.fsencode(first.text), path)
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"
+        + (f"; or it is {said}" if said else "")
     )
 
 

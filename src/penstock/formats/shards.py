@@ -12,7 +12,7 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Files, joined
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..store import Progress, Store
     from . import Place
 
 
@@ -107,28 +107,3 @@ def canonical_extensions(options: dict[str, Any]) -> dict[str, Any]:
     if "extensions" in options:
         options["extensions"] = list(options["extensions"])
     return options
-
-
-_COMPRESSIONS = {
-    b"\x1f\x8b": ("gzip", "gunzip"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
-    b"\xfd7zXZ": ("xz", "unxz"),
-    b"BZh": ("bzip2", "bunzip2"),
-    b"\x04\x22\x4d\x18": ("LZ4", "unlz4"),
-}
-
-
-def compression(head: bytes) -> tuple[str, str] | None:
-    """What a file is compressed by, and the program that undoes it."""
-    found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
-    return next(found, None)
-
-
-def refuse_compressed(source: Source, what: str) -> None:
-    """FormatError for a file that is compressed as a whole: it has no extents."""
-    found = compression(source.read(0, 6))
-    if found is not None:
-        name, program = found
-        raise source.flaw(
-            0, f"a {what} compressed by {name}, in which no sample has a place: `{program}` it"
-        )

@@ -22,7 +22,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Files, Int, Names
 from ..index import Field, Index
 from ..layout import Table
-from . import shards
+from . import foreign, shards
 
 if TYPE_CHECKING:
     from ..store import Progress, Source, Store
@@ -116,7 +116,7 @@ def sniff(head: bytes, name: str) -> bool:
     if lower.endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and shards.compression(head) is not None
+    return lower.endswith(ending) and foreign.compression(head) is not None
 
 
 def build(
@@ -180,7 +180,7 @@ def build(
 
 
 def _walk(source: Source, options: Mapping[str, Any]) -> Shard:
-    shards.refuse_compressed(source, "tar archive")
+    foreign.refuse_compressed(source, "tar archive")
     found = source.walk("tar", **options)
     extensions = Names(found["extension_text"], found["extension_ends"])
     return Shard(

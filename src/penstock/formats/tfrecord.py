@@ -19,7 +19,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Files, Int
 from ..index import Field, Index
 from ..layout import Table
-from . import shards
+from . import foreign, shards
 from .checksum import crc32c
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def build(
 
 
 def _walk(source: Source, check: str, names: list[str]) -> Walked:
-    shards.refuse_compressed(source, "TFRecord file")
+    foreign.refuse_compressed(source, "TFRecord file")
     found = source.walk("tfrecord", check=check, features=names)
     columns = [found[part] for part in _COLUMNS] if names else []
     features = [
