@@ -25,8 +25,7 @@ from .dataset import Dataset
 from .engines import engine_for
 from .errors import UsageError
 from .index import Index
-from .membership import Gather, gather_of, host_identity, told
-from .peer import Peer
+from .membership import Gather, gather_of, host_identity, reachable_address, told
 from .placement import Placement
 from .tier import RamTier
 from .topology import Place
@@ -43,6 +42,8 @@ class Cache:
     ram_bytes:  of this host's memory, shared by its ranks. Hosts may give different amounts.
     lot_bytes:  neighbouring samples that are read and kept together have about so many; None
                 chooses: single samples where each is a file of its own or larger than 256 KiB.
+    host:       name of this host, the same for the ranks that share its memory; None finds it. For
+                hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
     gather:     how ranks tell each other who they are, where neither torch.distributed nor MPI
                 started them: a function of a text that returns the texts of all ranks in order.
@@ -52,6 +53,7 @@ class Cache:
 
     ram_bytes: int
     lot_bytes: int | None = None
+    host: str | None = None
     listen: str | None = None
     gather: Gather | None = None
 
@@ -82,7 +84,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     lot = lot_of(index, cache.lot_bytes)
     gather = gather_of(place, sys.modules, cache.gather)
     mine = {
-        "host": host_identity(os.environ),
+        "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
         "data": dataset.fingerprint,
         "lot": lot,
@@ -116,20 +118,26 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         enough = index.total_bytes + 64 * share + limits.slab_spare_bytes
         slab = RamTier.create(max(1, share), min(room[node], enough), identity)
     saying: dict[str, Any] = {"slab": list(slab.address) if slab is not None else None}
-    peers = None
+    peer = None
     if len(hosts) > 1:
-        from .zeromq import Contact  # its library is optional
+        from .zeromq_peer import KeyPair, Member, ZeroMQPeer  # its library is optional
 
-        peers = Contact(cache.listen)
-        saying |= peers.saying()
+        keys = KeyPair.made()
+        host = cache.listen or reachable_address(os.environ)
+        peer = ZeroMQPeer(place.rank, f"{job}/{dataset.fingerprint}", keys, host)
+        saying |= {"address": peer.address, "key": keys.public.decode()}
     members = told(gather, place, saying)
     if slab is None:
         slab = RamTier.attach(tuple(members[leaders[node]]["slab"]), identity)
     # The slab is there as long as one process has it: until all have, the first must not close it.
     told(gather, place, {"attached": place.rank})
-    peer: Peer | None = None
-    if peers is not None:
-        peer = peers.met(place.rank, members, job)
+    if peer is not None:
+        peer.meet(
+            {
+                rank: Member(member["address"], member["key"].encode())
+                for rank, member in enumerate(members)
+            }
+        )
     inner = engine_for(index.files, budget, index.mean_bytes)
     engine = CachedEngine(addressed, inner, placement, nodes, place.rank, slab, peer)
     if place.rank == 0:

@@ -458,11 +458,17 @@ class CachedEngine:
         if len(mine):
             self._load(wanted.slots[mine], wanted.lots[mine])
         left = []
-        for row in rows[claim != READY].tolist():
-            ticket = self._reading.get(int(wanted.slots[row]))
+        pending = claim != READY
+        for row, slot, code in zip(
+            rows[pending].tolist(),
+            wanted.slots[rows[pending]].tolist(),
+            claim[pending].tolist(),
+            strict=True,
+        ):
+            ticket = self._reading.get(slot)
             if ticket is not None:
                 wanted.waiting.add(ticket)
-            elif claim[np.searchsorted(rows, row)] == BUSY:
+            elif code == BUSY:
                 left.append(row)
         if left and time.monotonic() > wanted.deadline:
             self._counts["busy_too_long"] += len(left)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,17 +75,27 @@ def _by_mpi(place: Place) -> Gather:
     return lambda text: list(MPI.COMM_WORLD.allgather(text))
 
 
-def host_identity(environ: Mapping[str, str]) -> str:
-    """What two processes have in common that can share memory: machine, boot, process namespace.
-
-    PENSTOCK_HOST overrides it, for emulated hosts.
-    """
-    named = environ.get("PENSTOCK_HOST")
-    if named:
-        return f"named:{named}"
+def host_identity() -> str:
+    """What two processes have in common that can share memory: machine, boot, process namespace."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def reachable_address(environ: Mapping[str, str]) -> str:
+    """The address of this host that the others reach it at: that of the interface by which the
+    launcher's own address (MASTER_ADDR) is reached, else of the host's name."""
+    master = environ.get("MASTER_ADDR") or socket.gethostname()
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # of a datagram socket: nothing is sent
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UsageError(
+            f"the address of this host towards {master!r} cannot be found ({error}): give "
+            "Cache(listen=...)"
+        ) from None
 
 
 def told(gather: Gather, place: Place, saying: Mapping[str, Any]) -> list[dict[str, Any]]:
