@@ -68,7 +68,8 @@ class Loader:
                   launcher, looked up at first use.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
-                  "contiguous": it has the r-th stretch, for reading in the order of storage.
+                  "contiguous": it has the r-th stretch, for reading in the order of storage;
+                  "local": what its node keeps, where nodes keep samples, see `penstock.assignment`.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a
