@@ -19,7 +19,7 @@ from .record import Record, Row, table
 from .suite import FLOORS, races
 
 RACES = ("records4k", "records512", "files100k", "cold128k", "jpeg")
-OTHERS = ("order", "open1e9", "planning")
+OTHERS = ("order", "dealing", "open1e9", "planning")
 GROUPS = ("penstock", "floor", "torch", "getitems", "ffcv", "grain", "litdata")
 
 
@@ -41,9 +41,9 @@ def main() -> None:
             record.rows += result.rows
             record.raw[race.name] = result.raw
             record.write()  # a run that is cut short keeps what it has
-    if "order" in names:
-        ordered, record.raw["order"] = order_rows()
-        record.rows += ordered
+    for name in [each for each in ("order", "dealing") if each in names]:
+        found, record.raw[name] = rows_of(name)
+        record.rows += found
     if "open1e9" in names:
         opened, record.raw["open1e9"] = opening.rows(corpora.sparse(), 2 if options.quick else 5)
         record.rows += opened
@@ -92,18 +92,18 @@ def build_floors() -> None:
             sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def order_rows() -> tuple[list[Row], dict[str, Any]]:
-    """The rows of benchmarks/order.py, which times the permutation alone, and its raw values."""
+def rows_of(name: str) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of a benchmark that also runs by itself, and its raw values."""
     try:
-        order = importlib.import_module("benchmarks.order")
+        benchmark = importlib.import_module(f"benchmarks.{name}")
     except ModuleNotFoundError as error:
-        return [Row("order", None, "", met=False, note=f"absent: {error}")], {}
-    say("order: ...")
+        return [Row(name, None, "", met=False, note=f"absent: {error}")], {}
+    say(f"{name}: ...")
     rows, raw = [], {}
-    for found in order.rows():
+    for found in benchmark.rows():
         raw[found["name"]] = found.pop("raw", None)
         met = None if found["target"] is None else found["met"]
-        rows.append(Row(**{**found, "name": f"order / {found['name']}", "met": met}))
+        rows.append(Row(**{**found, "name": f"{name} / {found['name']}", "met": met}))
     return rows, raw
 
 

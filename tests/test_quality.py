@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Order, limits, shuffle_quality
-from penstock.quality import expected_kernel, inversions
+from penstock.placement import Placement
+from penstock.quality import expected_kernel, inversions, label_mix
 
 
 def discordant(one: list[int], other: list[int]) -> int:
@@ -84,3 +85,71 @@ def test_quality_tells_shuffles_apart() -> None:
     assert blocked[3] > 0.97  # one group of all is an exact shuffle
     assert shuffle_quality(Order(count, 1, shuffle="blocked", block=256, group=64)) == blocked[1]
     assert shuffle_quality(Order(1, 0)) == 1.0
+
+
+# -- how evenly labels are dealt -------------------------------------------------------------------
+
+
+def test_label_mix_of_chance_is_that_of_chi_square() -> None:
+    """Dealt at random, the spread is 1 on average and p-values are uniform."""
+    stats = pytest.importorskip("scipy.stats")
+    generator = np.random.default_rng(3)
+    labels = np.repeat(np.arange(10), 400)
+    owners = np.arange(4000) % 4
+    mixes = [label_mix(labels, generator.permutation(owners)) for _ in range(500)]
+    spread = np.array([mix.spread[0] for mix in mixes])
+    assert spread.mean() == pytest.approx(1, abs=4 * np.sqrt(2 / 9 / 500))
+    assert stats.kstest([mix.p_value[0] for mix in mixes], "uniform").pvalue > 1e-3
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=30), min_size=2, max_size=5))
+def test_label_mix_by_definition(counts: list[list[int]]) -> None:
+    """Of any table of owners and labels the spread is chi-square over its mean, and the p-value the
+    tail of the distribution."""
+    stats = pytest.importorskip("scipy.stats")
+    places = [
+        (owner, label)
+        for owner, row in enumerate(counts)
+        for label, held in enumerate(row)
+        for _ in range(held)
+    ]
+    if not places:
+        return
+    owners, labels = np.array(places).T
+    mix = label_mix(labels, owners)
+    names, totals = np.unique(labels, return_counts=True)
+    for owner in range(len(mix.spread)):
+        own = np.count_nonzero(owners == owner)
+        if own in (0, len(labels)) or len(names) == 1:
+            assert (mix.spread[owner], mix.p_value[owner]) == (1, 1)
+            continue
+        expected = totals * own / len(labels)
+        found = [np.count_nonzero((owners == owner) & (labels == name)) for name in names]
+        statistic = ((found - expected) ** 2 / expected).sum()
+        corrected = statistic * (len(labels) - 1) / (len(labels) - own)
+        assert mix.spread[owner] * (len(names) - 1) == pytest.approx(corrected)
+        tail = stats.chi2.sf(corrected, len(names) - 1)
+        assert mix.p_value[owner] == pytest.approx(tail, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("lot", "even"), [(1, True), (256, False)])
+def test_label_mix_of_data_sorted_by_class(lot: int, even: bool) -> None:
+    """Nodes that keep single samples have a mix of chance, those that keep large lots have not."""
+    labels = np.arange(64_000) // 640
+    placement = Placement(64_000, (64_000 // lot // 8,) * 8, seed=2, lot=lot)
+    mix = label_mix(labels, placement.owners(np.arange(64_000)))
+    if even:
+        assert mix.p_value.min() > 1e-3
+        assert mix.spread.max() < 2
+    else:
+        assert mix.p_value.max() < 1e-9
+        assert mix.spread.min() > 10
+
+
+def test_label_mix_without_anything_to_tell() -> None:
+    """One label, one owner of all, an owner of nothing: no spread beyond chance."""
+    nothing = np.empty(0, np.int64)
+    assert label_mix(nothing, nothing).spread.tolist() == []
+    for labels, owners in (([3, 3, 3, 3], [0, 1, 0, -1]), ([1, 2, 1], [1, 1, 1])):
+        mix = label_mix(np.array(labels), np.array(owners))
+        assert mix.spread.tolist() == mix.p_value.tolist() == [1.0, 1.0]

@@ -555,7 +555,8 @@ class CachedEngine:
         lot, number = np.unique(lots, return_inverse=True)
         every, first = self._keys_of(lot)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(every))])
-        return ends[first[number] + row] - ends[first[number]]
+        inside: Int = ends[first[number] + row] - ends[first[number]]
+        return inside
 
     # -- peers ---------------------------------------------------------------------------------
 

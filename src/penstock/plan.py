@@ -8,7 +8,7 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ from . import limits
 from .assignment import Locality
 from .errors import UsageError
 from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
-from .index import Index
-from .layout import Chunked
+from .index import Field
+from .layout import Chunked, Layout
 from .order import Marks, Ordering
 
 Ids = npt.NDArray[np.uint64]
@@ -29,6 +29,21 @@ Assignment = Literal["strided", "contiguous", "local"]
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
 # strictest alignment that O_DIRECT asks of a destination.
 field_alignment_bytes = 4096
+
+
+class Planned(Protocol):
+    """What a plan needs to know of the data: an `Index`, or one whose samples are cached."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+    @property
+    def layouts(self) -> tuple[Layout, ...]: ...
+    @property
+    def row_bytes(self) -> tuple[int | None, ...]: ...
+    @property
+    def mean_bytes(self) -> float: ...
+    def labels(self, samples: Ids, /) -> Int | None: ...
+    def units(self, units: Ids, field: int, /) -> tuple[Extents, Int | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +264,7 @@ class Group(NamedTuple):
 
 
 def plan_window(
-    index: Index,
+    index: Planned,
     order: Ordering,
     steps: Steps,
     rank: int,
@@ -269,7 +284,7 @@ def plan_window(
 
 
 def plan_samples(
-    index: Index,
+    index: Planned,
     ids: Ids,
     bounds: Int,
     first: int,
@@ -310,7 +325,7 @@ def plan_samples(
 
 
 def _place(
-    index: Index, ids: Ids, bounds: Int
+    index: Planned, ids: Ids, bounds: Int
 ) -> tuple[Placed, Int, list[tuple[Rows, ...]], list[int]]:
     """Destinations for every field of every sample; extents in sample order, fields together.
 

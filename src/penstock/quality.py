@@ -1,4 +1,6 @@
-"""How good a shuffle is, as one number: the maximum mean discrepancy (MMD) with the Mallows kernel.
+"""How good a shuffle is, and how evenly labels are dealt.
+
+A shuffle is one number: the maximum mean discrepancy (MMD) with the Mallows kernel.
 
 Two epochs rank the same samples differently. The kernel of two rankings of n samples is
 exp(-5 d), where d is the share of the n(n-1)/2 pairs that they order differently. Its mean over
@@ -10,6 +12,7 @@ never changes: 1.0 for a perfect shuffle, 0.0 for none.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,3 +82,61 @@ def _sampled(count: int) -> npt.NDArray[np.uint64]:
         return np.arange(count, dtype=np.uint64)
     starts = [(count - held) * run // (runs - 1) for run in range(runs)]
     return np.concatenate([np.arange(start, start + held, dtype=np.uint64) for start in starts])
+
+
+class LabelMix(NamedTuple):
+    """How far each owner's labels are from what chance would have dealt it.
+
+    spread:   float64 (owners,), the chi-square statistic of its counts by label, divided by its
+              mean under random dealing: about 1 for chance, above for labels that come in clumps.
+    p_value:  float64 (owners,), the probability that chance gives as much or more. With many
+              owners the least of them is small by chance too: compare it with 1 / owners.
+    """
+
+    spread: npt.NDArray[np.float64]
+    p_value: npt.NDArray[np.float64]
+
+
+def label_mix(labels: npt.NDArray[np.integer], owners: npt.NDArray[np.integer]) -> LabelMix:
+    """Whether owners (ranks or nodes) process a mix of labels that random dealing would give them.
+
+    labels, owners:  of each sample; samples without an owner (-1) belong to the rest.
+
+    Nodes that keep single samples get such a mix. Nodes that keep large lots of data sorted by
+    label do not, and what looks at one rank's samples alone (batch normalisation that is not
+    synchronised) then sees fewer labels: shuffle the data when it is written, or use smaller lots.
+
+    Random dealing is drawing without replacement, of which the statistic's mean is exact; that its
+    distribution is chi-square holds well where an owner has 5 samples or more of most labels. An
+    owner of no sample or of all, and data of one label, have spread 1 and p-value 1.
+    """
+    total = len(labels)
+    _, label = np.unique(labels, return_inverse=True)
+    held = np.asarray(owners) >= 0
+    width = int(label.max(initial=0)) + 1
+    nodes = int(np.max(owners, initial=-1)) + 1
+    bins = owners[held].astype(np.int64) * width + label[held]
+    counts = np.bincount(bins, minlength=nodes * width).reshape(nodes, width)
+    own = counts.sum(axis=1, keepdims=True)
+    expected = own * (np.bincount(label, minlength=width) / max(1, total))
+    spread, p_value = np.ones(nodes), np.ones(nodes)
+    telling = (own[:, 0] > 0) & (own[:, 0] < total)
+    degrees = width - 1
+    if degrees and telling.any():
+        mean = degrees * (total - own[telling, 0]) / (total - 1)
+        deviation = (counts[telling] - expected[telling]) ** 2 / expected[telling]
+        spread[telling] = deviation.sum(axis=1) / mean
+        p_value[telling] = _chi_square_tail(spread[telling] * degrees, degrees)
+    return LabelMix(spread, p_value)
+
+
+def _chi_square_tail(found: npt.NDArray[np.float64], degrees: int) -> npt.NDArray[np.float64]:
+    """The probability of at least so much: Q(degrees / 2, found / 2), the incomplete gamma
+    function, from Q(1/2) or Q(1) upwards by Q(a + 1, y) = Q(a, y) + y^a exp(-y) / Gamma(a + 1)."""
+    y = np.maximum(found / 2, 1e-300)[:, None]
+    least = 0.5 if degrees % 2 else 1.0
+    first = [math.erfc(math.sqrt(each)) if degrees % 2 else math.exp(-each) for each in y[:, 0]]
+    a = np.arange(least, degrees / 2)
+    scale = np.array([math.lgamma(each + 1) for each in a])
+    tail: npt.NDArray[np.float64] = first + np.exp(a * np.log(y) - y - scale).sum(axis=1)
+    return np.minimum(1.0, tail)

@@ -24,9 +24,8 @@ from __future__ import annotations
 from collections import deque
 
 from . import limits
-from .index import Index
 from .order import Ordering
-from .plan import Group, StepPlan, Steps, plan_window
+from .plan import Group, Planned, StepPlan, Steps, plan_window
 
 
 class Session:
@@ -37,7 +36,7 @@ class Session:
 
     def __init__(
         self,
-        index: Index,
+        index: Planned,
         order: Ordering,
         steps: Steps,
         rank: int,
