@@ -1,0 +1,295 @@
+"""The cache that the ranks of a job share: every rank a thread with a loader of its own, hosts by
+name, real slabs and real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import ChangedError, PenstockError, UsageError
+
+
+class Gathering:
+    """What a launcher's store does, for threads."""
+
+    def __init__(self, world_size: int) -> None:
+        self._texts = [""] * world_size
+        self._barrier = threading.Barrier(world_size, timeout=60)
+
+    def of(self, rank: int) -> Callable[[str], list[str]]:
+        def gather(text: str) -> list[str]:
+            self._texts[rank] = text
+            self._barrier.wait()
+            found = list(self._texts)
+            self._barrier.wait()
+            return found
+
+        return gather
+
+
+class Told(NamedTuple):
+    """What a rank got: the samples of each step of each epoch, and the loader's totals."""
+
+    steps: list[list[list[int]]]
+    stats: list[dict[str, Any]]
+
+
+def run(
+    dataset: penstock.Dataset,
+    hosts: list[int],
+    ram_bytes: int,
+    *,
+    epochs: int = 2,
+    lot_bytes: int | None = None,
+    assignment: str = "local",
+    check: Callable[[penstock.Batch], None] = lambda batch: None,
+    **options: Any,
+) -> list[Told]:
+    """All ranks at once; `hosts` says on which host each is."""
+    world = len(hosts)
+    gathering = Gathering(world)
+    done = threading.Barrier(world, timeout=60)
+
+    def rank(number: int) -> Told:
+        cache = penstock.Cache(
+            ram_bytes=ram_bytes,
+            lot_bytes=lot_bytes,
+            host=f"host {hosts[number]}",
+            listen="127.0.0.1",
+            gather=gathering.of(number),
+        )
+        told = Told([], [])
+        try:
+            with penstock.Loader(
+                dataset,
+                cache=cache,
+                assignment=assignment,
+                rank=number,
+                world_size=world,
+                **options,
+            ) as loader:
+                for _ in range(epochs):
+                    told.steps.append([])
+                    for batch in loader:
+                        check(batch)
+                        told.steps[-1].append(batch.ids.tolist())
+                    done.wait()  # who is done goes on answering until all are
+                    told.stats.append(loader.stats())
+                    done.wait()
+        except BaseException:
+            done.abort()
+            raise
+        return told
+
+    with ThreadPoolExecutor(world) as threads:
+        return [each.result() for each in [threads.submit(rank, n) for n in range(world)]]
+
+
+def total(told: list[Told], name: str, epoch: int = -1) -> int:
+    return sum(each.stats[epoch].get(name, 0) for each in told)
+
+
+def expected(dataset: penstock.Dataset, **options: Any) -> list[list[list[int]]]:
+    """The global batches of two epochs, sorted, by one rank without a cache."""
+    loader = penstock.Loader(dataset, rank=0, world_size=1, **options)
+    return [[sorted(batch.ids.tolist()) for batch in loader] for _ in range(2)]
+
+
+def global_batches(told: list[Told]) -> list[list[list[int]]]:
+    return [
+        [sorted(sum(rows, [])) for rows in zip(*epoch, strict=True)]
+        for epoch in zip(*(each.steps for each in told), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Samples of all lengths, also none, each a file of its own."""
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(5)
+    for number, size in enumerate([0, 1, 70_000, *random.integers(0, 3000, 150).tolist()]):
+        (folder / f"{number:03}.bin").write_bytes(random.bytes(size))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("records") / "x.npy"
+    np.save(path, np.random.default_rng(6).integers(0, 256, (1000, 600), np.uint8))
+    return path
+
+
+@pytest.mark.parametrize("assignment", ["local", "strided"])
+@pytest.mark.parametrize("hosts", [[0], [0, 0], [0, 1], [0, 1, 0, 1, 1]])
+def test_every_byte_is_read_once(hosts, assignment, records):
+    """From the first epoch on, where the hosts can keep the data."""
+    dataset = penstock.open(records)
+    data = np.load(records)
+
+    def check(batch: penstock.Batch) -> None:
+        assert (batch.data == data[batch.ids]).all()
+
+    options = {"global_batch_size": 70, "seed": 3}
+    told = run(dataset, hosts, 1 << 20, assignment=assignment, check=check, epochs=2, **options)
+    assert global_batches(told) == expected(dataset, **options)
+    for epoch in range(2):
+        assert total(told, "loaded_bytes", epoch) == data.nbytes
+        assert total(told, "direct_bytes", epoch) == 0
+    assert total(told, "ram_bytes") + total(told, "peer_bytes") == 2 * data.nbytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
+    ram_bytes=st.sampled_from([0, 4096, 40_000, 200_000, 1 << 20]),
+    lot_bytes=st.sampled_from([None, 1, 5000, 1 << 20]),
+    assignment=st.sampled_from(["local", "strided", "contiguous"]),
+    batch=st.integers(4, 60),
+    last=st.sampled_from([{}, {"drop_last": True}, {"pad": True}]),
+)
+def test_budgets_change_no_batch(hosts, ram_bytes, lot_bytes, assignment, batch, last, files):
+    """Any memory, lots and hosts: the same global batches, every byte right, no rank without its
+    share."""
+    hosts = [sorted(set(hosts)).index(each) for each in hosts]
+    dataset = penstock.open(files)
+
+    def check(found: penstock.Batch) -> None:
+        for row, sample in enumerate(found.ids.tolist()):
+            path = files / found_name(dataset, sample)
+            assert bytes(found.data[row]) == path.read_bytes()
+
+    options = {"global_batch_size": batch, "seed": 1, **last}
+    told = run(
+        dataset,
+        hosts,
+        ram_bytes,
+        lot_bytes=lot_bytes,
+        assignment=assignment,
+        check=check,
+        **options,
+    )
+    if not last.get("pad"):
+        assert global_batches(told) == expected(dataset, **options)
+    loader = penstock.Loader(dataset, rank=0, world_size=len(hosts), **options)
+    for rank, each in enumerate(told):
+        rows = [loader.steps.rows(step, rank) for step in range(len(loader))]
+        assert [[len(ids) for ids in epoch] for epoch in each.steps] == [rows, rows]
+
+
+def found_name(dataset: penstock.Dataset, sample: int) -> str:
+    return dataset.index.keys(np.array([sample]))[0]
+
+
+def test_half_the_memory_reads_the_other_half(records):
+    """Storage bytes are the lower bound, S + (E - 1) (S - D), and what no node can keep."""
+    dataset = penstock.open(records)
+    size = dataset.index.total_bytes
+    told = run(dataset, [0, 1], size // 4, epochs=3, lot_bytes=1, global_batch_size=50)
+    read = [total(told, "bytes", epoch) for epoch in range(3)]
+    kept = total(told, "loaded_bytes")
+    assert 0.45 * size < kept <= 0.5 * size
+    assert np.diff([0, *read]).tolist() == [size, size - kept, size - kept]
+
+
+def test_ranks_must_have_the_same_data(records, files):
+    with pytest.raises(UsageError, match="open the same data"):
+        _disagreeing(penstock.open(records), penstock.open(files))
+
+
+def _disagreeing(*datasets: penstock.Dataset) -> None:
+    gathering = Gathering(len(datasets))
+
+    def rank(number: int) -> None:
+        cache = penstock.Cache(ram_bytes=1 << 16, host="one", gather=gathering.of(number))
+        loader = penstock.Loader(
+            datasets[number], 5, cache=cache, rank=number, world_size=len(datasets)
+        )
+        next(iter(loader))
+
+    with ThreadPoolExecutor(len(datasets)) as threads:
+        for each in [threads.submit(rank, n) for n in range(len(datasets))]:
+            each.result()
+
+
+def test_a_changed_file_is_told_and_kept_by_nobody(tmp_path):
+    """The lots of a file that changed fail, on the rank that wants them; others go on."""
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.full((100, 100), ord(name), np.uint8))
+    dataset = penstock.open([tmp_path / "a.npy", tmp_path / "b.npy"])
+    (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:5000])
+    cache = penstock.Cache(ram_bytes=1 << 20, lot_bytes=100)
+    with penstock.Loader(dataset, 1, shuffle="none", cache=cache, rank=0, world_size=1) as loader:
+        reading = iter(loader)
+        assert [int(next(reading).data[0, 0]) for _ in range(100)] == [ord("a")] * 100
+        for _ in range(100):
+            with pytest.raises(ChangedError, match=r"b\.npy"):
+                next(reading)
+
+
+def test_a_host_that_leaves_costs_reads_and_nothing_else(records):
+    """Its samples are read from storage; no batch is wrong or missing."""
+    dataset = penstock.open(records)
+    data = np.load(records)
+    gathering = Gathering(2)
+    left = threading.Event()
+
+    def rank(number: int) -> tuple[list[int], dict[str, Any]]:
+        cache = penstock.Cache(
+            ram_bytes=1 << 20, host=str(number), listen="127.0.0.1", gather=gathering.of(number)
+        )
+        seen = []
+        with penstock.Loader(
+            dataset, 10, cache=cache, assignment="strided", rank=number, world_size=2
+        ) as loader:
+            for step, batch in enumerate(loader):
+                assert (batch.data == data[batch.ids]).all()
+                seen += batch.ids.tolist()
+                if number == 1 and step == 3:
+                    break
+                if number == 0 and step == 5:
+                    left.wait(60)
+            stats = loader.stats()
+        left.set()
+        return seen, stats
+
+    with ThreadPoolExecutor(2) as threads:
+        first, _ = [each.result() for each in [threads.submit(rank, n) for n in range(2)]]
+    seen, stats = first
+    assert len(set(seen)) == 500
+    assert stats["direct_bytes"] > 0
+    assert stats["fetches_gone"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache": 5}, "give a penstock.Cache"),
+        ({"assignment": "local"}, "give cache="),
+    ],
+)
+def test_arguments_that_cannot_be(options, message, records):
+    with pytest.raises(UsageError, match=message):
+        penstock.Loader(penstock.open(records), 5, **options)
+
+
+@pytest.mark.parametrize("options", [{"ram_bytes": -1}, {"ram_bytes": 1.5}, {"ram_bytes": True}])
+def test_cache_arguments(options):
+    with pytest.raises(PenstockError, match="ram_bytes"):
+        penstock.Cache(**options)
+
+
+def test_ranks_without_a_way_to_each_other_are_told(records):
+    cache = penstock.Cache(ram_bytes=1 << 20)
+    loader = penstock.Loader(penstock.open(records), 5, cache=cache, rank=0, world_size=2)
+    assert len(loader) == 100  # asking for it makes nobody wait
+    with pytest.raises(UsageError, match=r"torch\.distributed"):
+        next(iter(loader))
