@@ -61,8 +61,9 @@ class Loader:
     pad:          fill the last step to equal shares with samples from the head of the epoch, as
                   DistributedSampler does; `batch.valid` marks the repeats. Without it the last
                   step's shares differ by at most one and may be empty.
-    decode:       function of a sample (a dict of bytes-like fields, "__key__" and, where known,
-                  "label"), called in `decode_threads` threads; the results are collated as torch's
+    decode:       function of a sample (a dict of bytes-like fields, "__key__", "__id__" (its
+                  number) and "__epoch__", which `penstock.rng` takes, and, where known, "label"),
+                  called in `decode_threads` threads; the results are collated as torch's
                   default_collate would, into numpy arrays, or by `collate`, a function of a list
                   (of an empty one where a rank has no sample in the last step: see `pad`).
     rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
@@ -551,7 +552,7 @@ class Reading:
             alive = reading()
             if alive is None:
                 raise UsageError("the iterator was closed")
-            return samples_of(alive._index, planned, alive._arrive(planned))
+            return samples_of(alive._index, planned, alive._arrive(planned), alive._epoch)
 
         job = Job(
             len(planned.ids),
@@ -577,7 +578,7 @@ class Reading:
                     f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
                 ) from error
         try:
-            first = loader._decode(loader.dataset[0])
+            first = loader._decode({**loader.dataset[0], "__id__": 0, "__epoch__": self._epoch})
         except Exception as error:
             raise raisable(error) from None
         return Collation(first, 0, self._arena.take, loader._leaves).result()

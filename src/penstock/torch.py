@@ -85,11 +85,12 @@ class DataLoader:
       epoch.
 
     dataset:      a map-style dataset of torch's kind; or what `penstock.open` returns, of which
-                  `decode` turns each sample (a dict of bytes-like fields, "__key__" and, where
-                  known, "label") into what is collated. Without `decode` and `collate_fn` a batch
-                  is a dict of tensors: each field (B, length) of uint8 or (B, *shape) of its dtype,
-                  or `Ragged`; "label" int64 (B,) where known; "__id__" int64 (B,), the samples'
-                  numbers; "__valid__" bool (B,), False for samples that pad the last step.
+                  `decode` turns each sample (a dict of bytes-like fields, "__key__", "__id__",
+                  "__epoch__" and, where known, "label"; see `penstock.rng`) into what is collated.
+                  Without `decode` and `collate_fn` a batch is a dict of tensors: each field
+                  (B, length) of uint8 or (B, *shape) of its dtype, or `Ragged`; "label" int64 (B,)
+                  where known; "__id__" int64 (B,), the samples' numbers; "__valid__" bool (B,),
+                  False for samples that pad the last step.
     shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
