@@ -3,6 +3,7 @@ name, real slabs and real sockets."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,7 @@ def expected(dataset: penstock.Dataset, **options: Any) -> list[list[list[int]]]
 
 def global_batches(told: list[Told]) -> list[list[list[int]]]:
     return [
-        [sorted(sum(rows, [])) for rows in zip(*epoch, strict=True)]
+        [sorted(itertools.chain(*rows)) for rows in zip(*epoch, strict=True)]
         for epoch in zip(*(each.steps for each in told), strict=True)
     ]
 

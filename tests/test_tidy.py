@@ -23,6 +23,7 @@ PACKAGE = ROOT / "src" / "penstock"
 PUBLIC = [
     "Batch",
     "Budget",
+    "Cache",
     "ChangedError",
     "CollateError",
     "DataError",
@@ -79,6 +80,7 @@ LAYERS = {
             "store",
             "tier",
             "peer",
+            "zeromq_peer",
             "metrics",
             "collate",
             "decode",
@@ -95,6 +97,9 @@ LAYERS = {
     "drivers": Layer(
         {
             "dataset",
+            "membership",
+            "cache",
+            "cached",
             "batch",
             "engines",
             "autoshuffle",
