@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from . import limits
+from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
@@ -138,7 +139,7 @@ class Loader:
             world_size=world_size,
             choice=auto,
             assignment=assignment,
-            locality=None if assignment != "local" else lambda place: self._join(place).locality,
+            locality=self.locality if assignment == "local" else None,
         )
         self.drop_last = self._course.drop_last
         self.pad = self._course.pad
@@ -332,6 +333,10 @@ class Loader:
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
+
+    def locality(self, place: Place) -> Locality:
+        """Which host keeps which samples, with `cache`; called on all ranks at once."""
+        return self._join(place).locality
 
     def _join(self, place: Place) -> Joined:
         """This rank's part of the cache, taken at first use."""
