@@ -118,8 +118,10 @@ void slab(nb::module_& m) {
       .def_prop_ro("inherited", [](const SlabHandle& self) { return self.held()->inherited(); })
       .def_prop_ro("fd", [](const SlabHandle& self) { return self.held()->fd(); })
       .def_prop_ro("slots", [](const SlabHandle& self) { return self.held()->shape().slots; })
-      .def_prop_ro("data_bytes", [](const SlabHandle& self) { return self.held()->shape().data_bytes; })
-      .def_prop_ro("alignment", [](const SlabHandle& self) { return self.held()->shape().alignment; })
+      .def_prop_ro("inside",
+                   [](const SlabHandle& self) {
+                     return self.held()->shape().data == Slab::Data::inside;
+                   })
       .def_prop_ro("data", &data_of, nb::rv_policy::automatic)
       .def("counters",
            [](const SlabHandle& self) {
