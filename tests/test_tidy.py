@@ -77,6 +77,7 @@ LAYERS = {
             "native",
             "store",
             "tier",
+            "disk_tier",
             "peer",
             "metrics",
             "collate",

@@ -96,7 +96,7 @@ class Slots:
 
         Raises StorageError where the system refuses, LimitError where the machine has less memory.
         """
-        _check_identity(identity)
+        check_identity(identity)
         if slots < 1 or room_bytes < 0:
             raise UsageError(f"a tier of {slots} slots, {room_bytes} bytes: use 1 and 0, or more")
         if not 1 <= alignment <= 4096 or alignment & (alignment - 1):
@@ -122,7 +122,7 @@ class Slots:
         Raises StorageError where that process is gone or may not be looked into, StateError where
         what is found there is no tier of this data.
         """
-        _check_identity(identity)
+        check_identity(identity)
         pid, fd = address
         what = f"the tier of process {pid}, descriptor {fd}"
         core = _asked(
@@ -157,6 +157,11 @@ class Slots:
         """Offsets of room for so many bytes each, which nobody else is given; -1 where full."""
         found: Int = self._call(self._core.allocate, lengths)
         return found
+
+    def holds(self, slots: Int) -> Mask:
+        """Which slots are claimed here."""
+        held: Mask = self._call(self._core.holds, slots)
+        return held
 
     def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
         """Makes slots ready that were claimed here and whose bytes are in place.
@@ -229,7 +234,8 @@ class RamTier(Slots):
         self._call(self._core.gather, at, lengths, targets, out)
 
 
-def _check_identity(identity: bytes) -> None:
+def check_identity(identity: bytes) -> None:
+    """Raises UsageError unless it has 16 bytes."""
     if len(identity) != 16:
         raise UsageError(f"an identity of {len(identity)} bytes: use 16, of a hash for instance")
 
