@@ -79,6 +79,7 @@ LAYERS = {
             "native",
             "store",
             "tier",
+            "disk_tier",
             "peer",
             "zeromq_peer",
             "metrics",

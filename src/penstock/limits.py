@@ -150,6 +150,10 @@ lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
 
+# -- tiers ---------------------------------------------------------------------------------------
+disk_buffers_bytes_max = 64 * MIB
+"""Buffers of the disk tier that are kept to be used again."""
+
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB
 """A shard that is written: large enough to be read at full speed, small enough to be moved."""
