@@ -132,6 +132,8 @@ lot_bytes_default = 256 * 1024
 from one reader."""
 lots_looked_at = 1 << 14
 """Lots whose sizes are looked at, to know how many fit."""
+disk_threads = 4
+"""Threads that read and write the disk tier of a rank."""
 slab_spare_bytes = 1 * MIB
 """Of a slab that holds all of a data set."""
 busy_lot_s = 30.0
