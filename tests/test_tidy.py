@@ -77,6 +77,7 @@ LAYERS = {
             "native",
             "store",
             "peer",
+            "zeromq_peer",
             "metrics",
             "collate",
             "decode",

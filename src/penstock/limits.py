@@ -102,6 +102,12 @@ peer_messages_max = 64
 peer_unanswered_max = 4 * peer_inflight_fetches
 """Requests of one node that wait for their answers; further ones are refused. More than are in
 flight, because who asked may have given up on some."""
+peer_length_max = 1 << 46
+"""Most bytes that another node may expect of one key; more is taken for damage."""
+peer_io_threads = 2
+"""Threads that encrypt, decrypt and send: each does a connection's 500 MB/s or so."""
+peer_sockets_max = 1 << 14
+"""Three for each node that is asked."""
 peer_timeout_s = 10.0
 """How long a fetch may take, from submit on."""
 peer_connect_s = 3.0

@@ -1,0 +1,603 @@
+"""Peers over TCP by ZeroMQ, encrypted and authenticated by CURVE with keys made for one job.
+
+Each node answers at one bound socket (ROUTER) and asks through one connection to each node that it
+has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
+
+A message begins with a header (`_HEADER`, little-endian): what it is, the job, the ticket of the
+fetch. A fetch is one message, with keys and lengths behind the header. An answer is a message that
+says which keys are refused, and the bytes in pieces of `limits.peer_piece_bytes`, the first with
+it. Nothing that came is believed: a count is compared with the bytes that are there, a piece with
+what the fetch has room for, and an answer with the node that was asked.
+
+A connection that breaks is thrown away, with all that was asked over it. The next fetch makes a
+new one, so that whatever heals is found again; for `limits.peer_pause_s` no fetch tries.
+
+The only importer of zmq. Encryption and sockets are the work of threads of libzmq; memory that was
+sent without copying is let go by one more, of pyzmq's. None of them runs code of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from . import limits
+from .clock import Clock, SystemClock
+from .codecs import missing
+from .engine import Buffer, Mask
+from .errors import UsageError
+from .peer import (
+    NONE,
+    Bytes,
+    Fetch,
+    Fetches,
+    Keys,
+    Numbers,
+    Part,
+    PeerEvents,
+    Reason,
+    Unanswered,
+    check_fetch,
+)
+
+try:
+    import zmq
+    from zmq.utils import z85
+except ImportError as error:
+    raise missing("pyzmq", "cluster", "the exchange of samples between nodes") from error
+
+Socket = zmq.Socket[bytes]
+Frame = bytes | memoryview
+
+VERSION = 1
+_MAGIC = b"PNST"
+_HEADER = struct.Struct("<4sBB2xI4xQQ16s")
+"""magic, version, kind, count of keys, ticket, start of the piece in the answer, job."""
+
+_ASK, _ANSWER, _PIECE, _REFUSAL = range(1, 5)
+
+_ENVELOPE_BYTES = 64
+"""What CURVE adds to a message, rounded up."""
+
+_ZAP = "inproc://zeromq.zap.01"
+_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_LOST = _BROKEN | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """What a node proves to be itself with, for one job; only the public half is handed out."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @staticmethod
+    def made() -> KeyPair:
+        """A new pair, by the random numbers of the operating system."""
+        return KeyPair(*zmq.curve_keypair())
+
+
+class Member(NamedTuple):
+    """A node of the job: where it is bound, as its `address` says, and its public key."""
+
+    address: str
+    public_key: bytes
+
+
+class _Header(NamedTuple):
+    kind: int
+    keys: int
+    ticket: int
+    start: int
+
+
+class _Wrong(Exception):
+    """A message that is not taken; `why` is the name of its counter."""
+
+    def __init__(self, why: str, ticket: int | None = None) -> None:
+        self.why, self.ticket = why, ticket
+
+
+@dataclass(eq=False)
+class _Link:
+    """A connection to a node that is asked."""
+
+    node: int
+    socket: Socket
+    monitor: Socket
+    up: bool = False
+    waiting: deque[int] = field(default_factory=deque)  # tickets not sent yet, in order
+    asked: dict[int, int] = field(default_factory=dict)  # bytes by ticket, sent and not ended
+
+
+@dataclass(eq=False)
+class _Outgoing:
+    """An answer on its way: the messages that were not sent yet."""
+
+    route: bytes
+    messages: Iterator[list[Frame]]
+    next: list[Frame] | None
+    deadline_ns: int
+
+
+class ZeroMQPeer:
+    """A node that exchanges samples with others over TCP.
+
+    node:      its number; the others know it by that.
+    job:       what all nodes of a job have in common and no other job has; name the data in it too,
+               for all must mean the same by a key.
+    keys:      its own pair.
+    host:      the address of the interface to be reached at.
+    port:      by default one that the system chooses; `address` has it.
+    timeout_s: how long a fetch may take, and an answer to be sent.
+
+    It is bound when it is made, and answers to nobody before it was told by `meet` who the others
+    are. Handshakes, too, go on only in `step`.
+
+    Counters:
+        strangers   handshakes with a key that is no member's
+        handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node
+        ended       connections of others that ended, for these reasons or any other; that is all
+                    that is seen of bytes that are no ZMTP, and of messages so large that they are
+                    not received (`peer_keys_max` keys)
+        malformed   messages that are no fetch, or no answer to a fetch of ours
+        version     messages of another version of penstock
+        job         messages of another job
+        oversized   fetches that claim too many keys
+        busy        fetches of a node that has too many unanswered
+        refused     fetches of ours that another node would not take
+        late        answers that came after their fetch had been reported
+        unreachable answers to a node that is gone
+        stalled     answers that a node did not take in time
+        gone        connections of ours that broke, or could not be made
+    """
+
+    def __init__(
+        self,
+        node: int,
+        job: str,
+        keys: KeyPair,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        timeout_s: float = limits.peer_timeout_s,
+        clock: Clock | None = None,
+    ) -> None:
+        self.node = node
+        self._job = hashlib.blake2b(job.encode(), digest_size=16).digest()
+        self._keys = keys
+        self._clock = clock or SystemClock()
+        self._fetches = Fetches(timeout_s, self._clock)
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._unanswered = Unanswered()
+        self._outgoing: list[_Outgoing] = []
+        self._members: dict[int, Member] = {}
+        self._nodes: dict[bytes, int] = {}  # by public key, as a handshake has it
+        self._links: dict[int, _Link] = {}
+        self._gone: dict[int, tuple[int, Reason]] = {}  # until when, and why
+        self._counters = dict.fromkeys(
+            ["strangers", "handshakes", "ended", "malformed", "version", "job", "oversized", "busy"]
+            + ["refused", "late", "unreachable", "stalled", "gone"],
+            0,
+        )
+        self._handlers: dict[object, Callable[[], None]] = {}
+        self._poller = zmq.Poller()
+        self._monitors = itertools.count()
+        self._closed = False
+        self._context = zmq.Context(io_threads=limits.peer_io_threads)
+        self._context.set(zmq.MAX_SOCKETS, limits.peer_sockets_max)
+        try:
+            self._bind(host, port)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, host: str, port: int | None) -> None:
+        # Handshakes ask this socket who may enter, and wait while nobody reads it.
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(_ZAP)
+        request_bytes = _HEADER.size + 16 * limits.peer_keys_max
+        self._router = self._socket(zmq.ROUTER, request_bytes)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)  # a full queue is told, not hidden
+        self._router.set(zmq.CURVE_SERVER, 1)
+        self._router.setsockopt_string(zmq.ZAP_DOMAIN, "penstock")
+        self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        try:
+            self._router.bind(f"tcp://{host}:{'*' if port is None else port}")
+        except zmq.ZMQError as error:
+            raise UsageError(
+                f"{host}:{port or '*'} cannot be bound ({error}): name an address of this machine"
+                " and a port that is free, or none"
+            ) from None
+        self.address = self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        monitor = self._monitor(self._router, _BROKEN | zmq.EVENT_DISCONNECTED)
+        self._register(self._router, self._hear_requests)
+        self._register(monitor, lambda: self._count(monitor))
+
+    def meet(self, members: Mapping[int, Member]) -> None:
+        """Say who takes part, once: all nodes by number (this one may be among them)."""
+        self._require_open()
+        if self._nodes:
+            raise UsageError(f"node {self.node} has met the others: make a new peer for a new job")
+        for node, member in members.items():
+            if len(member.public_key) != 40:
+                raise UsageError(f"the public key of node {node} has not 40 characters (Z85)")
+        nodes = {z85.decode(each.public_key): node for node, each in members.items()}
+        if len(nodes) != len(members):
+            raise UsageError("two nodes have the same public key: let each make its own")
+        self._members = {node: each for node, each in members.items() if node != self.node}
+        self._nodes = nodes
+        self._register(self._zap, self._admit)
+
+    # -- the protocol --------------------------------------------------------------------------
+
+    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+        """Ask over the connection to the node, which is made if there is none."""
+        self._require_open()
+        if node not in self._members:
+            raise UsageError(f"node {node} is none of the others of node {self.node}")
+        check_fetch(keys, lengths, targets, buffer)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        if node not in self._links:
+            until_ns, reason = self._gone.get(node, (0, Reason.GONE))
+            if self._clock.now_ns() < until_ns:
+                self._fetches.end(fetch, reason)
+                return fetch.ticket
+            self._links[node] = self._connected(node)
+        self._links[node].waiting.append(fetch.ticket)
+        self._ask(self._links[node])
+        return fetch.ticket
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        """Let messages in and out; wait for one if there is none."""
+        self._require_open()
+        wait_ns = self._fetches.wait_ns(timeout_ns)
+        if self._outgoing:
+            wait_ns = min(wait_ns, int(limits.peer_retry_s * 1e9))
+        for descriptor in also:
+            self._poller.register(descriptor, zmq.POLLIN)
+        ready = self._poller.poll(math.ceil(wait_ns / 1e6))
+        for descriptor in also:
+            self._poller.unregister(descriptor)
+        for socket, _ in ready:
+            handler = self._handlers.get(socket)  # none where another one has just closed it
+            if handler is not None:
+                handler()
+        self._send()
+        for fetch in self._fetches.expire():
+            self._release(fetch)
+        return PeerEvents(self._fetches.report(), self._unanswered.report())
+
+    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
+        """Queue the answer, and send what the queue to the node takes now, the rest in `step`.
+
+        Parts of `limits.peer_join_bytes` and more are not copied.
+        """
+        self._require_open()
+        asked, views, mask = self._unanswered.settle(request, parts, refused)
+        assert isinstance(asked.way, bytes)
+        messages = self._answer(asked.ticket, views, mask)
+        deadline_ns = self._clock.now_ns() + self._timeout_ns
+        self._outgoing.append(_Outgoing(asked.way, messages, next(messages), deadline_ns))
+        self._send()
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Close all connections; answers that are on their way are lost."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fetches.clear()
+        self._unanswered.clear()
+        self._outgoing.clear()
+        self._links.clear()
+        self._handlers.clear()
+        self._context.destroy(linger=0)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the peer is closed: make a new one")
+
+    # -- sockets -------------------------------------------------------------------------------
+
+    def _socket(self, kind: int, message_bytes: int) -> Socket:
+        socket = self._context.socket(kind)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.MAXMSGSIZE, message_bytes + _ENVELOPE_BYTES)
+        socket.set(zmq.SNDHWM, limits.peer_messages_max)
+        socket.set(zmq.RCVHWM, limits.peer_messages_max)
+        socket.set(zmq.HANDSHAKE_IVL, int(limits.peer_handshake_s * 1e3))
+        socket.set(zmq.HEARTBEAT_IVL, int(limits.peer_heartbeat_s * 1e3))
+        socket.set(zmq.HEARTBEAT_TIMEOUT, int(limits.peer_silent_s * 1e3))
+        socket.set(zmq.CURVE_PUBLICKEY, self._keys.public)
+        socket.set(zmq.CURVE_SECRETKEY, self._keys.secret)
+        return socket
+
+    def _monitor(self, socket: Socket, events: int) -> Socket:
+        """A socket that tells what happens to the connections of another one."""
+        address = f"inproc://monitor-{next(self._monitors)}"
+        socket.monitor(address, events)
+        monitor = self._context.socket(zmq.PAIR)
+        monitor.connect(address)
+        return monitor
+
+    def _register(self, socket: Socket, handler: Callable[[], None]) -> None:
+        self._poller.register(socket, zmq.POLLIN)
+        self._handlers[socket] = handler
+
+    def _connected(self, node: int) -> _Link:
+        """A connection to a node, which is being made."""
+        member = self._members[node]
+        socket = self._socket(zmq.DEALER, _HEADER.size + limits.peer_piece_bytes)
+        socket.set(zmq.CURVE_SERVERKEY, member.public_key)
+        socket.set(zmq.RECONNECT_IVL, -1)  # that is done here, and told
+        socket.set(zmq.CONNECT_TIMEOUT, int(limits.peer_connect_s * 1e3))
+        monitor = self._monitor(socket, _LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        link = _Link(node, socket, monitor)
+        self._register(socket, lambda: self._hear_answers(link))
+        self._register(monitor, lambda: self._watch(link))
+        socket.connect(member.address)
+        return link
+
+    def _watch(self, link: _Link) -> None:
+        for event in _events(link.monitor):
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                link.up = True
+                self._ask(link)
+            else:
+                self._hear_answers(link)  # what came before the end counts
+                failed = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                self._drop(link, Reason.REFUSED if failed else Reason.GONE)
+                return
+
+    def _drop(self, link: _Link, reason: Reason) -> None:
+        """Throw a connection away, and all that was asked over it."""
+        for socket in (link.socket, link.monitor):
+            self._poller.unregister(socket)
+            del self._handlers[socket]
+            socket.close(0)
+        del self._links[link.node]
+        self._gone[link.node] = (
+            self._clock.now_ns() + int(limits.peer_pause_s * 1e9),
+            reason,
+        )
+        self._counters["gone"] += 1
+        for fetch in self._fetches.of(link.node):
+            self._fetches.end(fetch, reason)
+
+    # -- who may enter -------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Answer the handshakes that ask whether a public key is a member's (ZAP, RFC 27)."""
+        for frames in _received(self._zap):
+            version, number = frames[0].bytes, frames[1].bytes
+            node = self._nodes.get(frames[6].bytes) if len(frames) == 7 else None
+            if node is None:
+                self._counters["strangers"] += 1
+                self._zap.send_multipart([version, number, b"400", b"no member", b"", b""])
+            else:
+                user = str(node).encode()
+                self._zap.send_multipart([version, number, b"200", b"OK", user, b""])
+
+    def _count(self, monitor: Socket) -> None:
+        for event in _events(monitor):
+            self._counters["handshakes" if event & _BROKEN else "ended"] += 1
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _ask(self, link: _Link) -> None:
+        """Send the fetches that wait, as far as there is room in flight."""
+        while link.up and link.waiting:
+            fetch = self._fetches.find(link.waiting[0])
+            if fetch is not None:
+                full = (
+                    len(link.asked) >= limits.peer_inflight_fetches
+                    or sum(link.asked.values()) + fetch.size > limits.peer_inflight_bytes
+                )
+                if link.asked and full:
+                    return
+                header = self._header(_ASK, len(fetch.keys), fetch.ticket, 0)
+                columns = fetch.keys.astype("<u8"), fetch.lengths.astype("<i8")
+                message = b"".join([header, *(each.tobytes() for each in columns)])
+                try:
+                    link.socket.send(message, zmq.DONTWAIT)
+                except zmq.Again:
+                    return
+                link.asked[fetch.ticket] = fetch.size
+            link.waiting.popleft()
+
+    def _hear_answers(self, link: _Link) -> None:
+        for frames in _received(link.socket):
+            try:
+                self._take_answer(link, frames)
+            except _Wrong as wrong:
+                self._counters[wrong.why] += 1
+                fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
+                if fetch is not None and fetch.ticket in link.asked:
+                    damaged = wrong.why == "malformed"
+                    self._fetches.end(fetch, Reason.DAMAGED if damaged else Reason.REFUSED)
+                    self._release(fetch)
+        self._ask(link)
+
+    def _take_answer(self, link: _Link, frames: list[zmq.Frame]) -> None:
+        header = self._read(frames[0])
+        ticket = header.ticket
+        fetch = self._fetches.find(ticket)
+        if fetch is None or ticket not in link.asked:
+            if fetch is not None or ticket >= self._fetches.submitted:
+                raise _Wrong("malformed")  # nobody asked this node for that
+            self._counters["late"] += header.kind == _ANSWER
+            return
+        if header.kind == _REFUSAL:
+            self._counters["refused"] += 1
+            self._fetches.end(fetch, Reason.REFUSED)
+            self._release(fetch)
+            return
+        if header.kind == _ANSWER:
+            if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
+                raise _Wrong("malformed", ticket)
+            refused = _mask(frames[1].buffer, header.keys)
+            if refused is None:
+                raise _Wrong("malformed", ticket)
+            fetch.begin(refused)
+            data = frames[2:]
+        elif header.kind == _PIECE and fetch.received >= 0:
+            data = frames[1:]
+        else:
+            raise _Wrong("malformed", ticket)
+        size = sum(map(len, data))
+        if header.start != fetch.received or size > fetch.expected - fetch.received:
+            raise _Wrong("malformed", ticket)
+        for frame in data:
+            fetch.take(frame.buffer)
+        if fetch.complete:
+            self._fetches.end(fetch)
+            self._release(fetch)
+
+    def _release(self, fetch: Fetch) -> None:
+        """Give the room of a fetch that ended to the next ones."""
+        link = self._links.get(fetch.node)
+        if link is not None:
+            link.asked.pop(fetch.ticket, None)
+            self._ask(link)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def _hear_requests(self) -> None:
+        for frames in _received(self._router):
+            route = frames[0].bytes
+            try:
+                self._take_request(route, frames[1:])
+            except _Wrong as wrong:
+                self._counters[wrong.why] += 1
+                if wrong.ticket is not None:
+                    refusal: list[Frame] = [self._header(_REFUSAL, 0, wrong.ticket, 0)]
+                    deadline_ns = self._clock.now_ns()  # now or never
+                    self._outgoing.append(_Outgoing(route, iter(()), refusal, deadline_ns))
+
+    def _take_request(self, route: bytes, frames: list[zmq.Frame]) -> None:
+        if len(frames) != 1:
+            raise _Wrong("malformed")
+        header = self._read(frames[0])
+        count, ticket = header.keys, header.ticket
+        if header.kind != _ASK or header.start != 0:
+            raise _Wrong("malformed", ticket)
+        if count > limits.peer_keys_max:
+            raise _Wrong("oversized", ticket)
+        if len(frames[0]) != _HEADER.size + 16 * count:
+            raise _Wrong("malformed", ticket)
+        node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
+        if self._unanswered.of(node) >= limits.peer_unanswered_max:
+            raise _Wrong("busy", ticket)
+        columns = np.frombuffer(frames[0].buffer, np.uint8)[_HEADER.size :].copy()
+        keys = columns.view("<u8")[:count].astype(np.uint64, copy=False)
+        lengths = columns.view("<i8")[count:].astype(np.int64, copy=False)
+        if ((lengths < 0) | (lengths > limits.peer_length_max)).any():
+            raise _Wrong("malformed", ticket)
+        self._unanswered.add(node, keys, lengths, ticket, route)
+
+    def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
+        """The messages of an answer; there is at least one."""
+        pieces = _pieces(views)
+        piece = next(pieces, [])
+        mask = np.packbits(refused).tobytes() if refused.any() else b""
+        yield [self._header(_ANSWER, len(refused), ticket, 0), mask, *piece]
+        start = sum(map(len, piece))
+        for piece in pieces:
+            yield [self._header(_PIECE, 0, ticket, start), *piece]
+            start += sum(map(len, piece))
+
+    def _send(self) -> None:
+        """Send of each answer what the queue to its node takes."""
+        now_ns = self._clock.now_ns() if self._outgoing else 0
+        self._outgoing = [each for each in self._outgoing if self._send_one(each, now_ns)]
+
+    def _send_one(self, outgoing: _Outgoing, now_ns: int) -> bool:
+        """Whether something of an answer is left to send."""
+        while outgoing.next is not None:
+            try:
+                frames = [outgoing.route, *outgoing.next]
+                self._router.send_multipart(frames, zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                if now_ns < outgoing.deadline_ns:
+                    return True
+                self._counters["stalled"] += 1
+                return False
+            except zmq.ZMQError:
+                self._counters["unreachable"] += 1
+                return False
+            outgoing.next = next(outgoing.messages, None)
+        return False
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _header(self, kind: int, count: int, ticket: int, start: int) -> bytes:
+        return _HEADER.pack(_MAGIC, VERSION, kind, count, ticket, start, self._job)
+
+    def _read(self, frame: zmq.Frame) -> _Header:
+        """The header of a message, if it is one for this job."""
+        if len(frame) < _HEADER.size:
+            raise _Wrong("malformed")
+        magic, version, kind, count, ticket, start, job = _HEADER.unpack_from(frame.buffer)
+        if magic != _MAGIC:
+            raise _Wrong("malformed")
+        if version != VERSION:
+            raise _Wrong("version", ticket)
+        if job != self._job:
+            raise _Wrong("job", ticket)
+        return _Header(kind, count, ticket, start)
+
+
+def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
+    """The messages that have come, up to a number that leaves time for other sockets."""
+    for _ in range(limits.peer_round_messages):
+        try:
+            yield socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return
+
+
+def _events(monitor: Socket) -> Iterator[int]:
+    for frames in _received(monitor):
+        yield struct.unpack_from("=H", frames[0].buffer)[0]
+
+
+def _mask(packed: memoryview, count: int) -> Mask | None:
+    """Which keys are refused; None where that cannot be what was packed."""
+    if len(packed) == 0:
+        return np.zeros(count, np.bool_)
+    if len(packed) != -(-count // 8):
+        return None
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8)).astype(np.bool_)
+    return None if bits[count:].any() else bits[:count]
+
+
+def _pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
+    """The bytes of an answer in messages: short parts joined, long ones as they lie in memory."""
+    piece: list[Frame] = []
+    short: list[memoryview] = []
+    room = limits.peer_piece_bytes
+    for view in views:
+        while len(view):
+            part, view = view[:room], view[room:]
+            if len(part) >= limits.peer_join_bytes:
+                piece += [b"".join(short)] if short else []
+                short = []
+                piece.append(part)
+            else:
+                short.append(part)
+            room -= len(part)
+            if room == 0:
+                yield piece + ([b"".join(short)] if short else [])
+                piece, short, room = [], [], limits.peer_piece_bytes
+    if piece or short:
+        yield piece + ([b"".join(short)] if short else [])
