@@ -319,6 +319,12 @@ void Slab::allocate(std::span<const std::int64_t> lengths, std::span<std::int64_
   }
 }
 
+void Slab::holds(std::span<const std::int64_t> slots, std::span<bool> found) {
+  same_length(slots.size(), found.size());
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < slots.size(); ++i) found[i] = claims_.contains(slots[i]);
+}
+
 void Slab::publish(std::span<const std::int64_t> slots, std::span<const std::int64_t> at,
                    std::span<const std::int64_t> lengths, std::span<bool> done) {
   same_length(slots.size(), at.size());

@@ -82,6 +82,9 @@ class Slab {
   // Room that nobody else is given; -1 where there is no more.
   void allocate(std::span<const std::int64_t> lengths, std::span<std::int64_t> found);
 
+  // Which claims are held here.
+  void holds(std::span<const std::int64_t> slots, std::span<bool> found);
+
   // Makes slots of this claimer ready. `done` is false where the claim was not held.
   void publish(std::span<const std::int64_t> slots, std::span<const std::int64_t> at,
                std::span<const std::int64_t> lengths, std::span<bool> done);

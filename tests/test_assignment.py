@@ -35,11 +35,16 @@ def by_loops(owners: list[int], quotas: list[int], nodes: list[int]) -> list[int
         if at[row] < 0:
             at[row] = min(node for node in left if left[node] > 0)
             left[at[row]] -= 1
-    ranks = [-1] * len(at)
-    for rank, node in enumerate(nodes):
-        own = [row for row in range(len(at)) if at[row] == node and ranks[row] < 0]
-        for row in own[: quotas[rank]]:
-            ranks[row] = rank
+    ranks: list[int] = []
+    for node in at:
+        dealt = Counter(ranks)
+        ranks.append(
+            min(
+                (dealt[rank], rank)
+                for rank, other in enumerate(nodes)
+                if other == node and dealt[rank] < quotas[rank]
+            )[1]
+        )
     return ranks
 
 
@@ -309,6 +314,8 @@ def test_the_place_decides_the_nodes() -> None:
     )  # fmt: skip
     assert asked == []
     assert len(dealt) == 10
+    assert asked == []
+    dealt.begin()
     assert [place.world_size for place in asked] == [1]
 
 

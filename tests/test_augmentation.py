@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,3 +86,65 @@ def test_bad_places(place: tuple[int, int, int], message: str) -> None:
 def test_numpy_integers_are_integers() -> None:
     """Ids as batches have them are taken."""
     assert bits(1, 2, 3) == bits(np.uint64(1), np.int64(2), np.uint64(3))  # type: ignore[arg-type]
+
+
+# -- as decode draws them --------------------------------------------------------------------------
+
+SEED = 11
+
+
+def augmented(sample: dict[str, Any]) -> dict[str, Any]:
+    """What a decode function makes of a sample: a value, and which sample and epoch it is of."""
+    random = penstock.rng(SEED, sample["__epoch__"], sample["__id__"])
+    assert sample["data"][0] == sample["__id__"]
+    return {"id": sample["__id__"], "epoch": sample["__epoch__"], "value": random.random()}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> penstock.Dataset:
+    """101 records that begin with their number."""
+    path = tmp_path / "records.bin"
+    path.write_bytes(bytes(byte for number in range(101) for byte in (number, 0, 0, 0)))
+    return penstock.open(path, record_bytes=4, index="memory")
+
+
+def values(loaders: list[Any]) -> dict[tuple[int, int], float]:
+    """The value of each sample in each of two epochs, whichever rank had it."""
+    found = {}
+    for loader in loaders:
+        for epoch, batch in ((epoch, batch) for epoch in range(2) for batch in loader):
+            assert set(batch["epoch"].tolist()) <= {epoch}
+            found.update(
+                zip(
+                    zip(batch["epoch"].tolist(), batch["id"].tolist(), strict=True),
+                    batch["value"].tolist(),
+                    strict=True,
+                )
+            )
+    return found
+
+
+def test_decode_draws_the_same_on_any_world(dataset: penstock.Dataset) -> None:
+    """Augmentation depends on no rank, thread or worker, nor on who is asked for batches; a rank
+    without a sample in the last step manages too."""
+    torch_face = pytest.importorskip("penstock.torch")
+    expected = {
+        (epoch, sample): penstock.rng(SEED, epoch, sample).random()
+        for epoch in range(2)
+        for sample in range(101)
+    }
+    for world, threads in ((1, 1), (3, 2), (5, 1)):
+        loaders: list[Any] = [
+            penstock.Loader(
+                dataset, 4, seed=SEED, decode=augmented, decode_threads=threads,
+                rank=rank, world_size=world,
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+        assert values(loaders) == expected
+    for workers in ("threads", "processes"):
+        loader = torch_face.DataLoader(
+            dataset, 10, True, num_workers=2, workers=workers, decode=augmented, seed=SEED
+        )
+        assert values([loader]) == expected
+        loader.close()

@@ -3,6 +3,8 @@ name, real slabs and real sockets."""
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,11 +52,13 @@ def run(
     *,
     epochs: int = 2,
     lot_bytes: int | None = None,
+    disk: tuple[Path, int] | None = None,
     assignment: str = "local",
     check: Callable[[penstock.Batch], None] = lambda batch: None,
     **options: Any,
 ) -> list[Told]:
-    """All ranks at once; `hosts` says on which host each is."""
+    """All ranks at once; `hosts` says on which host each is, `disk` the folder of all hosts' disks
+    and the bytes of each."""
     world = len(hosts)
     gathering = Gathering(world)
     done = threading.Barrier(world, timeout=60)
@@ -63,6 +67,8 @@ def run(
         cache = penstock.Cache(
             ram_bytes=ram_bytes,
             lot_bytes=lot_bytes,
+            disk_path=None if disk is None else str(disk[0] / str(hosts[number])),
+            disk_bytes=0 if disk is None else disk[1],
             host=f"host {hosts[number]}",
             listen="127.0.0.1",
             gather=gathering.of(number),
@@ -106,7 +112,7 @@ def expected(dataset: penstock.Dataset, **options: Any) -> list[list[list[int]]]
 
 def global_batches(told: list[Told]) -> list[list[list[int]]]:
     return [
-        [sorted(sum(rows, [])) for rows in zip(*epoch, strict=True)]
+        [sorted(itertools.chain(*rows)) for rows in zip(*epoch, strict=True)]
         for epoch in zip(*(each.steps for each in told), strict=True)
     ]
 
@@ -155,8 +161,11 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     assignment=st.sampled_from(["local", "strided", "contiguous"]),
     batch=st.integers(4, 60),
     last=st.sampled_from([{}, {"drop_last": True}, {"pad": True}]),
+    disk_bytes=st.sampled_from([0, 60_000, 1 << 22]),
 )
-def test_budgets_change_no_batch(hosts, ram_bytes, lot_bytes, assignment, batch, last, files):
+def test_budgets_change_no_batch(
+    hosts, ram_bytes, lot_bytes, assignment, batch, last, disk_bytes, files
+):
     """Any memory, lots and hosts: the same global batches, every byte right, no rank without its
     share."""
     hosts = [sorted(set(hosts)).index(each) for each in hosts]
@@ -168,15 +177,17 @@ def test_budgets_change_no_batch(hosts, ram_bytes, lot_bytes, assignment, batch,
             assert bytes(found.data[row]) == path.read_bytes()
 
     options = {"global_batch_size": batch, "seed": 1, **last}
-    told = run(
-        dataset,
-        hosts,
-        ram_bytes,
-        lot_bytes=lot_bytes,
-        assignment=assignment,
-        check=check,
-        **options,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        told = run(
+            dataset,
+            hosts,
+            ram_bytes,
+            lot_bytes=lot_bytes,
+            disk=(Path(folder), disk_bytes) if disk_bytes else None,
+            assignment=assignment,
+            check=check,
+            **options,
+        )
     if not last.get("pad"):
         assert global_batches(told) == expected(dataset, **options)
     loader = penstock.Loader(dataset, rank=0, world_size=len(hosts), **options)
@@ -198,6 +209,26 @@ def test_half_the_memory_reads_the_other_half(records):
     kept = total(told, "loaded_bytes")
     assert 0.45 * size < kept <= 0.5 * size
     assert np.diff([0, *read]).tolist() == [size, size - kept, size - kept]
+
+
+@pytest.mark.parametrize("hosts", [[0], [0, 0], [0, 1]])
+def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, tmp_path):
+    """Read once by the first run, and only what memory holds by the second."""
+    dataset = penstock.open(records)
+    data = np.load(records)
+
+    def check(batch: penstock.Batch) -> None:
+        assert (batch.data == data[batch.ids]).all()
+
+    ram_bytes = data.nbytes // 2 // len(set(hosts))
+    options = {"lot_bytes": 6000, "disk": (tmp_path, 4 << 20), "global_batch_size": 50}
+    first = run(dataset, hosts, ram_bytes, check=check, **options)
+    assert total(first, "loaded_bytes") == data.nbytes
+    assert total(first, "direct_bytes") == 0
+    assert total(first, "disk_bytes") > 0
+    second = run(dataset, hosts, ram_bytes, check=check, **options)
+    assert 0.4 * data.nbytes < total(second, "loaded_bytes") <= 0.5 * data.nbytes
+    assert global_batches(first) == global_batches(second)
 
 
 def test_ranks_must_have_the_same_data(records, files):
@@ -281,10 +312,13 @@ def test_arguments_that_cannot_be(options, message, records):
         penstock.Loader(penstock.open(records), 5, **options)
 
 
-@pytest.mark.parametrize("options", [{"ram_bytes": -1}, {"ram_bytes": 1.5}, {"ram_bytes": True}])
-def test_cache_arguments(options):
-    with pytest.raises(PenstockError, match="ram_bytes"):
-        penstock.Cache(**options)
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+@pytest.mark.parametrize("name", ["ram_bytes", "disk_bytes", "lot_bytes"])
+def test_cache_arguments(name, value):
+    with pytest.raises(PenstockError, match=name):
+        penstock.Cache(**{"ram_bytes": 1, name: value})
+    with pytest.raises(PenstockError, match="both or none"):
+        penstock.Cache(ram_bytes=1, disk_bytes=1)
 
 
 def test_ranks_without_a_way_to_each_other_are_told(records):

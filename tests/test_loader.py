@@ -458,7 +458,7 @@ def test_earlier_batches_come_before_the_fault(tree: Path) -> None:
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
         ({"rank": 0}, "both or neither"),
         ({"rank": 0, "world_size": 102}, "102 ranks share 101 samples"),
-        ({"assignment": "local"}, "strided"),
+        ({"assignment": "local"}, "give cache="),
         ({"decode_threads": 0, "decode": len}, "decode_threads is 0"),
         ({"collate": list}, "decode"),
     ],

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,17 +172,24 @@ def test_list_and_npy(s3: S3, tmp_path: Path) -> None:
     assert [listed[i]["label"] for i in range(2)] == [1, 0]
 
 
+def archive(path: Path, members: Mapping[str, bytes]) -> None:
+    """A tar archive."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
 def write_tar(folder: Path) -> None:
     """Two archives, with names that take a header of their own in the second."""
     for shard in range(2):
-        with tarfile.open(folder / f"train-{shard}.tar", "w") as tar:
-            for number in range(30):
-                stem = "long/" * (30 * shard) + f"{shard}-{number:02d}-ü"
-                members = {"jpg": random_bytes(700 * number, number), "cls": b"%d" % (number % 7)}
-                for extension, data in members.items():
-                    info = tarfile.TarInfo(f"{stem}.{extension}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+        members = {}
+        for number in range(30):
+            stem = "long/" * (30 * shard) + f"{shard}-{number:02d}-ü"
+            members[f"{stem}.jpg"] = random_bytes(700 * number, number)
+            members[f"{stem}.cls"] = b"%d" % (number % 7)
+        archive(folder / f"train-{shard}.tar", members)
 
 
 def write_lmdb(folder: Path) -> None:
@@ -256,6 +263,20 @@ def test_containers(
     with pytest.raises(penstock.ChangedError, match="written to"):
         remote[5]
     assert penstock.open(url)[5][field] == old[::-1]
+
+
+@pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
+def test_gaps(s3: S3, tmp_path: Path, more: int, requests: int) -> None:
+    """What lies between wanted bytes is read over up to the limit, and beyond it left out."""
+    between = random_bytes(limits.object_gap_bytes + more, 1)
+    members = {"a.wanted": b"one", "a.other": between, "b.wanted": b"two"}
+    archive(tmp_path / "x.tar", members)
+    s3.put_folder(tmp_path)
+    remote = penstock.open(f"s3://{s3.name}/x.tar", fields=["wanted"])
+    with penstock.Loader(remote, 2, shuffle="none") as loader:
+        (batch,) = loader
+        assert [bytes(row) for row in batch["wanted"]] == [b"one", b"two"]
+        assert loader.stats()["requests"] == requests
 
 
 def rows_of(loader: penstock.Loader) -> list[tuple[list[int], dict[str, list[bytes]]]]:

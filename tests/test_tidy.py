@@ -23,6 +23,7 @@ PACKAGE = ROOT / "src" / "penstock"
 PUBLIC = [
     "Batch",
     "Budget",
+    "Cache",
     "ChangedError",
     "CollateError",
     "DataError",
@@ -78,7 +79,9 @@ LAYERS = {
             "native",
             "store",
             "tier",
+            "disk_tier",
             "peer",
+            "zeromq_peer",
             "metrics",
             "collate",
             "decode",
@@ -95,6 +98,9 @@ LAYERS = {
     "drivers": Layer(
         {
             "dataset",
+            "membership",
+            "cache",
+            "cached",
             "batch",
             "engines",
             "autoshuffle",

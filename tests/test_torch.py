@@ -915,3 +915,20 @@ def test_worker_error_is_public() -> None:
     """What ends an epoch can be told from what the dataset raised."""
     assert issubclass(WorkerError, RuntimeError)
     assert issubclass(WorkerError, penstock.PenstockError)
+
+
+def test_a_cache_is_shared_and_read_once(tmp_path):
+    """Two epochs of one rank with `cache` read the data once."""
+    np.save(tmp_path / "x.npy", np.arange(6000, dtype=np.uint8).reshape(100, 60))
+    dataset = penstock.open(tmp_path / "x.npy")
+    cache = penstock.Cache(ram_bytes=1 << 20)
+    loader = DataLoader(
+        dataset, 10, shuffle=True, cache=cache, assignment="local", rank=0, world_size=1
+    )
+    assert len(loader) == 10
+    for _ in range(2):
+        rows = torch.cat([batch["data"] for batch in loader])
+        assert sorted(rows[:, 0].tolist()) == sorted((np.arange(100) * 60 % 256).tolist())
+    assert loader.stats()["bytes"] == 6000
+    with pytest.raises(UsageError, match="read ahead"):
+        DataLoader(dataset, 10, cache=cache, workers="processes", num_workers=1)

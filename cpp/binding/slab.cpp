@@ -66,17 +66,17 @@ std::vector<T> filled(const Ints& column, const auto& call) {
   return found;
 }
 
-nb::object publish(const SlabHandle& self, const Ints& slots, const Ints& at,
-                   const Ints& lengths) {
-  auto done = std::make_unique<bool[]>(slots.shape(0));
+// A column of truths, which a vector cannot lend.
+nb::object mask(const Ints& column, const auto& call) {
+  const std::size_t count = column.shape(0);
+  auto found = std::make_unique<bool[]>(count);
   {
-    const auto held = self.held();
     const WithoutGil released;
-    held->publish(view(slots), view(at), view(lengths), {done.get(), slots.shape(0)});
+    call(view(column), std::span<bool>(found.get(), count));
   }
-  bool* data = done.release();
+  bool* data = found.release();
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<bool*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {slots.shape(0)}, owner));
+  return nb::cast(nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {count}, owner));
 }
 
 nb::ndarray<nb::numpy, std::uint8_t> data_of(const SlabHandle& self) {
@@ -118,8 +118,10 @@ void slab(nb::module_& m) {
       .def_prop_ro("inherited", [](const SlabHandle& self) { return self.held()->inherited(); })
       .def_prop_ro("fd", [](const SlabHandle& self) { return self.held()->fd(); })
       .def_prop_ro("slots", [](const SlabHandle& self) { return self.held()->shape().slots; })
-      .def_prop_ro("data_bytes", [](const SlabHandle& self) { return self.held()->shape().data_bytes; })
-      .def_prop_ro("alignment", [](const SlabHandle& self) { return self.held()->shape().alignment; })
+      .def_prop_ro("inside",
+                   [](const SlabHandle& self) {
+                     return self.held()->shape().data == Slab::Data::inside;
+                   })
       .def_prop_ro("data", &data_of, nb::rv_policy::automatic)
       .def("counters",
            [](const SlabHandle& self) {
@@ -148,8 +150,20 @@ void slab(nb::module_& m) {
                  lengths, [&](auto in, auto out) { slab->allocate(in, out); }));
            },
            "lengths"_a.noconvert())
-      .def("publish", &publish, "slots"_a.noconvert(), "at"_a.noconvert(),
-           "lengths"_a.noconvert())
+      .def("holds",
+           [](const SlabHandle& self, const Ints& slots) {
+             const auto slab = self.held();
+             return mask(slots, [&](auto in, auto out) { slab->holds(in, out); });
+           },
+           "slots"_a.noconvert())
+      .def("publish",
+           [](const SlabHandle& self, const Ints& slots, const Ints& at, const Ints& lengths) {
+             const auto slab = self.held();
+             return mask(slots, [&](auto in, auto out) {
+               slab->publish(in, view(at), view(lengths), out);
+             });
+           },
+           "slots"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert())
       .def("abandon",
            [](const SlabHandle& self, const Ints& slots) {
              const auto slab = self.held();

@@ -59,6 +59,12 @@ std::int64_t allocate(Slab& slab, std::int64_t length) {
   return found;
 }
 
+bool holds(Slab& slab, std::int64_t slot) {
+  bool found = false;
+  slab.holds({&slot, 1}, {&found, 1});
+  return found;
+}
+
 bool publish(Slab& slab, std::int64_t slot, std::int64_t at, std::int64_t length) {
   bool done = false;
   slab.publish({&slot, 1}, {&at, 1}, {&length, 1}, {&done, 1});
@@ -88,6 +94,7 @@ void a_slot_goes_one_way() {
   const auto other = attached(*one);
   CHECK(claim(*one, 2) == Claim::mine && offset(*one, 2) == -1);
   CHECK(claim(*one, 2) == Claim::busy && claim(*other, 2) == Claim::busy);
+  CHECK(holds(*one, 2) && !holds(*other, 2) && !holds(*one, 1));
   CHECK(!publish(*other, 2, 0, 0));  // of this process, but of another claimer
   abandon(*other, 2);
   CHECK(claim(*other, 2) == Claim::busy);
@@ -95,7 +102,7 @@ void a_slot_goes_one_way() {
   CHECK(claim(*other, 2) == Claim::mine);
   CHECK(!publish(*one, 2, 0, 0));
   const std::int64_t at = allocate(*other, 100);
-  CHECK(publish(*other, 2, at, 100) && !publish(*other, 2, at, 100));
+  CHECK(publish(*other, 2, at, 100) && !holds(*other, 2) && !publish(*other, 2, at, 100));
   CHECK(claim(*one, 2) == Claim::ready && offset(*one, 2) == at);
   abandon(*other, 2);
   CHECK(claim(*one, 2) == Claim::ready);

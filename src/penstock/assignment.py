@@ -5,8 +5,7 @@ follow the caches. The rule, for each step by itself:
 
     each node keeps, in the order of the batch, the first samples that it owns, up to the seats of
     its ranks; the others and those of no owner, in the order of the batch, take the seats that are
-    left, node by node; within a node samples take the seats in the order of the batch, those of its
-    first rank first.
+    left, node by node; within a node samples go to its ranks in turn, in the order of the batch.
 
 Every rank works this out for the whole global batch, without messages. No assignment moves fewer
 samples: each node must give away what it owns beyond its seats, and nothing else leaves its owner.
@@ -67,22 +66,28 @@ class Locality:
         Returns indices into the flat samples, ascending: int64 (steps * quotas[rank],).
         """
         node = self.nodes[rank]
-        theirs = self._nodes == node
         seats = self._seats(quotas)
-        before = int(quotas[:rank][theirs[:rank]].sum())
         at = seat(self.placement.owners(samples), seats)
         own = np.flatnonzero(at == node).reshape(len(samples), seats[node])
-        return own[:, before : before + int(quotas[rank])].reshape(-1)
+        turns = self._turns(np.flatnonzero(self._nodes == node), quotas)
+        return own[:, turns == rank].reshape(-1)
 
     def ranks(self, samples: npt.NDArray[np.uint64], quotas: Int) -> Nodes:
         """The rank that has each row of some steps, int32 (steps, held); see `rows`."""
         seats = self._seats(quotas)
         at = seat(self.placement.owners(samples), seats)
-        by_node = np.argsort(self._nodes, kind="stable")
-        dealt = np.repeat(by_node.astype(np.int32), quotas[by_node])  # the ranks, seat by seat
+        dealt = self._turns(np.arange(len(self.nodes)), quotas).astype(np.int32)
         found = np.empty_like(at)
         for step, nodes in enumerate(at):
             found[step, np.argsort(_narrow(nodes, len(seats)), kind="stable")] = dealt
+        return found
+
+    def _turns(self, ranks: Int, quotas: Int) -> Int:
+        """The ranks, seat by seat, node after node: those of a node in turn."""
+        quota = quotas[ranks]
+        rank = np.repeat(ranks, quota)
+        turn = np.arange(len(rank)) - np.repeat(np.cumsum(quota) - quota, quota)
+        found: Int = rank[np.lexsort((rank, turn, self._nodes[rank]))]
         return found
 
     def _seats(self, quotas: Int) -> Int:

@@ -17,6 +17,9 @@ def rng(seed: int, epoch: int, sample: SupportsIndex) -> np.random.Generator:
     """A generator for the augmentation of one sample in one epoch, which knows no rank, worker or
     step: whoever processes the sample, after whatever interruption, draws the same numbers.
 
+        def decode(sample):
+            random = penstock.rng(seed, sample["__epoch__"], sample["__id__"])
+
     seed, epoch, sample:  0..2^64-1; seed and epoch as the loader has them, the sample's number.
 
     Samples of one epoch have different streams, always; those of different epochs or seeds have,

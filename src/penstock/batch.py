@@ -200,13 +200,14 @@ def _decoded(
         ) from None
 
 
-def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
+def samples_of(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
     """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
     arrays."""
     fields = fields_of(index, planned, buffer)
     for name in ("label", *planned.marks):
         fields.pop(name, None)
     keys = index.keys(planned.ids)
+    ids: list[int] = planned.ids.tolist()
     labels = None if planned.labels is None else planned.labels.tolist()
     marks = {name: column.tolist() for name, column in planned.marks.items()}
 
@@ -217,6 +218,7 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer) -> Samples:
             raw = part.dtype == np.uint8 and part.ndim == 1
             parts[name] = memoryview(part) if raw else part
         parts["__key__"] = keys[row]
+        parts["__id__"], parts["__epoch__"] = ids[row], epoch
         if labels is not None:
             parts["label"] = labels[row]
         for name, column in marks.items():

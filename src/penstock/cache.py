@@ -22,6 +22,7 @@ from .assignment import Locality
 from .budget import Budget
 from .cached import Addressed, CachedEngine
 from .dataset import Dataset
+from .disk_tier import DiskTier
 from .engines import engine_for
 from .errors import UsageError
 from .index import Index
@@ -35,11 +36,17 @@ _seed = 0x70656E73746F636B
 """Of the placement: the same in every run, so that what lies on a disk is found again."""
 
 
+_page_bytes = 4096  # where lots begin on a disk
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
     """What the ranks of a host keep of the data, together.
 
     ram_bytes:  of this host's memory, shared by its ranks. Hosts may give different amounts.
+    disk_path:  folder on a local disk of this host, for what its memory cannot hold. Later runs of
+                the same data on as many hosts with as much memory find it filled.
+    disk_bytes: most that the folder may hold.
     lot_bytes:  neighbouring samples that are read and kept together have about so many; None
                 chooses: single samples where each is a file of its own or larger than 256 KiB.
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
@@ -52,18 +59,25 @@ class Cache:
     """
 
     ram_bytes: int
+    disk_path: str | None = None
+    disk_bytes: int = 0
     lot_bytes: int | None = None
     host: str | None = None
     listen: str | None = None
     gather: Gather | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("ram_bytes", 0), ("lot_bytes", 1)):
+        for name, least in (("ram_bytes", 0), ("disk_bytes", 0), ("lot_bytes", 1)):
             value = getattr(self, name)
             if value is None and name == "lot_bytes":
                 continue
             if type(value) is not int or value < least:
                 raise UsageError(f"Cache.{name} is {value!r}: use a number of bytes from {least}")
+        if bool(self.disk_bytes) != (self.disk_path is not None):
+            raise UsageError(
+                f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
+                "both or none"
+            )
 
 
 class Joined(NamedTuple):
@@ -86,6 +100,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     mine = {
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
+        "disk_bytes": cache.disk_bytes,
         "data": dataset.fingerprint,
         "lot": lot,
         "job": secrets.token_hex(16),
@@ -105,19 +120,31 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     nodes = tuple(hosts.index(member["host"]) for member in members)
     leaders = [nodes.index(node) for node in range(len(hosts))]
     room = [members[leader]["ram_bytes"] for leader in leaders]
-    ram_lots = tuple(lots_in(index, lot, size) for size in room)
+    ram_lots = tuple(lots_in(index, lot, size, 64) for size in room)
+    disk_lots = tuple(
+        lots_in(index, lot, members[leader]["disk_bytes"], _page_bytes) for leader in leaders
+    )
     ranks = tuple(nodes.count(node) for node in range(len(hosts)))
-    placement = Placement(index.count, ram_lots, None, ranks, seed=_seed, lot=lot)
+    placement = Placement(index.count, ram_lots, disk_lots, ranks, seed=_seed, lot=lot)
     node = nodes[place.rank]
     job = members[0]["job"]
     identity = hashlib.blake2b(f"{job}/{dataset.fingerprint}".encode(), digest_size=16).digest()
     leads = place.rank == leaders[node]
     slab: RamTier | None = None
+    disk: DiskTier | None = None
+    share = min(placement.shares[node], ram_lots[node])
+    on_disk = placement.shares[node] - share
+    lasting = f"{dataset.fingerprint}/{lot}/{ram_lots}/{disk_lots}/{ranks}/{node}"
+    lasting_identity = hashlib.blake2b(lasting.encode(), digest_size=16).digest()
+    if leads and on_disk and cache.disk_path is not None:
+        disk = DiskTier.open(cache.disk_path, on_disk, cache.disk_bytes, lasting_identity)
     if leads:
-        share = placement.shares[node]
         enough = index.total_bytes + 64 * share + limits.slab_spare_bytes
         slab = RamTier.create(max(1, share), min(room[node], enough), identity)
-    saying: dict[str, Any] = {"slab": list(slab.address) if slab is not None else None}
+    saying: dict[str, Any] = {
+        "slab": list(slab.address) if slab is not None else None,
+        "disk": [disk.folder, *disk.address] if disk is not None else None,
+    }
     peer = None
     if len(hosts) > 1:
         from .zeromq_peer import KeyPair, Member, ZeroMQPeer  # its library is optional
@@ -127,8 +154,12 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         peer = ZeroMQPeer(place.rank, f"{job}/{dataset.fingerprint}", keys, host)
         saying |= {"address": peer.address, "key": keys.public.decode()}
     members = told(gather, place, saying)
+    leader = members[leaders[node]]
     if slab is None:
-        slab = RamTier.attach(tuple(members[leaders[node]]["slab"]), identity)
+        slab = RamTier.attach(tuple(leader["slab"]), identity)
+    if disk is None and leader["disk"] is not None:
+        folder, *address = leader["disk"]
+        disk = DiskTier.attach(folder, tuple(address), lasting_identity)
     # The slab is there as long as one process has it: until all have, the first must not close it.
     told(gather, place, {"attached": place.rank})
     if peer is not None:
@@ -139,10 +170,10 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
             }
         )
     inner = engine_for(index.files, budget, index.mean_bytes)
-    engine = CachedEngine(addressed, inner, placement, nodes, place.rank, slab, peer)
+    engine = CachedEngine(addressed, inner, placement, nodes, place.rank, slab, disk, peer)
     if place.rank == 0:
         log.info(
-            "%s: %d hosts keep %.0f %% of the samples in memory, in lots of %d",
+            "%s: %d hosts keep %.0f %% of the samples, in lots of %d",
             dataset.path,
             len(hosts),
             100 * placement.kept,
@@ -160,10 +191,10 @@ def lot_of(index: Index, lot_bytes: int | None) -> int:
     return max(1, min(index.count, int(wanted // max(1.0, index.mean_bytes))))
 
 
-def lots_in(index: Index, lot: int, room_bytes: int) -> int:
+def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
     """How many lots fit for sure, or nearly so: where lengths vary, the sum of so many exceeds its
     mean by three standard deviations once in 700 cases, and then a lot is left out."""
-    mean, deviation = lot_statistics(index, lot)
+    mean, deviation = lot_statistics(index, lot, alignment)
     total = -(-index.count // lot)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
         return total
@@ -172,8 +203,8 @@ def lots_in(index: Index, lot: int, room_bytes: int) -> int:
     return min(total, int(root**2))
 
 
-def lot_statistics(index: Index, lot: int) -> tuple[float, float]:
-    """Mean bytes of a lot in a slab, and their standard deviation."""
+def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:
+    """Mean bytes that a lot takes, and their standard deviation."""
     total = -(-index.count // lot)
     some = np.linspace(0, total - 1, min(total, limits.lots_looked_at)).astype(np.int64)
     ids = (some[:, None] * lot + np.arange(lot)).reshape(-1)
@@ -183,6 +214,5 @@ def lot_statistics(index: Index, lot: int) -> tuple[float, float]:
         np.zeros(len(ids), np.int64),
     )
     lots = size.reshape(-1, lot).sum(axis=1)
-    spare = 63 if (lots % 64).any() else 0  # each begins at a cache line
-    mean = index.mean_bytes * lot + spare
-    return max(1.0, mean), float(lots.std())
+    padding = float((-lots % alignment).mean())
+    return max(1.0, index.mean_bytes * lot + padding), float(lots.std())

@@ -4,7 +4,8 @@
 that is its *key*, sample * fields + field. `CachedEngine` executes such requests, and decides for
 each key by arithmetic where its bytes come from:
 
-    the lot is kept by this node   copied from the slab, into which the first who wants it reads it
+    the lot is kept by this node   copied from the slab, into which the first who wants it reads it;
+                                   or out of the lot read from this node's disk
     by another node                asked of that node, which reads what it does not have yet
     by nobody                      read from storage, into the batch
 
@@ -18,12 +19,14 @@ One thread for each engine does all of this and answers the peers; a second one 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,6 +35,7 @@ import numpy.typing as npt
 
 from . import limits
 from .budget import Budget
+from .disk_tier import DiskTier
 from .engine import Buffer, Completion, Failure, check
 from .engines import Reader
 from .errors import UsageError
@@ -45,6 +49,7 @@ from .plan import pieced
 from .tier import BUSY, MINE, READY, RamTier
 
 Keys = npt.NDArray[np.uint64]
+_Tier = RamTier | DiskTier
 
 _poll_ns = 100_000_000
 _busy_ns = 500_000
@@ -108,24 +113,28 @@ class Addressed:
 
 
 class _Load(NamedTuple):
-    """Lots on their way from storage into the slab."""
+    """Lots on their way from storage to where they are kept."""
 
+    tier: _Tier
     slots: Int
-    at: Int  # where each will lie
+    at: Int  # where each lies in `buffer`: the slab, or a passing one of lots for the disk
     size: Int
     requests: Requests
+    buffer: Buffer
 
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """Keys kept by this node that somebody waits for: a step of this rank, or a peer.
+    """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
 
-    slots, lots:  of each key.
+    slots, lots:  of each key; slots are the tier's own.
     done:         what becomes of them, once none of the following is left.
-    waiting:      tickets of the storage engine that bring some.
+    waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
     busy:         keys' rows, one for each lot that another rank of this node is reading.
+    held:         lots of the disk, by slot.
     """
 
+    tier: _Tier
     keys: Keys
     slots: Int
     lots: Keys
@@ -133,6 +142,7 @@ class _Wanted:
     deadline: float
     busy: Int
     waiting: set[int] = field(default_factory=set)
+    held: dict[int, Buffer] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +156,16 @@ class _Step:
     failures: list[Failure] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """What a peer is to be given: the rows of its request that are kept here, and what is there."""
+
+    request: PeerRequest
+    rows: Int
+    parts: int = 1
+    found: list[tuple[_Wanted, Int, Int]] = field(default_factory=list)
+
+
 class CachedEngine:
     """Executes requests of keys; see the module, and `penstock.engine.Engine`.
 
@@ -153,6 +173,7 @@ class CachedEngine:
     placement:  which node keeps what.
     nodes:      of each rank; this one is `rank`.
     slab:       of this node, shared by its ranks; this engine closes it.
+    disk:       of this node, for slots from `placement.ram_lots` of it on; this engine closes it.
     peer:       to the ranks of other nodes; None where there are none.
     """
 
@@ -164,6 +185,7 @@ class CachedEngine:
         nodes: Sequence[int],
         rank: int,
         slab: RamTier,
+        disk: DiskTier | None,
         peer: Peer | None,
     ) -> None:
         self._addressed = addressed
@@ -178,6 +200,8 @@ class CachedEngine:
         for ranks in self._via:
             ranks.rotate(-rank)
         self._slab = slab
+        self._disk = disk
+        self._ram_lots = placement.ram_lots[self._node]
         self._peer = peer
         self._fields = np.uint64(len(addressed.fields))
         self._pid = os.getpid()
@@ -193,12 +217,15 @@ class CachedEngine:
         # Ours alone.
         self._counts: Counter[str] = Counter()
         self._loads: dict[int, _Load] = {}  # by ticket of the inner engine
-        self._reading: dict[int, int] = {}  # slot -> that ticket
+        self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
         self._direct: dict[int, tuple[_Step, Requests]] = {}  # by ticket of the inner engine
         self._wanted: list[_Wanted] = []
         self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, node
-        # Between the thread that waits for storage and the other.
+        # Between the threads that wait for storage and for the disk, and ours.
         self._reports: deque[Completion] = deque()
+        self._news: deque[Callable[[], None]] = deque()
+        self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
+        self._disk_threads = ThreadPoolExecutor(limits.disk_threads, "penstock-disk")
         self._more = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
@@ -242,9 +269,18 @@ class CachedEngine:
         self._inner.adopt(budget)
 
     def counters(self) -> dict[str, int]:
-        """Those of the storage engine, and where the bytes of batches came from: ram_bytes,
-        peer_bytes, direct_bytes; bytes that peers were given; and what went another way."""
-        names = ("ram_bytes", "peer_bytes", "direct_bytes", "served_bytes")
+        """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
+        peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which peers were
+        given; and what went another way.
+        """
+        names = (
+            "loaded_bytes",
+            "ram_bytes",
+            "disk_bytes",
+            "peer_bytes",
+            "direct_bytes",
+            "served_bytes",
+        )
         found = self._inner.counters() | {name: self._counts[name] for name in names}
         found |= dict(self._counts)
         if self._peer is not None:
@@ -265,8 +301,11 @@ class CachedEngine:
         for each in self._threads:
             each.join()
         self._inner.close()
+        self._disk_threads.shutdown(cancel_futures=True)
         for load in self._loads.values():  # the other ranks need not find out by themselves
-            self._slab.abandon(load.slots)
+            load.tier.abandon(load.slots)
+        if self._disk is not None:
+            self._disk.close()
         if self._peer is not None:
             self._peer.close()
         self._slab.close()
@@ -311,6 +350,8 @@ class CachedEngine:
             self._sleep(_busy_ns if waiting else _poll_ns)
             while self._reports:
                 self._arrived(self._reports.popleft())
+            while self._news:
+                self._news.popleft()()
             with self._lock:
                 asked = list(self._asked)
                 self._asked.clear()
@@ -341,10 +382,9 @@ class CachedEngine:
         lots = self._placement.lots_at(keys // self._fields)
         owner, slot = self._placement.place(lots)
         own = owner == self._node
-        if own.any():
-            rows = np.flatnonzero(own)
+        for tier, rows, slots in self._tiers(np.flatnonzero(own), slot):
             step.parts += 1
-            self._want(keys[rows], slot[rows], lots[rows], self._copying(step, rows))
+            self._want(tier, keys[rows], slots, lots[rows], self._copying(step, rows))
         away = owner >= 0
         away &= ~own
         if away.any():
@@ -360,14 +400,13 @@ class CachedEngine:
         """Out of the slab into the batch; what is not there is read from storage."""
 
         def done(wanted: _Wanted) -> None:
-            there, offset = self._offsets(wanted)
-            found = rows[there]
-            length = step.requests.length[found]
+            there = self._there(wanted)
+            length, target = step.requests.length[rows], step.requests.target[rows]
             for number, buffer in enumerate(step.buffers):
-                part = step.requests.buffer[found] == number
-                target = step.requests.target[found[part]]
-                self._slab.gather(offset[part], length[part], buffer, target)
-            self._counts["ram_bytes"] += int(length.sum())
+                part = np.flatnonzero(there & (step.requests.buffer[rows] == number))
+                self._copy(wanted, part, length[part], buffer, target[part])
+            name = "ram_bytes" if wanted.tier is self._slab else "disk_bytes"
+            self._counts[name] += int(length[there].sum())
             self._read(step, rows[~there])
             self._end_part(step)
 
@@ -442,30 +481,45 @@ class CachedEngine:
 
     # -- what this node keeps ------------------------------------------------------------------
 
-    def _want(self, keys: Keys, slots: Int, lots: Keys, done: Callable[[_Wanted], None]) -> None:
-        """Have the lots of these keys in the slab, as far as that can be, and call `done`."""
+    def _tiers(self, rows: Int, slots: Int) -> list[tuple[_Tier, Int, Int]]:
+        """Rows of keys kept by this node, and the tiers' own slots, by tier."""
+        ram = slots[rows] < self._ram_lots
+        found: list[tuple[_Tier, Int, Int]] = []
+        if ram.any():
+            found.append((self._slab, rows[ram], slots[rows[ram]]))
+        if not ram.all():
+            assert self._disk is not None
+            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_lots))
+        return found
+
+    def _want(
+        self,
+        tier: _Tier,
+        keys: Keys,
+        slots: Int,
+        lots: Keys,
+        done: Callable[[_Wanted], None],
+    ) -> None:
+        """Have the lots of these keys in the tier, as far as that can be, and call `done`."""
         _, busy = np.unique(slots, return_index=True)
         deadline = time.monotonic() + limits.busy_lot_s
-        wanted = _Wanted(keys, slots, lots, done, deadline, busy)
+        wanted = _Wanted(tier, keys, slots, lots, done, deadline, busy)
         self._wanted.append(wanted)
         self._look(wanted)
 
     def _look(self, wanted: _Wanted) -> None:
         """Claim what is not in the slab yet, and read it."""
-        rows = wanted.busy
-        claim = self._slab.claim(wanted.slots[rows])
+        rows, tier = wanted.busy, wanted.tier
+        slots = wanted.slots[rows]
+        claim = tier.claim(slots)
         mine = rows[claim == MINE]
         if len(mine):
-            self._load(wanted.slots[mine], wanted.lots[mine])
+            self._load(tier, wanted.slots[mine], wanted.lots[mine])
+        if tier is self._disk and (claim == READY).any():
+            self._from_disk(wanted, rows[claim == READY])
         left = []
-        pending = claim != READY
-        for row, slot, code in zip(
-            rows[pending].tolist(),
-            wanted.slots[rows[pending]].tolist(),
-            claim[pending].tolist(),
-            strict=True,
-        ):
-            ticket = self._reading.get(slot)
+        for row, slot, code in zip(rows.tolist(), slots.tolist(), claim.tolist(), strict=True):
+            ticket = None if code == READY else self._reading.get((tier is self._disk, slot))
             if ticket is not None:
                 wanted.waiting.add(ticket)
             elif code == BUSY:
@@ -481,35 +535,31 @@ class CachedEngine:
             self._wanted.remove(wanted)
             wanted.done(wanted)
 
-    def _load(self, slots: Int, lots: Keys) -> None:
-        """Read lots into the slab; those that have no room there are abandoned."""
-        keys, first = self._keys_of(lots)
-        length = self._addressed.key_lengths(keys)
-        ends = np.concatenate([[0], np.cumsum(length)])
-        size = np.diff(ends[first])
-        at = self._slab.allocate(size)
-        if (at < 0).any():
+    def _load(self, tier: _Tier, slots: Int, lots: Keys) -> None:
+        """Read lots from storage; those that have no room in the slab are abandoned."""
+        size = self._lot_bytes(lots)
+        buffer: Buffer
+        if tier is self._slab:
+            buffer, at = self._slab.data, self._slab.allocate(size)
             room = at >= 0
-            self._slab.abandon(slots[~room])
-            self._counts["lots_without_room"] += int(np.count_nonzero(~room))
-            every = np.repeat(room, np.diff(first))
-            slots, at, size, keys, length = (
-                slots[room],
-                at[room],
-                size[room],
-                keys[every],
-                length[every],
-            )
-            first = np.concatenate([[0], np.cumsum(np.diff(first)[room])])
-            ends = np.concatenate([[0], np.cumsum(length)])
+            if not room.all():
+                self._slab.abandon(slots[~room])
+                self._counts["lots_without_room"] += int(np.count_nonzero(~room))
+                slots, lots, at, size = slots[room], lots[room], at[room], size[room]
+        else:
+            at = np.cumsum(size) - size
+            buffer = np.empty(int(size.sum()), np.uint8)
         if not len(slots):
             return
-        target = ends[:-1] + np.repeat(at - ends[first[:-1]], np.diff(first))
+        keys, first = self._keys_of(lots)
+        length = self._addressed.key_lengths(keys)
+        ends = np.cumsum(length) - length
+        target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
         placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
         (requests,) = merge(placed, 1, self._inner.choice.gap_bytes)
-        ticket = self._submit(requests, [self._slab.data])
-        self._loads[ticket] = _Load(slots, at, size, requests)
-        self._reading |= dict.fromkeys(slots.tolist(), ticket)
+        ticket = self._submit(requests, [buffer])
+        self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
+        self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
         self._counts["loaded_bytes"] += int(size.sum())
 
     def _loaded(self, report: Completion) -> None:
@@ -519,14 +569,49 @@ class CachedEngine:
             target = int(load.requests.target[extent])
             whole &= (target < load.at) | (target >= load.at + np.maximum(load.size, 1))
         self._counts["failed_loads"] += int(np.count_nonzero(~whole))
-        self._slab.publish(load.slots[whole], load.at[whole], load.size[whole])
-        self._slab.abandon(load.slots[~whole])
+        load.tier.abandon(load.slots[~whole])
+        lots: dict[int, Buffer] = {}
+        slots, at, size = load.slots[whole], load.at[whole], load.size[whole]
+        if load.tier is self._slab:
+            self._slab.publish(slots, at, size)
+        else:
+            for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
+                lots[slot] = load.buffer[a:b]
+            assert self._disk is not None
+            self._disk_threads.submit(self._disk.write, slots, list(lots.values()))
         for slot in load.slots.tolist():
-            del self._reading[slot]
+            del self._reading[load.tier is self._disk, slot]
+        self._brought(report.ticket, lots)
+
+    def _brought(self, ticket: int, lots: dict[int, Buffer]) -> None:
+        """A ticket or a job has ended; these lots came with it, of the disk tier."""
         for wanted in list(self._wanted):
-            if report.ticket in wanted.waiting:
-                wanted.waiting.remove(report.ticket)
+            if ticket in wanted.waiting:
+                wanted.waiting.remove(ticket)
+                wanted.held |= lots
                 self._finish(wanted)
+
+    def _from_disk(self, wanted: _Wanted, rows: Int) -> None:
+        """Read lots from the disk, in another thread; what is damaged there is just not there."""
+        disk, job = self._disk, next(self._jobs)
+        assert disk is not None
+        slots, size = wanted.slots[rows], self._lot_bytes(wanted.lots[rows])
+        wanted.waiting.add(job)
+
+        def read() -> None:
+            found = zip(slots.tolist(), disk.read(slots, size), strict=True)
+            lots = {slot: lot for slot, lot in found if lot is not None}
+            self._news.append(lambda: self._brought(job, lots))
+            self._wake()
+
+        self._disk_threads.submit(read)
+
+    def _lot_bytes(self, lots: Keys) -> Int:
+        """Bytes of each lot."""
+        keys, first = self._keys_of(lots)
+        ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(keys))])
+        size: Int = np.diff(ends[first])
+        return size
 
     def _keys_of(self, lots: Keys) -> tuple[Keys, Int]:
         """All keys of lots, and where each lot begins among them (and the end)."""
@@ -537,12 +622,23 @@ class CachedEngine:
         keys = np.repeat(lots * np.uint64(lot * fields), held) + inside.astype(np.uint64)
         return keys, first
 
-    def _offsets(self, wanted: _Wanted) -> tuple[npt.NDArray[np.bool_], Int]:
-        """Which keys are in the slab, and where those are."""
-        offset = self._slab.offsets(wanted.slots)
-        there = offset >= 0
-        keys = wanted.keys[there]
-        return there, offset[there] + self._inside(keys, wanted.lots[there])
+    def _there(self, wanted: _Wanted) -> npt.NDArray[np.bool_]:
+        """Which keys can be copied."""
+        if wanted.tier is self._slab:
+            found: npt.NDArray[np.bool_] = self._slab.offsets(wanted.slots) >= 0
+            return found
+        return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
+
+    def _copy(self, wanted: _Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
+        """Copy keys that are there to where they are wanted."""
+        inside = self._inside(wanted.keys[rows], wanted.lots[rows])
+        if wanted.tier is self._slab:
+            at = self._slab.offsets(wanted.slots[rows])
+            self._slab.gather(at + inside, length, out, target)
+            return
+        columns = (wanted.slots[rows], inside, length, target)
+        for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
+            out[to : to + n] = wanted.held[slot][a : a + n]
 
     def _inside(self, keys: Keys, lots: Keys) -> Int:
         """Where in its lot each key begins."""
@@ -569,26 +665,51 @@ class CachedEngine:
         owner, slot = self._placement.place(lots)
         ours &= owner == self._node
         ours &= self._addressed.key_lengths(keys) == request.lengths
-        rows = np.flatnonzero(ours)
+        answer = _Answer(request, np.flatnonzero(ours))
+        for tier, rows, slots in self._tiers(answer.rows, slot):
+            answer.parts += 1
+            self._want(tier, keys[rows], slots, lots[rows], self._answering(answer, rows))
+        self._end_answer(answer)
 
+    def _answering(self, answer: _Answer, rows: Int) -> Callable[[_Wanted], None]:
         def done(wanted: _Wanted) -> None:
-            there, offset = self._offsets(wanted)
-            length = request.lengths[rows[there]]
-            refused = np.ones(len(request.keys), bool)
-            refused[rows[there]] = False
-            self._peer_answer(request.number, offset, length, np.flatnonzero(refused))
+            there = self._there(wanted)
+            answer.found.append((wanted, np.flatnonzero(there), rows[there]))
+            self._end_answer(answer)
 
-        self._want(keys[rows], slot[rows], lots[rows], done)
+        return done
 
-    def _peer_answer(self, number: int, offset: Int, length: Int, refused: Int) -> None:
+    def _end_answer(self, answer: _Answer) -> None:
+        """Answer a peer once all that it wants is there, or will not be."""
+        answer.parts -= 1
+        if answer.parts:
+            return
         assert self._peer is not None
-        total = int(length.sum())
-        parts: list[npt.NDArray[np.uint8]]
-        if len(length) and total >= _view_bytes * len(length):
-            data = self._slab.data
-            parts = [data[a:b] for a, b in zip(offset, offset + length, strict=True)]
+        request = answer.request
+        there = np.zeros(len(request.keys), bool)
+        for _, _, rows in answer.found:
+            there[rows] = True
+        length = np.where(there, request.lengths, 0)
+        ends = np.cumsum(length)
+        total = int(ends[-1]) if len(ends) else 0
+        out: list[Buffer] = [np.empty(total, np.uint8)]
+        if len(answer.found) == 1 and total >= _view_bytes * np.count_nonzero(there):
+            out = self._views(*answer.found[0], request.lengths)
         else:
-            parts = [np.empty(total, np.uint8)]
-            self._slab.gather(offset, length, parts[0], np.cumsum(length) - length)
-        self._peer.answer(number, parts, refused)
+            for wanted, found, rows in answer.found:
+                self._copy(wanted, found, length[rows], out[0], (ends - length)[rows])
+        self._peer.answer(request.number, out, np.flatnonzero(~there))
         self._counts["served_bytes"] += total
+
+    def _views(self, wanted: _Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
+        """Large keys, where they lie: the slab stays as it is."""
+        inside = self._inside(wanted.keys[found], wanted.lots[found])
+        if wanted.tier is self._slab:
+            at = self._slab.offsets(wanted.slots[found]) + inside
+            data = self._slab.data
+            return [
+                data[a : a + n] for a, n in zip(at.tolist(), length[rows].tolist(), strict=True)
+            ]
+        columns = (wanted.slots[found], inside, length[rows])
+        each = zip(*(column.tolist() for column in columns), strict=True)
+        return [wanted.held[slot][a : a + n] for slot, a, n in each]

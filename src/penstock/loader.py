@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from . import limits
+from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, samples_of
 from .budget import Budget
@@ -61,8 +62,9 @@ class Loader:
     pad:          fill the last step to equal shares with samples from the head of the epoch, as
                   DistributedSampler does; `batch.valid` marks the repeats. Without it the last
                   step's shares differ by at most one and may be empty.
-    decode:       function of a sample (a dict of bytes-like fields, "__key__" and, where known,
-                  "label"), called in `decode_threads` threads; the results are collated as torch's
+    decode:       function of a sample (a dict of bytes-like fields, "__key__", "__id__" (its
+                  number) and "__epoch__", which `penstock.rng` takes, and, where known, "label"),
+                  called in `decode_threads` threads; the results are collated as torch's
                   default_collate would, into numpy arrays, or by `collate`, a function of a list
                   (of an empty one where a rank has no sample in the last step: see `pad`).
     rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
@@ -137,7 +139,7 @@ class Loader:
             world_size=world_size,
             choice=auto,
             assignment=assignment,
-            locality=None if assignment != "local" else lambda place: self._join(place).locality,
+            locality=self.locality if assignment == "local" else None,
         )
         self.drop_last = self._course.drop_last
         self.pad = self._course.pad
@@ -331,6 +333,10 @@ class Loader:
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
+
+    def locality(self, place: Place) -> Locality:
+        """Which host keeps which samples, with `cache`; called on all ranks at once."""
+        return self._join(place).locality
 
     def _join(self, place: Place) -> Joined:
         """This rank's part of the cache, taken at first use."""
@@ -551,7 +557,7 @@ class Reading:
             alive = reading()
             if alive is None:
                 raise UsageError("the iterator was closed")
-            return samples_of(alive._index, planned, alive._arrive(planned))
+            return samples_of(alive._index, planned, alive._arrive(planned), alive._epoch)
 
         job = Job(
             len(planned.ids),
@@ -577,7 +583,7 @@ class Reading:
                     f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
                 ) from error
         try:
-            first = loader._decode(loader.dataset[0])
+            first = loader._decode({**loader.dataset[0], "__id__": 0, "__epoch__": self._epoch})
         except Exception as error:
             raise raisable(error) from None
         return Collation(first, 0, self._arena.take, loader._leaves).result()

@@ -75,7 +75,7 @@ class BatchReader:
             return Batch(planned.ids, step, epoch, fields_of(index, planned, buffer), repeats)
         job = Job(
             len(ids),
-            lambda: samples_of(index, planned, buffer),
+            lambda: samples_of(index, planned, buffer, epoch),
             self._decode,
             self._collate,
             self._arena.take,

@@ -1,4 +1,4 @@
-"""The RAM tier of a node: memory that its ranks share, filled once, slot by slot.
+"""Tiers of a node, shared by its ranks and filled once, slot by slot; the one in memory.
 
 A slot holds one lot. Its life: empty -> claimed by the rank that reads it -> ready at an offset,
 for as long as the job runs; nothing is evicted. The work of a rank is
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple, Self, TypeVar
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,88 +66,82 @@ class Counters(NamedTuple):
     dropped: int
 
 
-class RamTier:
-    """A slab of memory that the processes of one host share.
+class Slots:
+    """The slots of a tier, which the processes of one host share; where the lots lie is the tier's.
 
-    Memory is taken from the system as it is touched, and gone when the last process that has the
-    tier has closed it or ended, by whatever cause; arrays on `data` keep it too.
-
-    The first rank creates it, the others attach through any process that has it.
+    Offsets are of room that `allocate` gives out once, in a memory or a file of `room_bytes`.
+    Methods raise UsageError after `close`, ForkError in a forked child where they would claim.
     """
 
-    def __init__(self, core: _core.Slab, identity: bytes) -> None:
+    _inside: ClassVar[bool] = False
+    """Whether the room is part of the shared memory."""
+
+    def __init__(self, core: _core.Slab) -> None:
         self._core = core
-        self.identity = identity
 
     @classmethod
     def create(
         cls,
         slots: int,
-        data_bytes: int,
+        room_bytes: int,
         identity: bytes,
         *,
         alignment: int = alignment_default,
-        populate: bool = False,
     ) -> Self:
-        """An empty tier.
+        """All slots empty.
 
         slots:      of lots, 1 or more; each costs 8 bytes.
-        data_bytes: for all lots together; each begins at a multiple of `alignment`.
+        room_bytes: for all lots together; each begins at a multiple of `alignment`.
         identity:   16 bytes, of the data and how it is placed; who attaches gives the same.
-        populate:   takes all memory now (0.2 to 2 GB/s), rather than when it is first used.
 
-        Raises LimitError where the machine has less memory, StorageError where it refuses.
+        Raises StorageError where the system refuses, LimitError where the machine has less memory.
         """
-        _check_identity(identity)
-        if slots < 1 or data_bytes < 0:
-            raise UsageError(f"a tier of {slots} slots, {data_bytes} bytes: use 1 and 0, or more")
+        check_identity(identity)
+        if slots < 1 or room_bytes < 0:
+            raise UsageError(f"a tier of {slots} slots, {room_bytes} bytes: use 1 and 0, or more")
         if not 1 <= alignment <= 4096 or alignment & (alignment - 1):
             raise UsageError(f"an alignment of {alignment}: use a power of two from 1 to 4096")
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if data_bytes + 8 * slots > memory:
+        shared_bytes = 8 * slots + (room_bytes if cls._inside else 0)
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if shared_bytes > installed:
             raise LimitError(
-                f"a tier of {data_bytes:,} bytes and {slots:,} slots does not fit into the"
-                f" {memory:,} bytes of memory of this machine: give it fewer"
+                f"a tier that takes {shared_bytes:,} bytes of memory does not fit into the"
+                f" {installed:,} of this machine: give it less"
             )
         core = _asked(
-            lambda: _core.Slab.create(slots, data_bytes, alignment, True, identity),
-            f"shared memory of {data_bytes:,} bytes with {slots:,} slots",
-            "give the tier less memory",
+            lambda: _core.Slab.create(slots, room_bytes, alignment, cls._inside, identity),
+            f"shared memory of {shared_bytes:,} bytes",
+            "give the tier less",
         )
-        if populate:
-            _asked(core.populate, f"taking {data_bytes:,} bytes of memory", "give the tier less")
-        return cls(core, identity)
+        return cls(core)
 
     @classmethod
     def attach(cls, address: Address | tuple[int, int], identity: bytes) -> Self:
-        """The tier of another process of this host, which is alive and has it.
+        """Those of another process of this host, which is alive and has them.
 
         Raises StorageError where that process is gone or may not be looked into, StateError where
         what is found there is no tier of this data.
         """
-        _check_identity(identity)
+        check_identity(identity)
         pid, fd = address
+        what = f"the tier of process {pid}, descriptor {fd}"
         core = _asked(
             lambda: _core.Slab.attach(pid, fd, identity),
-            f"the tier of process {pid}, descriptor {fd}",
+            what,
             "attach through another process of the same user that has it",
         )
-        return cls(core, identity)
+        if core.inside != cls._inside:
+            raise StateError(f"{what}, is of another kind: attach a {cls.__name__} to one")
+        return cls(core)
 
     @property
     def address(self) -> Address:
         """What others attach with."""
-        return Address(os.getpid(), self._core.fd)
+        return Address(os.getpid(), self._call(lambda: int(self._core.fd)))
 
     @property
     def slots(self) -> int:
-        return int(self._core.slots)
-
-    @property
-    def data(self) -> Buffer:
-        """All bytes, writable: a lot is read straight to where it is to lie."""
-        data: Buffer = self._core.data
-        return data
+        return self._call(lambda: int(self._core.slots))
 
     def claim(self, slots: Int) -> Codes:
         """READY, MINE or BUSY of each slot. A claim of a process that ended is taken over."""
@@ -155,19 +149,24 @@ class RamTier:
         return codes
 
     def offsets(self, slots: Int) -> Int:
-        """Where the bytes of each slot lie in `data`; -1 where it is not ready."""
+        """Where the bytes of each slot lie; -1 where it is not ready."""
         found: Int = self._call(self._core.offsets, slots)
         return found
 
     def allocate(self, lengths: Int) -> Int:
-        """Offsets in `data` for so many bytes each, which nobody else is given; -1 where full."""
+        """Offsets of room for so many bytes each, which nobody else is given; -1 where full."""
         found: Int = self._call(self._core.allocate, lengths)
         return found
 
-    def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
-        """Makes slots ready that this tier claimed and whose bytes are in place.
+    def holds(self, slots: Int) -> Mask:
+        """Which slots are claimed here."""
+        held: Mask = self._call(self._core.holds, slots)
+        return held
 
-        Where the mask is False this tier did not hold the claim, and nothing was changed.
+    def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
+        """Makes slots ready that were claimed here and whose bytes are in place.
+
+        Where the mask is False the claim was not held here, and nothing was changed.
         """
         done: Mask = self._call(self._core.publish, slots, at, lengths)
         return done
@@ -176,18 +175,15 @@ class RamTier:
         """Gives claims back, so that others may claim; what was allocated for them is lost."""
         self._call(self._core.abandon, slots)
 
-    def gather(self, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
-        """Copies `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`.
-
-        Raises UsageError, with nothing copied, where an extent leaves `data` or `out`.
-        """
-        self._call(self._core.gather, at, lengths, targets, out)
+    def drop(self, slots: Int, at: Int) -> None:
+        """Makes slots empty whose bytes were found damaged where they lie."""
+        self._call(self._core.drop, slots, at)
 
     def counters(self) -> Counters:
         return Counters(*self._call(self._core.counters))
 
     def close(self) -> None:
-        """Gives all claims back and the memory up, which others and arrays may still have."""
+        """Gives all claims back. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -200,6 +196,8 @@ class RamTier:
         try:
             return function(*columns)
         except RuntimeError:
+            if not self._core.inherited:
+                raise
             raise ForkError(
                 "this tier's claims belong to the process that was forked: attach in the child"
             ) from None
@@ -207,7 +205,37 @@ class RamTier:
             raise UsageError(f"the tier cannot do this: {error}") from None
 
 
-def _check_identity(identity: bytes) -> None:
+class RamTier(Slots):
+    """Slots whose lots lie in memory that the processes of one host share.
+
+    Memory is taken from the system as it is touched, and gone when the last process that has the
+    tier has closed it or ended, by whatever cause; arrays on `data` keep it too.
+
+    The first rank creates it, the others attach through any process that has it.
+    """
+
+    _inside = True
+
+    @property
+    def data(self) -> Buffer:
+        """All bytes, writable: a lot is read straight to where it is to lie."""
+        data: Buffer = self._call(lambda: self._core.data)
+        return data
+
+    def populate(self) -> None:
+        """Takes all memory from the system now (0.2 to 2 GB/s), rather than as it is touched."""
+        _asked(self._core.populate, "taking the memory of a tier", "give the tier less")
+
+    def gather(self, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
+        """Copies `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`.
+
+        Raises UsageError, with nothing copied, where an extent leaves `data` or `out`.
+        """
+        self._call(self._core.gather, at, lengths, targets, out)
+
+
+def check_identity(identity: bytes) -> None:
+    """Raises UsageError unless it has 16 bytes."""
     if len(identity) != 16:
         raise UsageError(f"an identity of {len(identity)} bytes: use 16, of a hash for instance")
 

@@ -27,10 +27,12 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
+from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch
 from .batch import Ragged as RaggedArrays
 from .budget import Budget
+from .cache import Cache
 from .course import Course
 from .dataset import Dataset
 from .decode import Decode
@@ -38,8 +40,10 @@ from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
 from .loader import Loader
 from .order import Order, Shuffle
+from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
+from .topology import Place
 from .workers import Ahead, Inline, Workers, WorkerThreads
 
 __all__ = ["DataLoader", "Ragged"]
@@ -85,11 +89,12 @@ class DataLoader:
       epoch.
 
     dataset:      a map-style dataset of torch's kind; or what `penstock.open` returns, of which
-                  `decode` turns each sample (a dict of bytes-like fields, "__key__" and, where
-                  known, "label") into what is collated. Without `decode` and `collate_fn` a batch
-                  is a dict of tensors: each field (B, length) of uint8 or (B, *shape) of its dtype,
-                  or `Ragged`; "label" int64 (B,) where known; "__id__" int64 (B,), the samples'
-                  numbers; "__valid__" bool (B,), False for samples that pad the last step.
+                  `decode` turns each sample (a dict of bytes-like fields, "__key__", "__id__",
+                  "__epoch__" and, where known, "label"; see `penstock.rng`) into what is collated.
+                  Without `decode` and `collate_fn` a batch is a dict of tensors: each field
+                  (B, length) of uint8 or (B, *shape) of its dtype, or `Ragged`; "label" int64 (B,)
+                  where known; "__id__" int64 (B,), the samples' numbers; "__valid__" bool (B,),
+                  False for samples that pad the last step.
     shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
@@ -99,7 +104,7 @@ class DataLoader:
                   it exists it is called for every epoch, and an epoch set on the sampler itself is
                   followed. A RandomSampler has none, and is not resumed exactly.
     timeout:      seconds until a batch of the workers is given up: RuntimeError.
-    rank, world_size, global_batch_size, budget: see `penstock.Loader`.
+    rank, world_size, global_batch_size, assignment, cache, budget: see `penstock.Loader`.
 
     A dataset that is not penstock's is identified in the state by its `fingerprint`, if it has that
     attribute, else by the name of its type and its length: other content is then not noticed.
@@ -131,6 +136,8 @@ class DataLoader:
         world_size: int | None = None,
         global_batch_size: int | None = None,
         workers: Literal["auto", "threads", "processes"] = "auto",
+        assignment: Assignment = "strided",
+        cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
         num_workers = _whole("num_workers", num_workers)
@@ -165,7 +172,15 @@ class DataLoader:
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
             )
+        if (cache is not None or assignment != "strided") and self._kind != "engine":
+            raise UsageError(
+                "cache and assignment are for penstock datasets that are read ahead: leave out "
+                "sampler, batch_sampler and workers='processes'"
+            )
         self._budget = budget or Budget()
+        self._cache = cache
+        self._assignment: Assignment = assignment
+        self._loader: Loader | None = None
         self._workers: Workers | None = None
 
         self._batched = batch_size is not None or batch_sampler is not None
@@ -184,6 +199,8 @@ class DataLoader:
                 drop_last,
                 place,
                 self._budget,
+                assignment,
+                self._locality,
             )
             self._epochs, sampler = Ordered(course), EpochSampler(course)
         else:
@@ -283,10 +300,16 @@ class DataLoader:
             decode=decode,
             collate=collate,
             decode_threads=self.num_workers or None,
+            assignment=self._assignment,
+            cache=self._cache,
             budget=self._budget,
         )
         loader.follow(self._epochs.course, Tensors())
         return loader
+
+    def _locality(self, place: Place) -> Locality:
+        assert self._loader is not None
+        return self._loader.locality(place)
 
     def _decoding(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
         """`decode` and `collate` as the reading side takes them."""
@@ -810,6 +833,8 @@ def _course(
     drop_last: bool,
     place: tuple[int | None, int | None],
     budget: Budget,
+    assignment: Assignment,
+    locality: Callable[[Place], Locality],
 ) -> Course:
     count = len(dataset)
     if count == 0:
@@ -828,6 +853,8 @@ def _course(
         rank=place[0],
         world_size=place[1],
         choice=choice,
+        assignment=assignment,
+        locality=locality if assignment == "local" else None,
     )
 
 

@@ -1,0 +1,383 @@
+"""The disk tier of a node: lots in a file on its local disk, for all its ranks and later runs.
+
+A folder of this tier holds three files:
+
+    tier.lock    one line with the pid of each process that uses the folder; all of them, which are
+                 ranks of one job, hold a shared flock, so another job's exclusive one is refused
+    tier.table   a page: magic, version, number of slots, identity, CRC-32C of these; then 24 bytes
+                 a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot, offset,
+                 length and the lot
+    tier.data    a page that is not used; then lots, each at a multiple of 4096, padded with zeros
+
+Lots are written and read past the page cache where the file system allows it. Nothing is synced: a
+lot or an entry that a crash has torn, or that is damaged in any other way, fails its checksum,
+which is compared on every read, and is read from storage again. The room of such a lot, and of one
+whose writer was killed, is not used again before the folder is emptied.
+
+Which slots are ready, and who fills the others, is in shared memory (`penstock.tier`): the first
+rank makes it from the table, the others attach to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .engine import Buffer
+from .errors import StorageError, UsageError
+from .extent import Int
+from .native import Arena, crc32c
+from .tier import BUSY, READY, Address, Codes, Counters, Mask, Slots, check_identity
+
+_PAGE = 4096
+_MAGIC = b"PENSTIER"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIQ16s")  # magic, version, slots, identity; then their checksum
+_CRC = struct.Struct("<I")
+_ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
+_SALT = struct.Struct("<16sqqq")  # identity, slot, offset, length: a lot is right in one place only
+
+
+class DiskCounters(NamedTuple):
+    """Totals of this rank.
+
+    read, written:  lots.
+    damaged:        lots that failed their checksum, or could not be read; each was a miss.
+    """
+
+    read: int
+    written: int
+    damaged: int
+
+
+class DiskTier:
+    """Lots in a folder on a local disk; the layout is in the module's docstring.
+
+    What is read is what was written, or a miss. A full disk or a failed write ends writing, with
+    one warning, for this rank and this run; reading goes on. Methods may be called from any thread;
+    reads and writes wait for the disk with the GIL released.
+
+    The first rank of a host opens it, the others attach through any process that has it.
+    """
+
+    def __init__(self, folder: str, slots: Slots, identity: bytes, lock: int) -> None:
+        self.folder = folder
+        self._slots = slots
+        self._identity = identity
+        self._files = contextlib.ExitStack()
+        self._files.callback(os.close, lock)
+        try:
+            self._table = os.open(os.path.join(folder, "tier.table"), os.O_RDWR | os.O_CLOEXEC)
+            self._files.callback(os.close, self._table)
+            self._data = _direct(os.path.join(folder, "tier.data"))
+            self._files.callback(os.close, self._data)
+        except OSError as error:
+            self._files.close()
+            raise _refused(folder, error) from None
+        self._arena = Arena(limits.disk_buffers_bytes_max)
+        self._writable = True
+        self._lock = threading.Lock()
+        self._counted = {"read": 0, "written": 0, "damaged": 0}
+
+    @classmethod
+    def open(cls, folder: str, slots: int, room_bytes: int, identity: bytes) -> Self:
+        """The tier of a folder, which is made if it is not there; for the first rank of a host.
+
+        slots, identity:  what an earlier run left is used where both are the same as now, and
+                          discarded otherwise.
+        room_bytes:       most that tier.data may have; lots are at multiples of 4096.
+
+        Raises UsageError where another job uses the folder, StorageError where the system refuses.
+        """
+        try:
+            os.makedirs(folder, exist_ok=True)
+            lock = _locked(folder, first=True)
+        except OSError as error:
+            raise _refused(folder, error) from None
+        try:
+            shared = Slots.create(slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE)
+            try:
+                _restore(folder, shared, slots, room_bytes, identity)
+            except OSError as error:
+                raise _refused(folder, error) from None
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BaseException as error:
+            os.close(lock)
+            if isinstance(error, BlockingIOError):
+                raise _in_use(folder) from None
+            raise
+        return cls(folder, shared, identity, lock)
+
+    @classmethod
+    def attach(cls, folder: str, address: Address | tuple[int, int], identity: bytes) -> Self:
+        """The tier that another process of this host has opened; errors as `Slots.attach`."""
+        try:
+            lock = _locked(folder, first=False)
+        except OSError as error:
+            raise _refused(folder, error) from None
+        try:
+            shared = Slots.attach(address, _of_folder(lock, identity))
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(folder, shared, identity, lock)
+
+    @property
+    def address(self) -> Address:
+        """What others attach with."""
+        return self._slots.address
+
+    @property
+    def writable(self) -> bool:
+        """Whether lots are still written: no write of this rank has failed."""
+        return self._writable
+
+    def claim(self, slots: Int) -> Codes:
+        """READY, MINE (to be given to `write` or `abandon`) or BUSY of each slot.
+
+        Where nothing is written any more, what is not READY is BUSY.
+        """
+        if self._writable:
+            return self._slots.claim(slots)
+        return np.where(self._slots.offsets(slots) >= 0, READY, BUSY).astype(np.uint8)
+
+    def abandon(self, slots: Int) -> None:
+        """Gives claims back, so that others may claim."""
+        self._slots.abandon(slots)
+
+    def write(self, slots: Int, lots: Sequence[Buffer]) -> Mask:
+        """Keeps lots of slots that are claimed here; the claims end.
+
+        Where the mask is False a lot was not kept: its slot is not claimed here, the room is used
+        up, or writing failed.
+        """
+        held = self._slots.holds(slots)
+        each = zip(slots, lots, held, strict=True)
+        return np.array(
+            [bool(mine) and self._write(int(slot), lot) for slot, lot, mine in each], bool
+        )
+
+    def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
+        """The lots, of so many bytes each; None for what is not ready, or is damaged.
+
+        What is damaged, or of another length, is empty from now on, and may be claimed again.
+        """
+        at = self._slots.offsets(slots)
+        return [
+            self._read(int(slot), int(place), int(length)) if place >= 0 else None
+            for slot, place, length in zip(slots, at, lengths, strict=True)
+        ]
+
+    def counters(self) -> Counters:
+        """Totals of all ranks; what an earlier run left counts as published."""
+        return self._slots.counters()
+
+    def own_counters(self) -> DiskCounters:
+        with self._lock:
+            return DiskCounters(**self._counted)
+
+    def close(self) -> None:
+        """Gives claims and files back; with the last rank the folder is free for another job.
+
+        No other thread may be reading or writing. May be called again.
+        """
+        self._slots.close()
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, slot: int, lot: Buffer) -> bool:
+        column, lengths = np.array([slot]), np.array([lot.nbytes])
+        done = False
+        try:
+            at = self._slots.allocate(lengths) if self._writable else np.array([-1])
+            if at[0] < 0:
+                return False
+            place = _PAGE + int(at[0])
+            padded = self._arena.take(_padded(lot.nbytes))
+            padded[: lot.nbytes] = lot
+            padded[lot.nbytes :] = 0
+            entry = np.array([(place, lot.nbytes, self._checksum(slot, place, lot), 0)], _ENTRY)
+            _write_all(self._data, padded, place)
+            _write_all(self._table, entry.view(np.uint8), _PAGE + slot * _ENTRY.itemsize)
+            done = bool(self._slots.publish(column, at, lengths)[0])
+        except OSError as error:
+            self._stop_writing(error)
+        finally:
+            if not done:
+                self._slots.abandon(column)
+        if done:
+            self._count("written")
+        return done
+
+    def _read(self, slot: int, at: int, length: int) -> Buffer | None:
+        place = _PAGE + at
+        with contextlib.suppress(OSError):
+            found = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
+            entry = np.frombuffer(found.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
+            if (entry["at"], entry["length"]) == (place, length):
+                padded = self._arena.take(_padded(length))
+                _read_all(self._data, padded, length, place)
+                lot = padded[:length]
+                if self._checksum(slot, place, lot) == entry["crc"]:
+                    self._count("read")
+                    return lot
+        self._count("damaged")
+        self._slots.drop(np.array([slot]), np.array([at]))
+        return None
+
+    def _checksum(self, slot: int, place: int, lot: Buffer) -> int:
+        salt = _SALT.pack(self._identity, slot, place, lot.nbytes)
+        return int(crc32c(lot, crc32c(salt)))
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counted[what] += 1
+
+    def _stop_writing(self, error: OSError) -> None:
+        with self._lock:
+            first, self._writable = self._writable, False
+        if first:
+            warnings.warn(
+                f"the disk tier in {self.folder} keeps no more lots: {error.strerror}: what it has"
+                " is still used, the rest is read from storage; free space or repair the disk",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _padded(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+def _direct(path: str) -> int:
+    """A descriptor past the page cache, or through it where the file system has no such thing."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags)
+    try:
+        os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
+    except OSError:  # some refuse only when it comes to reading
+        fcntl.fcntl(file, fcntl.F_SETFL, flags)
+    return file
+
+
+def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
+    """Short writes of whole pages go on; one that is not is the end of the disk."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:].data, at + done)
+        if done < len(data) and done % _PAGE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> None:
+    """Fills the array up to `length`, or as far as the file goes."""
+    done = 0
+    while done < length:
+        got = os.preadv(file, [into[done:].data], at + done)
+        if got == 0:
+            raise OSError(errno.EIO, "the file ends early")
+        done += got
+
+
+def _refused(folder: str, error: OSError) -> StorageError:
+    return StorageError(
+        error.errno,
+        f"the disk tier in {folder} cannot be used: {os.strerror(error.errno or 0)}: give it a"
+        " folder on a local disk that this user may write to, with room in it",
+    )
+
+
+def _locked(folder: str, *, first: bool) -> int:
+    """A descriptor that holds the folder's lock; UsageError where another job has it."""
+    lock = os.open(
+        os.path.join(folder, "tier.lock"),
+        os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+        0o666,
+    )
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if first else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        if first:
+            os.ftruncate(lock, 0)
+        os.write(lock, b"%d\n" % os.getpid())
+    except BaseException as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            raise _in_use(folder) from None
+        raise
+    return lock
+
+
+def _of_folder(lock: int, identity: bytes) -> bytes:
+    """The identity of the slots of a folder: who attaches by another folder would read others'."""
+    check_identity(identity)
+    folder = os.fstat(lock)
+    text = b"%s %d %d" % (identity, folder.st_dev, folder.st_ino)
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _in_use(folder: str) -> UsageError:
+    with open(os.path.join(folder, "tier.lock"), "rb") as file:
+        pids = [int(line) for line in file.read(1 << 16).split() if line.isdigit()]
+    alive = " ".join(str(pid) for pid in pids if os.path.exists(f"/proc/{pid}"))
+    return UsageError(
+        f"the disk tier in {folder} is in use by another job, process {alive or 'unknown'}: give"
+        " each job a folder of its own, or end that one"
+    )
+
+
+def _restore(folder: str, shared: Slots, slots: int, room_bytes: int, identity: bytes) -> None:
+    """Makes the slots ready that an earlier run left, or the files anew."""
+    header = _HEADER.pack(_MAGIC, _VERSION, slots, identity)
+    header += _CRC.pack(crc32c(header))
+    table_bytes = _PAGE + slots * _ENTRY.itemsize
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    with contextlib.ExitStack() as files:
+        table = os.open(os.path.join(folder, "tier.table"), flags, 0o666)
+        files.callback(os.close, table)
+        data = os.open(os.path.join(folder, "tier.data"), flags, 0o666)
+        files.callback(os.close, data)
+        same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
+        if not same:
+            # The data first: a table of lots that are not there is harmless, the opposite is not.
+            os.ftruncate(data, 0)
+            os.ftruncate(data, _PAGE)
+            os.ftruncate(table, 0)
+            os.ftruncate(table, table_bytes)
+            _write_all(table, np.frombuffer(header, np.uint8), 0)
+            return
+        if os.fstat(data).st_size > _PAGE + room_bytes:  # the room was larger then
+            os.ftruncate(data, _PAGE + room_bytes)
+        entries = np.fromfile(os.path.join(folder, "tier.table"), _ENTRY, slots, offset=_PAGE)
+        end = min(os.fstat(data).st_size, _PAGE + room_bytes)
+        at, length = entries["at"], entries["length"]
+        good = (at >= _PAGE) & (at % _PAGE == 0) & (at <= end) & (length >= 0)
+        good &= length <= end - np.where(good, at, 0)
+        kept = np.flatnonzero(good)
+        at, length = at[kept] - _PAGE, length[kept]
+        # What is written from now on lies behind all of it.
+        shared.allocate(np.array([(at + length).max(initial=0)]))
+        shared.claim(kept)  # of slots that nobody else knows yet
+        shared.publish(kept, at, length)
