@@ -13,6 +13,7 @@ Which bytes come from where does not depend on the machine. Times do: all hosts 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +30,12 @@ from penstock.assignment import expected_moves
 from penstock.order import Order
 
 from . import emulation
-from .__main__ import finish, rows_of
+from .__main__ import build_floors, finish, rows_of
 from .contender import ROOT, ContenderError
 from .corpus import Corpora, Sizes, make_warm
 from .fleet import WORD, Fleet, Pass, python
 from .pairing import bootstrap_interval
-from .race import say
+from .race import Effort, run_race, say
 from .record import Record, Row
 
 RECORD_BYTES = 12_288
@@ -53,19 +54,14 @@ TOLERANCE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Scale:
     """Samples of the data set, and how often the timed contenders take turns."""
 
     samples: int
     turns: int
 
-    @classmethod
-    def full(cls) -> Effort:
-        return cls(32_768, 3)
 
-    @classmethod
-    def quick(cls) -> Effort:
-        return cls(8_192, 1)
+FULL, QUICK = Scale(32_768, 3), Scale(8_192, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +416,21 @@ def dealing_rows(record: Record) -> list[Row]:
     return rows
 
 
+def raced_rows(name: str, options: argparse.Namespace, record: Record) -> list[Row]:
+    """The rows of a benchmark of one part, which also runs by itself."""
+    try:
+        module = importlib.import_module(f"benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        return [Row(name, None, "", met=False, note=f"absent: {error}")]
+    rows: list[Row] = []
+    for race in module.races(options):
+        say(f"{race.name}: ...")
+        result = run_race(race, Effort.quick() if options.quick else Effort.full(), frozenset(), 0)
+        record.raw[race.name] = result.raw
+        rows += result.rows
+    return rows
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
@@ -432,7 +443,7 @@ def emulated(path: Path, seed: int) -> Iterator[Bench]:
         yield Bench(path, storage, seed)
 
 
-def measure(bench: Bench, record: Record, effort: Effort) -> None:
+def measure(bench: Bench, record: Record, scale: Scale) -> None:
     """All rows of the emulated cluster."""
     record.raw["jobs"] = bench.raw
 
@@ -440,7 +451,7 @@ def measure(bench: Bench, record: Record, effort: Effort) -> None:
         record.rows += rows
         record.write()  # a run that is cut short keeps what it has
 
-    rows, main = turns(bench, effort.turns)
+    rows, main = turns(bench, scale.turns)
     add(rows)
     torch_per_s = rows[-1].floor
     assert torch_per_s is not None
@@ -462,19 +473,19 @@ def main() -> None:
     options = parser.parse_args()
     if missing := emulation.usable():
         parser.exit(1, f"storage cannot be emulated here: {missing}\n")
-    effort = Effort.quick() if options.quick else Effort.full()
+    scale = QUICK if options.quick else FULL
     record = Record("cluster" + "-quick" * options.quick, options.seed, vars(options))
-    record.configuration |= asdict(effort)
+    record.configuration |= asdict(scale)
     record.configuration["overshoot_ns"] = emulation.overshoot_ns()
-    sizes = replace(Sizes.quick(), records=effort.samples)
+    sizes = replace(Sizes.quick(), records=scale.samples)
     path = Corpora(Path(options.data).resolve(), sizes, options.seed).records(RECORD_BYTES)
     make_warm(path)  # it plays the storage's memory
     with emulated(path, options.seed) as bench:
-        measure(bench, record, effort)
+        measure(bench, record, scale)
     record.rows += dealing_rows(record)
+    build_floors()
     for name in ("tiers", "peers"):
-        found, record.raw[name] = rows_of(name)
-        record.rows += found
+        record.rows += raced_rows(name, options, record)
     finish(record)
 
 
