@@ -3,6 +3,7 @@
 Each process carries out lines, so that starting it is outside the clock:
 
     open PATH  -> {}                                     look at the data; nothing else is read
+       or      -> {"said"}                               and wait for what all said: a list, a line
     read       -> {"samples", "sum", "begin", "end"}     one pass; times are CLOCK_MONOTONIC seconds
     close      -> {}                                     let go of the file and all memory of it
 
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -56,6 +57,7 @@ class Pass:
     samples: int
     total: int
     seconds: float
+    answers: Sequence[Mapping[str, Any]] = ()
 
     @property
     def rate_per_s(self) -> float:
@@ -101,17 +103,31 @@ class Fleet:
 
         `opened` is called between opening and reading.
         """
-        count = len(self._children)
-        paths = [*paths] * count if len(paths) == 1 else paths
-        self._ask([f"open {path}" for path in paths])
+        self.open(paths)
         opened()
         try:
-            answers = self._ask(["read"] * count)
+            return self.pass_()
         finally:
-            self._ask(["close"] * count)
+            self.let_go()
+
+    def open(self, paths: Sequence[str]) -> None:
+        """Have all processes open their files, and tell each other what they say meanwhile."""
+        count = len(self._children)
+        paths = [*paths] * count if len(paths) == 1 else paths
+        answers = self._ask([f"open {path}" for path in paths])
+        while "said" in answers[0]:
+            answers = self._ask([json.dumps([answer["said"] for answer in answers])] * count)
+
+    def pass_(self) -> Pass:
+        """One pass over what is open."""
+        answers = self._ask(["read"] * len(self._children))
         seconds = max(a["end"] for a in answers) - min(a["begin"] for a in answers)
         samples = sum(a["samples"] for a in answers)
-        return Pass(samples, sum(a["sum"] for a in answers) % WORD, seconds)
+        return Pass(samples, sum(a["sum"] for a in answers) % WORD, seconds, answers)
+
+    def let_go(self) -> None:
+        """Close the files."""
+        self._ask(["close"] * len(self._children))
 
     def close(self) -> None:
         """End all processes, kindly first; idempotent."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import cluster, emulation
 from benchmarks.__main__ import build_floors
 from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
@@ -19,6 +20,7 @@ from benchmarks.pairing import Pairs, bootstrap_interval, compare, epochs_per_bl
 from benchmarks.race import Effort, Truth, run_race
 from benchmarks.record import Record, Row, reasons_for_doubt, table
 from benchmarks.suite import FLOORS, Race, Reference
+from penstock.order import Order
 
 SERVE = """
 import argparse, numpy as np, os, time
@@ -200,3 +202,56 @@ def test_a_fleet_adds_up_its_processes(tmp_path: Path) -> None:
         with pytest.raises(ContenderError, match="absent"):
             fleet.read([str(tmp_path / "absent")], lambda: None)
     assert asked == ["opened"] * 2
+
+
+TELLING = """
+import argparse, contextlib, numpy as np
+from benchmarks.baselines import read_loop
+def make(options):
+    @contextlib.contextmanager
+    def opened(path):
+        told = options.gather(f"{options.rank} {path}")
+        yield lambda: iter([np.full((len("".join(told)), 8), 0, np.uint8)])
+    return opened
+read_loop.serve(make, argparse.ArgumentParser())
+"""
+
+
+def test_processes_of_a_fleet_tell_each_other_while_they_open() -> None:
+    """Everybody is told what all said."""
+    with Fleet(Way("telling", (sys.executable, "-c", TELLING), 2)) as fleet:
+        assert fleet.read(["a", "bc"], lambda: None).samples == 2 * len("0 a1 bc")
+
+
+def test_nopfs_reads_what_its_ranks_touch_and_never_less_than_the_least() -> None:
+    """With room for all, each rank reads once what it ever processes; with none, all in each epoch;
+    in between more than caches that are filled together."""
+    count, ranks, epochs = 2000, 4, 3
+    order = Order(count, seed=5)
+    read = [
+        cluster.nopfs_bytes(order, ranks, kept, epochs, 10, seed=0) for kept in range(0, 2001, 50)
+    ]
+    assert read[0] == 10 * epochs * count
+    touched = set()
+    for epoch in range(epochs):
+        dealt = order.at_epoch(epoch).samples(np.arange(count, dtype=np.uint64)).tolist()
+        touched |= {(position % ranks, sample) for position, sample in enumerate(dealt)}
+    assert read[-1] == 10 * len(touched)
+    for kept, value in zip(range(0, 2001, 50), read, strict=True):
+        assert value >= cluster.least_bytes(10 * count, 10 * ranks * kept, epochs)
+
+
+def test_an_emulated_cluster_reads_its_data_once(tmp_path: Path) -> None:
+    """Two hosts of two ranks, several epochs: what storage served is the data, once."""
+    if missing := emulation.usable():
+        pytest.skip(missing)
+    path = Corpora(tmp_path, replace(Sizes.quick(), records=512), seed=3).records(
+        cluster.RECORD_BYTES
+    )
+    with cluster.emulated(path, seed=1) as bench:
+        epochs = bench.run(cluster.Job(hosts=2, ranks=2), epochs=3)
+        assert bench.sequential() > 0
+    assert [each.storage_bytes for each in epochs] == [path.stat().st_size, 0, 0]
+    for each in epochs:
+        assert each.ram_bytes + each.peer_bytes == path.stat().st_size
+        assert 0 < each.peer_bytes < each.ram_bytes

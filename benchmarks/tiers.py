@@ -50,18 +50,23 @@ def race(record_bytes: int, corpus_bytes: int, folder: Path, seed: int) -> Race:
     )
 
 
+def races(options: argparse.Namespace) -> list[Race]:
+    """All sizes, with the data in the folder `options.data`; less of it where `options.quick`."""
+    corpus_bytes = CORPUS_BYTES // 4 if options.quick else CORPUS_BYTES
+    folder = Path(options.data).resolve()
+    return [race(record_bytes, corpus_bytes, folder, options.seed) for record_bytes in SHAPES]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data and few pairs")
     parser.add_argument("--data", default=str(ROOT / "bench-data"), help="folder of the corpora")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    corpus_bytes = CORPUS_BYTES // 4 if options.quick else CORPUS_BYTES
     record = Record("tiers-quick" if options.quick else "tiers", options.seed, vars(options))
     command.build_floors()
     effort = Effort.quick() if options.quick else Effort.full()
-    for record_bytes in SHAPES:
-        each = race(record_bytes, corpus_bytes, Path(options.data).resolve(), options.seed)
+    for each in races(options):
         result = run_race(each, effort, frozenset(), options.seed)
         record.rows += result.rows
         record.raw[each.name] = result.raw

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 Rows = NDArray[np.uint8]
 Batches = Callable[[], Iterator[Rows]]
 Opener = Callable[[str], AbstractContextManager[Batches]]
-"""Opens a file; each call of what it gives is one pass over the samples of this process."""
+"""Opens a file; each call of what it gives is one pass over the samples of this process. Where that
+has `stats()` as well, these are totals of all passes, which become part of a pass's answer."""
 
 WORD = 1 << 64
 
@@ -44,10 +45,18 @@ def serve(make: Callable[[argparse.Namespace], Opener], parser: argparse.Argumen
     parser.add_argument("--world", type=int, required=True)
     protocol = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print
+    stream = os.fdopen(os.dup(0), "rb", buffering=0)
+
+    def gather(text: str) -> list[str]:
+        print(json.dumps({"said": text}), file=protocol)
+        told: list[str] = json.loads(stream.readline())
+        return told
+
     try:
-        opener = make(parser.parse_args())
+        # What the processes of a fleet tell each other while they open goes through its owner.
+        opener = make(parser.parse_args(namespace=argparse.Namespace(gather=gather)))
         print("{}", file=protocol)
-        with ExitStack() as held, os.fdopen(os.dup(0), "rb", buffering=0) as stream:
+        with ExitStack() as held, stream:
             for line in stream:
                 word, _, path = line.decode().strip().partition(" ")
                 answer: dict[str, float] = {}
@@ -55,6 +64,8 @@ def serve(make: Callable[[argparse.Namespace], Opener], parser: argparse.Argumen
                     batches = held.enter_context(opener(path))
                 elif word == "read":
                     answer = read(batches())
+                    if hasattr(batches, "stats"):
+                        answer |= batches.stats()
                 else:
                     held.close()
                 print(json.dumps(answer), file=protocol)

@@ -101,7 +101,7 @@ def check(requests: Requests, buffers: Sequence[Buffer], file_count: int | None 
 
 def refuse(bad: Mask, message: Callable[[int], str]) -> None:
     """Raise UsageError with the message for the first number at which `bad` holds."""
-    if bad.any():
+    if np.count_nonzero(bad):  # `any` goes through Python: four times the time for a small step
         raise UsageError(message(int(bad.argmax())))
 
 
@@ -155,6 +155,8 @@ def _check_runs(requests: Requests) -> None:
             f" {limits.run_extents_max}: split it"
         ),
     )
+    if len(extents) == count:
+        return  # a run for each
     follows = np.ones(max(count - 1, 0), np.bool_)  # extent i + 1 is in the run of extent i
     follows[runs[1:-1] - 1] = False
     refuse(

@@ -1,0 +1,493 @@
+"""python -m benchmarks.cluster [--quick]: a data set that several hosts read, epoch after epoch.
+
+Hosts are emulated on one machine: each has its mount of one storage (see `emulation`), which
+gives 100 MB/s to all of them together and takes 0.5 ms for a read; its ranks are processes. Mounts
+have no page cache: hosts have as much memory as the caches are given. Ranks of penstock keep the
+data between them (`penstock.Cache`); those of torch's DataLoader with its DistributedSampler read
+it in every epoch. What NoPFS would read follows from its rule of placement, see `nopfs_bytes`.
+
+Which bytes come from where does not depend on the machine. Times do: all hosts share its processors
+(and what encrypts between them), where a cluster has some for each. Record: results/cluster.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from penstock.assignment import expected_moves
+from penstock.order import Order
+
+from . import emulation
+from .__main__ import build_floors, finish, rows_of
+from .contender import ROOT, ContenderError
+from .corpus import Corpora, Sizes, make_warm
+from .fleet import WORD, Fleet, Pass, python
+from .pairing import bootstrap_interval
+from .race import Effort, run_race, say
+from .record import Record, Row
+
+RECORD_BYTES = 12_288
+BYTES_PER_S, READ_NS = 100e6, 500_000
+HOSTS, BATCH, LARGE_BATCH = 4, 32, 256
+EPOCHS, MANY_EPOCHS = 3, 10
+"""Of a run; and where epochs are short, or what chance brings is to be averaged."""
+STEP_MS = 5.0
+WORKERS = (1, 2, 4)
+"""Of a rank's DataLoader."""
+CHUNK_BYTES = 1 << 20
+SPARE_BYTES = 2 << 20
+"""Of a host's cache that is to hold its share for sure."""
+MOVED = [(nodes, seats) for nodes in (2, 4) for seats in (BATCH, LARGE_BATCH)]
+TOLERANCE = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Samples of the data set, and how often the timed contenders take turns."""
+
+    samples: int
+    turns: int
+
+
+FULL, QUICK = Scale(32_768, 3), Scale(8_192, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Ranks that read the data together.
+
+    kept:  the part of the data that all caches together are given.
+    """
+
+    loader: str = "penstock"
+    hosts: int = HOSTS
+    ranks: int = 1  # of a host
+    batch: int = BATCH  # of a rank
+    kept: float = 1.0
+    assignment: str = "local"
+    workers: int = 0
+    step_ms: float = 0.0
+
+    @property
+    def world(self) -> int:
+        return self.hosts * self.ranks
+
+    @property
+    def label(self) -> str:
+        where = f"{self.hosts} hosts x {self.ranks}, batch {self.batch}"
+        if self.loader == "torch":
+            return f"torch, {where}, {self.workers} workers a rank"
+        steps = f", steps of {self.step_ms:g} ms" * bool(self.step_ms)
+        return f"penstock {self.assignment}, {where}, caches hold {self.kept:.0%}{steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch took, over all ranks.
+
+    storage_bytes, storage_reads:  as the storage counted them.
+    ram_bytes, peer_bytes, direct_bytes:  of batches, by where they came from.
+    stall_s:                       that ranks waited in `next`, of a step.
+    """
+
+    seconds: float
+    samples: int
+    storage_bytes: int
+    storage_reads: int
+    ram_bytes: int
+    peer_bytes: int
+    direct_bytes: int
+    stall_s: float
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.samples / self.seconds
+
+    @property
+    def local(self) -> float:
+        """The part of a batch that its own host kept."""
+        return self.ram_bytes / (self.samples * RECORD_BYTES)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds:.2f} s, {self.rate_per_s:,.0f} samples/s, storage "
+            f"{self.storage_bytes / 1e6:,.0f} MB in {self.storage_reads:,} reads, peers "
+            f"{self.peer_bytes / 1e6:,.0f} MB, local {self.local:.1%}, "
+            f"stall {1e3 * self.stall_s:.2f} ms a step"
+        )
+
+
+class Bench:
+    """Jobs over one file, all of which must deliver all its samples in each epoch."""
+
+    def __init__(self, path: Path, storage: emulation.Shared, seed: int) -> None:
+        self.path, self.storage, self.seed = path, storage, seed
+        self.bytes = path.stat().st_size
+        self.samples = self.bytes // RECORD_BYTES
+        mounts = [storage.mount(path.parent, direct=True) for _ in range(HOSTS)]
+        self.paths = [f"{mount.path}/{path.name}" for mount in mounts]
+        heads = np.memmap(path, np.uint64, "r").reshape(self.samples, -1)[:, 0]
+        self._truth = int(np.add.reduce(heads, dtype=np.uint64)) % WORD
+        self.raw: dict[str, Any] = {}
+
+    def run(self, job: Job, epochs: int = EPOCHS) -> list[Epoch]:
+        """A fresh job; starting its processes and telling them of each other is not timed."""
+        say(f"{job.label}: ...")
+        way = python(
+            "cluster_rank",
+            job.label,
+            job.world,
+            loader=job.loader,
+            record_bytes=RECORD_BYTES,
+            batch=job.batch,
+            seed=self.seed,
+            ranks=job.ranks,
+            cache_bytes=self.cache_bytes(job),
+            assignment=job.assignment,
+            workers=job.workers,
+            step_ms=job.step_ms,
+        )
+        found = []
+        with Fleet(way) as fleet:
+            fleet.open([self.paths[rank // job.ranks] for rank in range(job.world)])
+            before: dict[str, int] = {}
+            for number in range(epochs):
+                self.storage.reset()
+                done = fleet.pass_()
+                self._check(job, done)
+                totals = totals_of(done.answers)
+                found.append(epoch_of(done, self.storage.counters(), before, totals))
+                before = totals
+                say(f"  epoch {number}: {found[-1]}")
+        self.raw.setdefault(job.label, []).append([asdict(each) for each in found])
+        return found
+
+    def cache_bytes(self, job: Job) -> int:
+        """Of each host."""
+        share = int(job.kept * self.bytes / job.hosts)
+        return share + SPARE_BYTES if job.kept >= 1 else share
+
+    def sequential(self) -> float:
+        """Bytes a second of bare readers, one a host, each of its part of the file in order."""
+
+        def read(host: int) -> int:
+            at, end = (self.bytes * k // HOSTS for k in (host, host + 1))
+            file = os.open(self.paths[host], os.O_RDONLY)
+            buffer = memoryview(bytearray(CHUNK_BYTES))
+            try:
+                while at < end:
+                    at += os.preadv(file, [buffer[: end - at]], at)
+            finally:
+                os.close(file)
+            return at
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(HOSTS) as threads:
+            list(threads.map(read, range(HOSTS)))
+        rate = self.bytes / (time.perf_counter() - start)
+        say(f"bare sequential readers: {rate / 1e6:.1f} MB/s")
+        self.raw.setdefault("sequential", []).append(rate)
+        return rate
+
+    def _check(self, job: Job, done: Pass) -> None:
+        if (done.samples, done.total) != (self.samples, self._truth):
+            raise ContenderError(
+                f"{job.label}: wrong data: {done.samples} samples with sum {done.total}, "
+                f"the file has {self.samples} with sum {self._truth}"
+            )
+
+
+def totals_of(answers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What loaders have counted since their start, over all ranks."""
+    names = ("steps", "stall_ns", "ram_bytes", "peer_bytes", "direct_bytes")
+    return {name: sum(answer.get(name, 0) for answer in answers) for name in names}
+
+
+def epoch_of(
+    done: Pass, served: Mapping[str, int], before: Mapping[str, int], totals: Mapping[str, int]
+) -> Epoch:
+    """What is new since the epoch before."""
+    new = {name: total - before.get(name, 0) for name, total in totals.items()}
+    return Epoch(
+        done.seconds,
+        done.samples,
+        served["bytes"],
+        served["reads"],
+        new["ram_bytes"],
+        new["peer_bytes"],
+        new["direct_bytes"],
+        1e-9 * new["stall_ns"] / max(1, new["steps"]),
+    )
+
+
+# -- what others would read ------------------------------------------------------------------------
+
+
+def least_bytes(data_bytes: int, cache_bytes: int, epochs: int) -> int:
+    """No caches of so many bytes in all read less from storage: each epoch needs everything once,
+    and finds at most what was kept."""
+    return data_bytes + (epochs - 1) * max(0, data_bytes - cache_bytes)
+
+
+def nopfs_bytes(
+    order: Order, ranks: int, cache_samples: int, epochs: int, sample_bytes: int, seed: int
+) -> int:
+    """The least that NoPFS (Dryden et al., SC '21) reads from storage, by its rule of placement.
+
+    Each rank by itself keeps the samples that it is to process most often in the whole run, as many
+    as fit: `cache_samples` of a rank. Where it processes several equally often, the rule leaves it
+    open which; here chance decides, for each rank by itself. What a rank keeps it reads once; what
+    no rank keeps is read in each epoch. Assumed in its favour: a rank always knows whether another
+    one has a sample already, and none reads a sample a second time while it is on its way.
+    """
+    samples = np.arange(order.count, dtype=np.uint64)
+    times = np.zeros((ranks, order.count), np.int32)
+    for epoch in range(epochs):
+        dealt = order.at_epoch(epoch).samples(samples).astype(np.int64)
+        for rank in range(ranks):
+            times[rank, dealt[rank::ranks]] += 1
+    random = np.random.default_rng(seed)
+    kept, held = 0, np.zeros(order.count, bool)
+    for own in times:
+        most = np.lexsort((random.random(order.count), -own))[:cache_samples]
+        most = most[own[most] > 0]
+        held[most] = True
+        kept += len(most)
+    return sample_bytes * (kept + epochs * int(np.count_nonzero(~held)))
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def at_most(
+    name: str, value: float, unit: str, floor: float, target: float | None, note: str = ""
+) -> Row:
+    """A row whose ratio to `floor` has an upper limit."""
+    ratio = value / floor
+    met = None if target is None else ratio <= target
+    limit = "target is an upper limit" if target is not None else ""
+    note = "; ".join(filter(None, (note, limit)))
+    return Row(name, value, unit, floor, ratio, target, met, note=note)
+
+
+def at_least(
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    floors: Sequence[float],
+    target: float | None,
+    note: str = "",
+) -> Row:
+    """A row of turns: medians, and the median of the ratios turn by turn."""
+    ratios = [value / floor for value, floor in zip(values, floors, strict=True)]
+    low, high = bootstrap_interval(ratios, 0) if len(ratios) > 1 else (None, None)
+    ratio = median(ratios)
+    met = None if target is None else ratio >= target
+    return Row(name, median(values), unit, median(floors), ratio, target, met, low, high, note=note)
+
+
+def close_to(name: str, value: float, expected: float, note: str) -> Row:
+    """A row that may differ from a formula by a tenth, either way."""
+    ratio = value / expected
+    met = 1 / TOLERANCE <= ratio <= TOLERANCE
+    return Row(name, value, "of samples", expected, ratio, TOLERANCE, met, note=note)
+
+
+def storage_rows(bench: Bench) -> list[Row]:
+    """What all epochs together read from storage, and what NoPFS would."""
+    rows = []
+    for kept, target in ((1.0, 1.01), (0.5, 1.02)):
+        job = Job(ranks=2, kept=kept)
+        read = sum(epoch.storage_bytes for epoch in bench.run(job))
+        # With everything kept, the spare room is no part of what could be used.
+        given = min(bench.bytes, job.hosts * bench.cache_bytes(job))
+        least = least_bytes(bench.bytes, given, EPOCHS)
+        name = f"storage bytes in {EPOCHS} epochs, caches hold {kept:.0%}"
+        about = f"{job.hosts} hosts x {job.ranks} ranks"
+        rows.append(at_most(f"{name} / least", read / 1e6, "MB", least / 1e6, target, about))
+        # Its caches are of ranks: each has its part of the host's.
+        some = given // job.world // RECORD_BYTES
+        order = Order(bench.samples, bench.seed)
+        theirs = nopfs_bytes(order, job.world, some, EPOCHS, RECORD_BYTES, bench.seed)
+        note = "computed from its rule of placement, not run"
+        rows.append(at_most(f"{name}, NoPFS / least", theirs / 1e6, "MB", least / 1e6, None, note))
+    return rows
+
+
+def turns(bench: Bench, count: int) -> tuple[list[Row], list[Epoch]]:
+    """Bare sequential readers, penstock and the DataLoader one after the other, several times."""
+    rates = {}
+    for workers in WORKERS:
+        (epoch,) = bench.run(Job("torch", workers=workers), epochs=1)
+        rates[workers] = epoch.rate_per_s
+    workers = max(rates, key=rates.__getitem__)
+    bare, ours, theirs = [], [], []
+    for _ in range(count):
+        bare.append(bench.sequential())
+        ours.append(bench.run(Job(), MANY_EPOCHS))
+        theirs.append(bench.run(Job("torch", workers=workers)))
+    first = [epochs[0].rate_per_s for epochs in ours]
+    warm, torch = (
+        [median(epoch.rate_per_s for epoch in epochs[1:]) for epochs in each]
+        for each in (ours, theirs)
+    )
+    torch_first = [epochs[0].rate_per_s for epochs in theirs]
+    best = f"{workers} workers a rank, the best of {', '.join(map(str, WORKERS))}"
+    rows = [
+        at_least(
+            "first epoch / bare sequential readers",
+            [rate * RECORD_BYTES / 1e6 for rate in first],
+            "MB/s",
+            [rate / 1e6 for rate in bare],
+            0.9,
+        ),
+        at_least(
+            "first epoch / DataLoader",
+            first,
+            "samples/s",
+            torch_first,
+            2,
+            f"{best}; storage gives neither more than {BYTES_PER_S / RECORD_BYTES:,.0f} samples/s",
+        ),
+        at_least("warm epochs / DataLoader", warm, "samples/s", torch, 10, best),
+    ]
+    return rows, ours[-1]
+
+
+def moved_row(job: Job, epochs: Sequence[Epoch]) -> Row:
+    """How much of the batches came from peers, in epochs without storage."""
+    total = sum(epoch.samples for epoch in epochs) * RECORD_BYTES
+    moved = sum(epoch.peer_bytes for epoch in epochs) / total
+    expected = expected_moves(job.batch * job.ranks, job.hosts)
+    name = f"from peers, {job.hosts} hosts, batch {job.batch} / formula"
+    return close_to(name, moved, expected, "bytes of a live run")
+
+
+def moved_rows(bench: Bench, main: Sequence[Epoch]) -> list[Row]:
+    """The same for all shapes, of which `main` is one."""
+    jobs = [Job(hosts=nodes, batch=seats) for nodes, seats in MOVED]
+    return [
+        moved_row(job, (main if job == Job() else bench.run(job, MANY_EPOCHS))[1:]) for job in jobs
+    ]
+
+
+def strided_row(bench: Bench, torch_per_s: float) -> Row:
+    """What the caches give where ranks keep the samples that a DistributedSampler deals them."""
+    epochs = bench.run(Job(assignment="strided"))
+    rates = [epoch.rate_per_s for epoch in epochs[1:]]
+    note = f"{epochs[-1].local:.0%} of the bytes are local, the others are encrypted"
+    name = "warm epochs, strided / DataLoader"
+    return at_least(name, [median(rates)], "samples/s", [torch_per_s], None, note)
+
+
+def stall_row(bench: Bench) -> Row:
+    """Waiting for batches beside computing."""
+    epochs = bench.run(Job(step_ms=STEP_MS))[1:]
+    part = 100 * max(epoch.stall_s for epoch in epochs) / (STEP_MS / 1e3)
+    note = (
+        f"of a step that computes (sleeps) {STEP_MS:g} ms, mean over {HOSTS} hosts in the worse of "
+        f"{len(epochs)} warm epochs; target is an upper limit"
+    )
+    return Row("stall", part, "%", STEP_MS, None, 2.0, part <= 2, note=note)
+
+
+def dealing_rows(record: Record) -> list[Row]:
+    """The costs of placement and local assignment, and what real orders move."""
+    found, record.raw["dealing"] = rows_of("dealing")
+    rows = []
+    wanted = {f"dealing / moved, {nodes} nodes, {seats} each a step" for nodes, seats in MOVED}
+    for row in found:
+        if row.name in wanted and row.value is not None and row.floor is not None:
+            rows.append(close_to(row.name, row.value, row.floor, "orders dealt, nothing read"))
+        elif not row.name.startswith("dealing / moved"):
+            rows.append(row)
+    return rows
+
+
+def raced_rows(name: str, options: argparse.Namespace, record: Record) -> list[Row]:
+    """The rows of a benchmark of one part, which also runs by itself."""
+    try:
+        module = importlib.import_module(f"benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        return [Row(name, None, "", met=False, note=f"absent: {error}")]
+    rows: list[Row] = []
+    for race in module.races(options):
+        say(f"{race.name}: ...")
+        result = run_race(race, Effort.quick() if options.quick else Effort.full(), frozenset(), 0)
+        record.raw[race.name] = result.raw
+        rows += result.rows
+    return rows
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def emulated(path: Path, seed: int) -> Iterator[Bench]:
+    """The storage, mounted once for each host."""
+    with emulation.Shared(
+        read_ns=READ_NS, meta_ns=READ_NS, bytes_per_s=BYTES_PER_S, calibrate=True
+    ) as storage:
+        yield Bench(path, storage, seed)
+
+
+def measure(bench: Bench, record: Record, scale: Scale) -> None:
+    """All rows of the emulated cluster."""
+    record.raw["jobs"] = bench.raw
+
+    def add(rows: Sequence[Row]) -> None:
+        record.rows += rows
+        record.write()  # a run that is cut short keeps what it has
+
+    rows, main = turns(bench, scale.turns)
+    add(rows)
+    torch_per_s = rows[-1].floor
+    assert torch_per_s is not None
+    parts: list[Callable[[], Sequence[Row]]] = [
+        lambda: storage_rows(bench),
+        lambda: moved_rows(bench, main),
+        lambda: [strided_row(bench, torch_per_s)],
+        lambda: [stall_row(bench)],
+    ]
+    for part in parts:
+        add(part())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less data, no turns")
+    parser.add_argument("--data", default=str(ROOT / "bench-data"), help="folder of the corpora")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if missing := emulation.usable():
+        parser.exit(1, f"storage cannot be emulated here: {missing}\n")
+    scale = QUICK if options.quick else FULL
+    record = Record("cluster" + "-quick" * options.quick, options.seed, vars(options))
+    record.configuration |= asdict(scale)
+    record.configuration["overshoot_ns"] = emulation.overshoot_ns()
+    sizes = replace(Sizes.quick(), records=scale.samples)
+    path = Corpora(Path(options.data).resolve(), sizes, options.seed).records(RECORD_BYTES)
+    make_warm(path)  # it plays the storage's memory
+    with emulated(path, options.seed) as bench:
+        measure(bench, record, scale)
+    record.rows += dealing_rows(record)
+    build_floors()
+    for name in ("tiers", "peers"):
+        record.rows += raced_rows(name, options, record)
+    finish(record)
+
+
+if __name__ == "__main__":
+    main()
