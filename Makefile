@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz bench bench-formats bench-lmdb bench-objects clean
+.PHONY: help setup demo test check sanitize fuzz bench bench-formats bench-lmdb bench-objects bench-peers clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-lmdb: $(STAMPS)/bench  ## LMDB on emulated shared storage (root, libfuse3-
 
 bench-objects: $(STAMPS)/bench  ## samples from an object store 20 ms away; ARGS="--quick"
 	$(RUN) -m benchmarks.objects $(ARGS)
+
+bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ; ARGS="--quick"
+	$(RUN) -m benchmarks.peers $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
