@@ -382,11 +382,14 @@ class Unanswered:
 
 def _view(part: Part, number: int) -> memoryview:
     view = part.data if isinstance(part, np.ndarray) else memoryview(part)
-    if not view.c_contiguous:
+    try:
+        return view.cast("B")
+    except TypeError:
+        if view.nbytes == 0:  # nothing with a zero in its shape can be cast
+            return memoryview(b"")
         raise UsageError(
             f"a part of the answer to request {number} is {described(part)}: use contiguous bytes"
-        )
-    return view.cast("B") if view.nbytes else memoryview(b"")
+        ) from None
 
 
 # -- within one process ----------------------------------------------------------------------------

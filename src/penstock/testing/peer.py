@@ -393,7 +393,7 @@ class PeerSuite:
     def test_no_answer_in_time(self) -> None:
         """A fetch without an answer fails once; the answer that comes late is dropped, counted."""
         first, late = Fetching([8]), Fetching([1000, 5])
-        with self.opened(timeout_s=1) as peers:
+        with self.opened(timeout_s=2) as peers:
             ticket = first.submit(peers[0])  # they know each other now
             first.assert_done(drive(peers, [ticket])[ticket])
             ticket = late.submit(peers[0])
