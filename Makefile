@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster clean
+  bench-cluster bench-peers clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench-objects: $(STAMPS)/bench  ## samples from an object store 20 ms away; ARGS
 
 bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.cluster $(ARGS)
+
+bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ; ARGS="--quick"
+	$(RUN) -m benchmarks.peers $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

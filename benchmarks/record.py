@@ -17,7 +17,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     *("penstock", "numpy", "torch", "ffcv", "numba", "grain", "litdata", "simplejpeg", "pillow"),
     "lmdb",
-    *("obstore", "webdataset"),
+    *("obstore", "webdataset", "pyzmq"),
 )
 LOAD_MAX = 0.5
 """Load average (1 min) before the run, above which somebody else was at work."""

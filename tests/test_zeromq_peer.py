@@ -63,10 +63,10 @@ class Scene:
     """A node 1 to be attacked, a good node 0, and a bare socket of node 2, which is a member."""
 
     def __init__(self, timeout_s: float = DEADLINE_S) -> None:
+        """`timeout_s` is that of the node."""
         self.keys = [KeyPair.made() for _ in range(3)]
-        self.good, self.node = (
-            ZeroMQPeer(node, "job", self.keys[node], timeout_s=timeout_s) for node in (0, 1)
-        )
+        self.good = ZeroMQPeer(0, "job", self.keys[0], timeout_s=DEADLINE_S)
+        self.node = ZeroMQPeer(1, "job", self.keys[1], timeout_s=timeout_s)
         self.context = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
         self.owner = self.context.socket(zmq.ROUTER)  # answers whom it likes, and what
@@ -92,8 +92,9 @@ class Scene:
         socket.set(zmq.CURVE_SECRETKEY, keys.secret)
 
     def dealer(self, keys: KeyPair | None, server_key: bytes | None = None) -> zmq.Socket[bytes]:
-        """A bare socket that asks the node, with these keys or without any."""
+        """A bare socket that asks the node, with these keys or without any, and holds little."""
         socket = self.context.socket(zmq.DEALER)
+        socket.set(zmq.RCVHWM, 1)
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.RECONNECT_IVL, -1)
         if keys is not None:
@@ -144,21 +145,21 @@ def scene() -> Iterator[Scene]:
 
 def test_stranger_with_keys(scene: Scene) -> None:
     """Who has keys, but none of a member, is not let in."""
-    scene.dealer(KeyPair.made()).send(message(ASK, 0, 1))
+    scene.dealer(KeyPair.made())
     scene.counted(strangers=1)
     scene.assert_serves()
 
 
 def test_stranger_without_keys(scene: Scene) -> None:
     """Who does not encrypt is not let in."""
-    scene.dealer(None).send(message(ASK, 0, 1))
+    scene.dealer(None)
     scene.counted(handshakes=1)
     scene.assert_serves()
 
 
 def test_member_that_takes_the_node_for_another(scene: Scene) -> None:
     """A handshake with somebody else's public key fails."""
-    scene.dealer(scene.keys[2], server_key=scene.keys[0].public).send(message(ASK, 0, 1))
+    scene.dealer(scene.keys[2], server_key=scene.keys[0].public)
     scene.counted(handshakes=1)
     scene.assert_serves()
 
@@ -439,18 +440,19 @@ def test_any_answers(messages: list[list[bytes]]) -> None:
 # -- nodes that stall, stop and come back --------------------------------------------------------
 
 
-def test_node_that_does_not_read(scene: Scene) -> None:
+def test_node_that_does_not_read() -> None:
     """An answer that is not taken is given up in time, and holds nobody up meanwhile."""
-    scene.close()
-    scene.__init__(timeout_s=1.0)  # type: ignore[misc]
-    member = scene.dealer(scene.keys[2])
-    length = 3 * limits.peer_messages_max * limits.peer_piece_bytes
-    member.set(zmq.RCVHWM, 1)
-    member.send(message(ASK, 1, 1, 0, columns([1], [length])))
-    (request,) = requested([scene.node], 1)
-    scene.node.answer(request.number, [memoryview(bytes(length))])
-    scene.assert_serves()
-    scene.counted(stalled=1)
+    scene = Scene(timeout_s=1.0)
+    try:
+        member = scene.member()
+        length = 3 * limits.peer_messages_max * limits.peer_piece_bytes
+        member.send(message(ASK, 1, 1, 0, columns([1], [length])))
+        (request,) = requested([scene.node], 1)
+        scene.node.answer(request.number, [memoryview(bytes(length))])
+        scene.assert_serves()
+        scene.counted(stalled=1)
+    finally:
+        scene.close()
 
 
 def test_asking_before_the_others_are_known() -> None:

@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from . import limits
 from .clock import Clock, SystemClock
@@ -187,18 +188,22 @@ class Fetch:
         self.expected = 0
         self.refused = NONE
         self._buffer = buffer
-        self._stretches: list[tuple[int, int]] = []
+        # Of the keys to come, those that are neighbours in the buffer joined:
+        self._target, self._length = NONE, NONE
+        self._next = self._within = 0  # which of them is next, and how much of it is there
+        self._width = 0  # their length, if all have the same
 
     def begin(self, refused: Mask) -> None:
         """An answer begins, without the refused keys."""
         self.refused = np.flatnonzero(refused)
         there = ~refused & (self.lengths > 0)
         target, length = self.targets[there], self.lengths[there]
-        # Neighbours in the buffer are copied at once; the next stretch is the last of the list.
         first = np.flatnonzero(target[1:] != target[:-1] + length[:-1]) + 1
         first = np.concatenate([[0], first]) if len(target) else first
-        joined = np.add.reduceat(length, first) if len(target) else length
-        self._stretches = [*zip(target[first].tolist(), joined.tolist(), strict=True)][::-1]
+        self._target = target[first]
+        self._length = np.add.reduceat(length, first) if len(target) else length
+        if len(first) and (self._length == self._length[0]).all():
+            self._width = int(self._length[0])
         self.expected = int(length.sum())
         self.received = 0
 
@@ -207,12 +212,22 @@ class Fetch:
         source = np.frombuffer(data, np.uint8)
         at = 0
         while at < len(source):
-            target, left = self._stretches.pop()
-            count = min(left, len(source) - at)
-            self._buffer[target : target + count] = source[at : at + count]
+            whole = (len(source) - at) // self._width if self._width and not self._within else 0
+            if whole > 1:  # many short ones of one length: one call of numpy
+                count = whole * self._width
+                windows = sliding_window_view(self._buffer, self._width, writeable=True)
+                targets = self._target[self._next : self._next + whole]
+                windows[targets] = source[at : at + count].reshape(whole, self._width)
+                self._next += whole
+            else:
+                target = int(self._target[self._next]) + self._within
+                left = int(self._length[self._next]) - self._within
+                count = min(left, len(source) - at)
+                self._buffer[target : target + count] = source[at : at + count]
+                self._next, self._within = (
+                    (self._next + 1, 0) if count == left else (self._next, self._within + count)
+                )
             at += count
-            if count < left:
-                self._stretches.append((target + count, left - count))
         self.received += at
 
     @property
@@ -367,11 +382,14 @@ class Unanswered:
 
 def _view(part: Part, number: int) -> memoryview:
     view = part.data if isinstance(part, np.ndarray) else memoryview(part)
-    if not view.c_contiguous:
+    try:
+        return view.cast("B")
+    except TypeError:
+        if view.nbytes == 0:  # nothing with a zero in its shape can be cast
+            return memoryview(b"")
         raise UsageError(
             f"a part of the answer to request {number} is {described(part)}: use contiguous bytes"
-        )
-    return view.cast("B") if view.nbytes else memoryview(b"")
+        ) from None
 
 
 # -- within one process ----------------------------------------------------------------------------

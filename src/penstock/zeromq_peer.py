@@ -263,9 +263,11 @@ class ZeroMQPeer:
             wait_ns = min(wait_ns, int(limits.peer_retry_s * 1e9))
         for descriptor in also:
             self._poller.register(descriptor, zmq.POLLIN)
-        ready = self._poller.poll(math.ceil(wait_ns / 1e6))
-        for descriptor in also:
-            self._poller.unregister(descriptor)
+        try:
+            ready = self._poller.poll(math.ceil(wait_ns / 1e6))
+        finally:
+            for descriptor in also:
+                self._poller.unregister(descriptor)
         for socket, _ in ready:
             handler = self._handlers.get(socket)  # none where another one has just closed it
             if handler is not None:
@@ -587,6 +589,10 @@ def _pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
     short: list[memoryview] = []
     room = limits.peer_piece_bytes
     for view in views:
+        if len(view) < min(room, limits.peer_join_bytes):
+            short.append(view)
+            room -= len(view)
+            continue
         while len(view):
             part, view = view[:room], view[room:]
             if len(part) >= limits.peer_join_bytes:

@@ -274,6 +274,12 @@ class PeerSuite:
         lengths = np.random.default_rng(1).integers(0, 9, limits.peer_keys_max).tolist()
         self.assert_fetches(Fetching(lengths, refused=range(0, len(lengths), 1001)))
 
+    @pytest.mark.parametrize("length", [1, 1000, 4096, 700_000])
+    def test_keys_of_one_length(self, length: int) -> None:
+        """Keys that all have one length, as records do, which ends within a message or with it."""
+        count = 3 * limits.MIB // length if length > 1 else 1000
+        self.assert_fetches(Fetching([length] * count, refused=[0, count - 1]))
+
     def test_same_key_twice(self) -> None:
         """A fetch may ask for a key several times, for different targets."""
         fetching = Fetching([100, 100, 100])
@@ -387,7 +393,7 @@ class PeerSuite:
     def test_no_answer_in_time(self) -> None:
         """A fetch without an answer fails once; the answer that comes late is dropped, counted."""
         first, late = Fetching([8]), Fetching([1000, 5])
-        with self.opened(timeout_s=1) as peers:
+        with self.opened(timeout_s=2) as peers:
             ticket = first.submit(peers[0])  # they know each other now
             first.assert_done(drive(peers, [ticket])[ticket])
             ticket = late.submit(peers[0])

@@ -1,0 +1,89 @@
+"""The messages of `peer_loop` by penstock's peers; with --record-bytes, many keys make one up."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import zmq
+
+from benchmarks.baselines.peer_loop import (
+    INFLIGHT,
+    MESSAGE_BYTES,
+    SOURCE_MESSAGES,
+    other_process,
+    source,
+)
+from benchmarks.baselines.serve import Epochs, serve
+from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+
+JOB = "benchmark"
+SECOND_NS = 1_000_000_000
+
+
+def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
+    """Answers with each key's record."""
+    peer = ZeroMQPeer(1, JOB, KeyPair(public.encode(), secret.encode()))
+    peer.meet({0: Member(asker, asker_public.encode())})
+    print(peer.address, flush=True)
+    flat = source().reshape(-1)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for request in peer.step(10 * SECOND_NS, [sys.stdin.fileno()]).requests:
+            offsets = (request.keys * request.lengths.astype(np.uint64)) % np.uint64(len(flat))
+            pairs = zip(offsets.tolist(), request.lengths.tolist(), strict=True)
+            peer.answer(request.number, [flat[at : at + length] for at, length in pairs])
+    peer.close()
+
+
+def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
+    """Batches in order, the next one asked for meanwhile."""
+    keys = [KeyPair.made(), KeyPair.made()]
+    peer = ZeroMQPeer(0, JOB, keys[0])
+    words = [
+        keys[1].public.decode(),
+        keys[1].secret.decode(),
+        peer.address,
+        keys[0].public.decode(),
+    ]
+    child, address = other_process("benchmarks.baselines.peer_fetches", "owner", *words)
+    peer.meet({1: Member(address, keys[1].public)})
+    parts = MESSAGE_BYTES // options.record_bytes
+    lengths = np.full(parts, options.record_bytes, np.int64)
+    # Records lie in the buffer in another order than they come in, as samples of a batch do.
+    places = np.arange(parts) if parts == 1 else np.random.default_rng(2).permutation(parts)
+    assert SOURCE_MESSAGES % 2 == 0
+
+    def epochs() -> Iterator[np.ndarray]:
+        batches: dict[int, np.ndarray] = {}
+        row_of: dict[int, int] = {}
+        left = dict.fromkeys(range(0, options.count, options.batch), options.batch)
+        sent = 0
+        for first in range(0, options.count, options.batch):
+            while left[first]:
+                while sent < options.count and len(row_of) < INFLIGHT:
+                    batch, row = sent // options.batch * options.batch, sent % options.batch
+                    if row == 0:
+                        batches[batch] = np.empty((options.batch, MESSAGE_BYTES), np.uint8)
+                    numbers = (sent * parts + places).astype(np.uint64)
+                    targets = row * MESSAGE_BYTES + places * options.record_bytes
+                    ticket = peer.submit(1, numbers, lengths, targets, batches[batch].reshape(-1))
+                    row_of[ticket] = batch
+                    sent += 1
+                for completion in peer.step(10 * SECOND_NS).completions:
+                    if completion.reason is not None or len(completion.failures):
+                        raise RuntimeError(f"a fetch failed: {completion}")
+                    left[row_of.pop(completion.ticket)] -= 1
+            yield batches.pop(first)
+
+    return epochs, {"pyzmq": zmq.__version__, "owner": str(child.pid)}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "owner":
+        owner(*sys.argv[2:])
+        os._exit(0)
+    serve(make)
