@@ -47,13 +47,10 @@ std::uint32_t by_table(const std::byte* p, std::size_t n, std::uint32_t c) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles and one can start each cycle, so three stripes are summed side
-// by side, and joined by moving a checksum over the zeros of a stripe, which is linear in its bits.
-constexpr std::size_t stripe_bytes = 1024;
-
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
 
-Shift make_shift() {
+// What `stripe_bytes` of zeros do to each byte of a checksum.
+Shift make_shift(std::size_t stripe_bytes) {
   std::array<std::uint32_t, 32> bits{};
   for (std::size_t bit = 0; bit < 32; ++bit) {
     std::uint32_t c = 1u << bit;
@@ -68,20 +65,24 @@ Shift make_shift() {
   return shift;
 }
 
-std::uint32_t shifted(const Shift& shift, std::uint32_t c) {
+std::uint32_t shifted(const Shift& shift, std::uint64_t c) {
   return shift[0][c & 0xffu] ^ shift[1][(c >> 8) & 0xffu] ^ shift[2][(c >> 16) & 0xffu] ^
-         shift[3][c >> 24];
+         shift[3][c >> 24 & 0xffu];
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* p, std::size_t n,
-                                                               std::uint32_t start) {
-  static const Shift shift = make_shift();
-  const auto word = [](const std::byte* at) {
-    std::uint64_t v;
-    std::memcpy(&v, at, 8);
-    return v;
-  };
-  std::uint64_t c = start;
+std::uint64_t word(const std::byte* at) {
+  std::uint64_t v;
+  std::memcpy(&v, at, 8);
+  return v;
+}
+
+// The instruction takes three cycles and one can start each cycle, so three stripes are summed side
+// by side, and joined by moving a checksum over the zeros of a stripe, which is linear in its bits.
+// Takes what fills three stripes from the front of the bytes.
+template <std::size_t stripe_bytes>
+__attribute__((target("sse4.2"))) std::uint64_t by_stripes(const std::byte*& p, std::size_t& n,
+                                                           std::uint64_t c) {
+  static const Shift shift = make_shift(stripe_bytes);
   for (; n >= 3 * stripe_bytes; n -= 3 * stripe_bytes, p += 3 * stripe_bytes) {
     std::uint64_t c1 = 0, c2 = 0;
     for (std::size_t i = 0; i < stripe_bytes; i += 8) {
@@ -89,9 +90,18 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* 
       c1 = _mm_crc32_u64(c1, word(p + stripe_bytes + i));
       c2 = _mm_crc32_u64(c2, word(p + 2 * stripe_bytes + i));
     }
-    c = shifted(shift, static_cast<std::uint32_t>(c)) ^ c1;
-    c = shifted(shift, static_cast<std::uint32_t>(c)) ^ c2;
+    c = shifted(shift, c) ^ c1;
+    c = shifted(shift, c) ^ c2;
   }
+  return c;
+}
+
+__attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* p, std::size_t n,
+                                                               std::uint32_t start) {
+  std::uint64_t c = start;
+  // Joining costs about as much as 100 bytes; what long stripes leave over is worth shorter ones.
+  if (n >= 3 * 1024) c = by_stripes<1024>(p, n, c);
+  if (n >= 3 * 128) c = by_stripes<128>(p, n, c);
   for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, word(p));
   auto last = static_cast<std::uint32_t>(c);
   for (; n > 0; --n, ++p) last = _mm_crc32_u8(last, static_cast<unsigned char>(*p));

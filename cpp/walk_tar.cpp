@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "limits.hpp"
+#include "room.hpp"
 #include "tar_header.hpp"
 
 namespace penstock::tar {
@@ -29,6 +30,7 @@ std::string quoted(std::string_view name) {
 const char* unsafe(std::string_view path) {
   if (path.find('\0') != path.npos) return "a zero byte";
   if (path.starts_with('/')) return "an absolute path";
+  if (path.find("..") == path.npos) return nullptr;
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t slash = std::min(path.find('/', at), path.size());
     if (path.substr(at, slash - at) == "..") return "a path with '..'";
@@ -62,21 +64,30 @@ class Interned {
  public:
   explicit Interned(Blob& blob) : blob_(blob) {}
 
+  // Names mostly come round in that order, so the one after the last is tried first.
   std::int32_t number(std::string_view name) {
-    const auto found = numbers_.find(name);
-    if (found != numbers_.end()) return found->second;
-    const auto next = static_cast<std::int32_t>(blob_.ends.size());
-    blob_.add(name);
-    numbers_.emplace(name, next);
-    return next;
+    if (blob_.ends.empty() || blob_[next_] != name) next_ = looked_up(name);
+    const std::size_t found = next_++;
+    if (next_ == blob_.ends.size()) next_ = 0;
+    return static_cast<std::int32_t>(found);
   }
 
  private:
+  std::size_t looked_up(std::string_view name) {
+    const auto found = numbers_.find(name);
+    if (found != numbers_.end()) return found->second;
+    const std::size_t number = blob_.ends.size();
+    blob_.add(name);
+    numbers_.emplace(name, number);
+    return number;
+  }
+
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
   Blob& blob_;
-  std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> numbers_;
+  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> numbers_;
+  std::size_t next_ = 0;
 };
 
 // Which keys there were. While they ascend, as those of most archives do, the last one says it all;
@@ -122,11 +133,7 @@ class Keys {
     }
   }
 
-  std::string_view key(std::size_t sample) const {
-    const auto end = static_cast<std::size_t>(blob_.ends[sample]);
-    const auto start = sample ? static_cast<std::size_t>(blob_.ends[sample - 1]) : 0;
-    return std::string_view(blob_.text).substr(start, end - start);
-  }
+  std::string_view key(std::size_t sample) const { return blob_[sample]; }
 
   const Blob& blob_;
   std::vector<std::uint64_t> slots_;
@@ -135,7 +142,8 @@ class Keys {
 class Walker {
  public:
   Walker(Source& source, const Reach& reach, const Options& options)
-      : window_(source, reach), options_(options), extensions_(found_.extensions), keys_(found_.keys) {}
+      : window_(source, reach), options_(options), extensions_(found_.extensions), keys_(found_.keys),
+        room_(source.size) {}
 
   Walk run() {
     while (at_ < window_.size() && member()) {
@@ -271,34 +279,35 @@ class Walker {
       return refuse(at, quoted(header.name) + " is sparse: its bytes are not stored as they are: "
                         "write the archive without --sparse");
     // The most particular name counts: pax of this member, pax of all, GNU, the header.
+    std::string_view path = header.name;
     if (next_.path && !next_.path->empty()) {
-      path_ = *next_.path;
+      path = path_ = *next_.path;
     } else if (!next_.path && all_.path && !all_.path->empty()) {
-      path_ = *all_.path;
+      path = *all_.path;
     } else if (has_long_name_) {
-      path_ = long_name_;
-    } else {
+      path = long_name_;
+    } else if (!header.prefix.empty()) {
       path_ = header.prefix;
-      if (!path_.empty()) path_ += '/';
-      path_ += header.name;
+      path_ += '/';
+      path = path_ += header.name;
     }
     const std::uint64_t size = next_.size.value_or(all_.size.value_or(header.size));
     const std::uint64_t left = window_.size() - at - block_bytes;
     forget();
     if (size > left)
-      return refuse(at, quoted(path_) + " has " + std::to_string(size) + " bytes, and the file ends " +
+      return refuse(at, quoted(path) + " has " + std::to_string(size) + " bytes, and the file ends " +
                             std::to_string(left) + " bytes on: it is truncated or damaged");
     at_ = at + block_bytes + std::min(padded(size), left);
     // V7 has no type for folders.
-    if (header.type == '\0' && path_.ends_with('/')) return true;
-    if (const char* wrong = unsafe(path_))
-      return refuse(at, quoted(path_) + " is " + wrong + ", which no key may be: write the archive "
+    if (header.type == '\0' && path.ends_with('/')) return true;
+    if (const char* wrong = unsafe(path))
+      return refuse(at, quoted(path) + " is " + wrong + ", which no key may be: write the archive "
                         "with relative names");
-    return add(at, size);
+    return add(at, size, path);
   }
 
-  bool add(std::uint64_t at, std::uint64_t size) {
-    const auto parts = split(path_);
+  bool add(std::uint64_t at, std::uint64_t size, std::string_view path) {
+    const auto parts = split(path);
     if (!parts) {
       ++found_.dropped;
       return true;
@@ -307,7 +316,7 @@ class Walker {
     for (char& c : lower_)
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     const std::int32_t extension = extensions_.number(lower_);
-    if (found_.at.empty() || parts->key != last_key()) {
+    if (found_.at.empty() || parts->key != found_.keys[found_.at.size() - 1]) {
       found_.keys.add(parts->key);
       found_.at.push_back(static_cast<std::int64_t>(at));
       if (const std::int64_t earlier = options_.duplicates ? -1 : keys_.earlier(); earlier >= 0)
@@ -321,22 +330,19 @@ class Walker {
     if (std::exchange(last_sample_[static_cast<std::size_t>(extension)], sample) == sample)
       return refuse(at, "the sample " + quoted(parts->key) + " has " + quoted(lower_) +
                             " twice: give them different names");
+    room_.make(at, found_.sample.size(), found_.keys.text, found_.keys.ends, found_.at,
+               found_.sample, found_.extension, found_.offset, found_.length, found_.label_value,
+               found_.label_is_integer, found_.labels.text, found_.labels.ends);
     found_.sample.push_back(sample);
     found_.extension.push_back(extension);
     found_.offset.push_back(static_cast<std::int64_t>(at + block_bytes));
     found_.length.push_back(static_cast<std::int64_t>(size));
-    return !options_.label || lower_ != *options_.label || label(at, size);
+    return !options_.label || lower_ != *options_.label || label(at, size, path);
   }
 
-  std::string_view last_key() const {
-    const auto& ends = found_.keys.ends;
-    const auto start = ends.size() < 2 ? 0 : static_cast<std::size_t>(ends[ends.size() - 2]);
-    return std::string_view(found_.keys.text).substr(start);
-  }
-
-  bool label(std::uint64_t at, std::uint64_t size) {
+  bool label(std::uint64_t at, std::uint64_t size, std::string_view path) {
     if (size > label_bytes_max)
-      return refuse(at, quoted(path_) + " has " + std::to_string(size) + " bytes, which is no label: "
+      return refuse(at, quoted(path) + " has " + std::to_string(size) + " bytes, which is no label: "
                         "name another extension with label=, or give label=''");
     std::string_view text;
     if (size > 0) {
@@ -363,6 +369,7 @@ class Walker {
   Walk found_;
   Interned extensions_;
   Keys keys_;
+  Room room_;
   std::uint64_t at_ = 0;
   std::vector<std::int64_t> last_sample_;  // that had each extension
   bool ended_ = false;            // behind an end mark

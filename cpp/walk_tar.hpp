@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "flaw.hpp"
@@ -31,6 +32,11 @@ struct Blob {
   void add(std::string_view name) {
     text += name;
     ends.push_back(static_cast<std::int64_t>(text.size()));
+  }
+
+  std::string_view operator[](std::size_t i) const {
+    const auto start = i > 0 ? static_cast<std::size_t>(ends[i - 1]) : 0;
+    return std::string_view(text).substr(start, static_cast<std::size_t>(ends[i]) - start);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "crc32c.hpp"
 #include "limits.hpp"
 #include "little_endian.hpp"
+#include "room.hpp"
 
 namespace penstock::tfrecord {
 namespace {
@@ -241,12 +242,16 @@ std::optional<Flaw> record(Window& window, std::uint64_t at, Check check, std::u
 Walk walk(Source& source, const Reach& reach, const Options& options) {
   Walk found;
   Window window(source, reach);
-  Example example(window, options.features, found.features);
+  Features& features = found.features;
+  Example example(window, options.features, features);
+  Room room(source.size);
   for (std::uint64_t at = 0; at < source.size;) {
     std::uint64_t length = 0;
     found.flaw = record(window, at, options.check, length);
     if (found.flaw) break;
     const std::uint64_t data = at + head_bytes;
+    room.make(at, found.offset.size(), found.offset, found.length, features.kind, features.values,
+              features.offset, features.length, features.value);
     found.offset.push_back(static_cast<std::int64_t>(data));
     found.length.push_back(static_cast<std::int64_t>(length));
     if (!options.features.empty() && !example.parse(data, data + length)) {

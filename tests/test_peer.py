@@ -1,4 +1,4 @@
-"""Peers pass their suite; what each adds."""
+"""The peers in memory; that the suite sees defects."""
 
 from __future__ import annotations
 

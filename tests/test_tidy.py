@@ -99,6 +99,8 @@ LAYERS = {
         {
             "dataset",
             "membership",
+            "addressed",
+            "keeper",
             "cache",
             "cached",
             "batch",

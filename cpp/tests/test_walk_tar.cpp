@@ -1,10 +1,12 @@
 // Archives written byte by byte: grouping, names, labels; every cut and every changed byte.
 #include "walk_tar.hpp"
 
+#include <cstdio>
 #include <string>
 
 #include "check.hpp"
 #include "memory_source.hpp"
+#include "tar_header.hpp"
 #include "tar_writer.hpp"
 
 using penstock::MemorySource;
@@ -21,11 +23,6 @@ tar::Walk walk(std::string_view bytes, const tar::Options& options = {}) {
   return tar::walk(source, Reach::local(), options);
 }
 
-std::string name(const tar::Blob& blob, std::size_t i) {
-  const auto start = i == 0 ? 0 : static_cast<std::size_t>(blob.ends[i - 1]);
-  return blob.text.substr(start, static_cast<std::size_t>(blob.ends[i]) - start);
-}
-
 std::string several() {
   return tar_member("d/", "", '5') + tar_member("d/a.JPG", std::string(700, 'j')) +
          tar_member("d/a.cls", "12\n") + tar_member("README", "dropped") +
@@ -40,9 +37,9 @@ void members_form_samples() {
   const tar::Walk found = walk(bytes, options);
   CHECK(!found.flaw && found.error == 0 && found.dropped == 1);
   CHECK(found.at.size() == 3);
-  CHECK(name(found.keys, 0) == "d/a" && name(found.keys, 1) == "d/b");
-  CHECK(name(found.keys, 2) == std::string(150, 'n'));
-  CHECK(found.extensions.ends.size() == 2 && name(found.extensions, 0) == "jpg");
+  CHECK(found.keys[0] == "d/a" && found.keys[1] == "d/b");
+  CHECK(found.keys[2] == std::string(150, 'n'));
+  CHECK(found.extensions.ends.size() == 2 && found.extensions[0] == "jpg");
   CHECK((found.sample == std::vector<std::int64_t>{0, 0, 1, 1, 2}));
   CHECK((found.extension == std::vector<std::int32_t>{0, 1, 0, 1, 0}));
   CHECK((found.length == std::vector<std::int64_t>{700, 3, 0, 2, 2}));
@@ -88,6 +85,50 @@ void failed_reads_are_no_flaws() {
   CHECK(found.error == 5);
 }
 
+// Enough members for columns to grow; extensions come in their order, in another, and now and then.
+void many_members_in_any_order() {
+  const std::string extensions[] = {"jpg", "cls", "txt"};
+  std::string bytes;
+  tar::Walk expected;
+  for (int sample = 0; sample < 3000; ++sample)
+    for (int i = 0; i < 3; ++i) {
+      const int extension = sample == 0 || sample % 7 < 3 ? i : 2 - i;
+      if (sample % 5 == 4 && extension == 1) continue;
+      const auto number = std::to_string(10000 + sample);
+      const std::string data(static_cast<std::size_t>(sample % 600), 'x');
+      expected.sample.push_back(sample);
+      expected.extension.push_back(extension);
+      expected.offset.push_back(static_cast<std::int64_t>(bytes.size()) + 512);
+      expected.length.push_back(static_cast<std::int64_t>(data.size()));
+      bytes += tar_member(number + "." + extensions[extension], data);
+    }
+  const tar::Walk found = walk(bytes + std::string(1024, '\0'));
+  CHECK(!found.flaw && found.at.size() == 3000 && found.extensions.ends.size() == 3);
+  CHECK(found.sample == expected.sample && found.extension == expected.extension);
+  CHECK(found.offset == expected.offset && found.length == expected.length);
+  CHECK(found.keys[0] == "10000" && found.keys[2999] == "12999");
+}
+
+// Some old writers summed signed bytes.
+void sums_are_of_unsigned_or_signed_bytes() {
+  for (int first = 1; first < 256; first += 27) {
+    std::string block = tar_member(std::string(90, static_cast<char>(first)), "");
+    unsigned sum = 0, high = 0;
+    for (std::size_t i = 0; i < 512; ++i) {
+      const auto byte = i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(block[i]);
+      sum += byte;
+      high += byte >= 128;
+    }
+    for (const unsigned stored : {sum, sum - 256 * high, sum + 1}) {
+      char field[8];
+      std::snprintf(field, sizeof field, "%06o", stored & 0777777u);
+      block.replace(148, 7, field, 7);
+      const bool right = stored == sum || (stored == sum - 256 * high && sum >= 256 * high);
+      CHECK(tar::checksum_matches(reinterpret_cast<const std::byte*>(block.data())) == right);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -96,4 +137,6 @@ int main() {
   every_cut_is_seen();
   no_changed_byte_gives_bytes_beyond_the_file();
   failed_reads_are_no_flaws();
+  many_members_in_any_order();
+  sums_are_of_unsigned_or_signed_bytes();
 }

@@ -6,6 +6,7 @@ slab, everybody works out the same placement, and each gets an engine that knows
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -13,14 +14,15 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import limits
+from .addressed import Addressed
 from .assignment import Locality
 from .budget import Budget
-from .cached import Addressed, CachedEngine
+from .cached import CachedEngine
 from .dataset import Dataset
 from .disk_tier import DiskTier
 from .engines import engine_for
@@ -28,8 +30,11 @@ from .errors import UsageError
 from .index import Index
 from .membership import Gather, gather_of, host_identity, reachable_address, told
 from .placement import Placement
-from .tier import RamTier
+from .tier import RamTier, alignment_default
 from .topology import Place
+
+if TYPE_CHECKING:
+    from .zeromq_peer import ZeroMQPeer
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B
@@ -88,98 +93,162 @@ class Joined(NamedTuple):
     addressed: Addressed
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all ranks agree on.
+
+    name:    made up for this job; nobody else knows it.
+    nodes:   of each rank.
+    leaders: of each node, its first rank, which makes what the others attach to.
+    """
+
+    name: str
+    place: Place
+    fingerprint: str
+    placement: Placement
+    nodes: tuple[int, ...]
+    leaders: tuple[int, ...]
+
+    @property
+    def node(self) -> int:
+        """Of this rank."""
+        return self.nodes[self.place.rank]
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Lots that this node keeps in memory, and on its disk."""
+        share = self.placement.shares[self.node]
+        ram = min(share, self.placement.ram_lots[self.node])
+        return ram, share - ram
+
+    def identity(self, lasting: bool) -> bytes:
+        """Of a tier: the same for later jobs that place the data alike, or of this job alone."""
+        text = f"{self.placement}/{self.node}" if lasting else self.name
+        return hashlib.blake2b(f"{self.fingerprint}/{text}".encode(), digest_size=16).digest()
+
+
 def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined:
     """Take part in the cache; called on all ranks.
 
-    Raises UsageError where the ranks are of different minds: other data, other lots.
+    Raises UsageError where the ranks are of different minds (other data, other lots), and on all
+    ranks where one of them cannot take part.
     """
     index = dataset.index
-    addressed = Addressed(index)
-    lot = lot_of(index, cache.lot_bytes)
     gather = gather_of(place, sys.modules, cache.gather)
-    mine = {
+    job = _agreed(dataset, place, told(gather, place, lambda: _introduction(dataset, cache)))
+    with contextlib.ExitStack() as opened:
+        parts = _Parts()
+        opened.callback(parts.close)
+        members = told(gather, place, lambda: parts.make(job, index, cache))
+        # Who has made something keeps it until all have attached.
+        told(gather, place, lambda: parts.attach(job, members))
+        assert parts.slab is not None
+        engine = CachedEngine(
+            Addressed(index),
+            engine_for(index.files, budget, index.mean_bytes),
+            job.placement,
+            job.nodes,
+            place.rank,
+            parts.slab,
+            parts.disk,
+            parts.peer,
+        )
+        opened.pop_all()
+    if place.rank == 0:
+        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d"
+        placement = job.placement
+        log.info(kept, dataset.path, placement.nodes, 100 * placement.kept, placement.lot)
+    return Joined(engine, Locality(job.placement, job.nodes), Addressed(index))
+
+
+def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
+    """What a rank says first."""
+    Addressed(dataset.index)  # what cannot be cached is told to all
+    return {
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
         "data": dataset.fingerprint,
-        "lot": lot,
+        "lot": lot_of(dataset.index, cache.lot_bytes),
         "job": secrets.token_hex(16),
     }
-    members = told(gather, place, mine)
+
+
+def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]]) -> _Job:
+    """The same on every rank."""
+    first = members[0]
     for name, remedy in (("data", "open the same data"), ("lot", "give the same lot_bytes")):
         for rank, member in enumerate(members):
-            if member[name] != mine[name]:
+            if member[name] != first[name]:
                 raise UsageError(
-                    f"rank {rank} has {name} {member[name]} and rank {place.rank} {mine[name]}: "
-                    f"{remedy} on all ranks"
+                    f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}: {remedy} on "
+                    "all ranks"
                 )
-    hosts: list[str] = []
-    for member in members:
-        if member["host"] not in hosts:
-            hosts.append(member["host"])
+    hosts = list(dict.fromkeys(member["host"] for member in members))
     nodes = tuple(hosts.index(member["host"]) for member in members)
-    leaders = [nodes.index(node) for node in range(len(hosts))]
-    room = [members[leader]["ram_bytes"] for leader in leaders]
-    ram_lots = tuple(lots_in(index, lot, size, 64) for size in room)
-    disk_lots = tuple(
-        lots_in(index, lot, members[leader]["disk_bytes"], _page_bytes) for leader in leaders
+    leaders = tuple(nodes.index(node) for node in range(len(hosts)))
+    index, lot = dataset.index, first["lot"]
+    placement = Placement(
+        index.count,
+        tuple(lots_in(index, lot, members[k]["ram_bytes"], alignment_default) for k in leaders),
+        tuple(lots_in(index, lot, members[k]["disk_bytes"], _page_bytes) for k in leaders),
+        tuple(nodes.count(node) for node in range(len(hosts))),
+        seed=_seed,
+        lot=lot,
     )
-    ranks = tuple(nodes.count(node) for node in range(len(hosts)))
-    placement = Placement(index.count, ram_lots, disk_lots, ranks, seed=_seed, lot=lot)
-    node = nodes[place.rank]
-    job = members[0]["job"]
-    identity = hashlib.blake2b(f"{job}/{dataset.fingerprint}".encode(), digest_size=16).digest()
-    leads = place.rank == leaders[node]
-    slab: RamTier | None = None
-    disk: DiskTier | None = None
-    share = min(placement.shares[node], ram_lots[node])
-    on_disk = placement.shares[node] - share
-    lasting = f"{dataset.fingerprint}/{lot}/{ram_lots}/{disk_lots}/{ranks}/{node}"
-    lasting_identity = hashlib.blake2b(lasting.encode(), digest_size=16).digest()
-    if leads and on_disk and cache.disk_path is not None:
-        disk = DiskTier.open(cache.disk_path, on_disk, cache.disk_bytes, lasting_identity)
-    if leads:
-        enough = index.total_bytes + 64 * share + limits.slab_spare_bytes
-        slab = RamTier.create(max(1, share), min(room[node], enough), identity)
-    saying: dict[str, Any] = {
-        "slab": list(slab.address) if slab is not None else None,
-        "disk": [disk.folder, *disk.address] if disk is not None else None,
-    }
-    peer = None
-    if len(hosts) > 1:
-        from .zeromq_peer import KeyPair, Member, ZeroMQPeer  # its library is optional
+    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders)
 
-        keys = KeyPair.made()
-        host = cache.listen or reachable_address(os.environ)
-        peer = ZeroMQPeer(place.rank, f"{job}/{dataset.fingerprint}", keys, host)
-        saying |= {"address": peer.address, "key": keys.public.decode()}
-    members = told(gather, place, saying)
-    leader = members[leaders[node]]
-    if slab is None:
-        slab = RamTier.attach(tuple(leader["slab"]), identity)
-    if disk is None and leader["disk"] is not None:
-        folder, *address = leader["disk"]
-        disk = DiskTier.attach(folder, tuple(address), lasting_identity)
-    # The slab is there as long as one process has it: until all have, the first must not close it.
-    told(gather, place, {"attached": place.rank})
-    if peer is not None:
-        peer.meet(
-            {
-                rank: Member(member["address"], member["key"].encode())
-                for rank, member in enumerate(members)
-            }
-        )
-    inner = engine_for(index.files, budget, index.mean_bytes)
-    engine = CachedEngine(addressed, inner, placement, nodes, place.rank, slab, disk, peer)
-    if place.rank == 0:
-        log.info(
-            "%s: %d hosts keep %.0f %% of the samples, in lots of %d",
-            dataset.path,
-            len(hosts),
-            100 * placement.kept,
-            lot,
-        )
-    return Joined(engine, Locality(placement, nodes), addressed)
+
+class _Parts:
+    """What a rank has of the cache while it is put together."""
+
+    def __init__(self) -> None:
+        self.slab: RamTier | None = None
+        self.disk: DiskTier | None = None
+        self.peer: ZeroMQPeer | None = None
+
+    def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
+        """What this rank makes for others; returns where they find it."""
+        saying: dict[str, Any] = {}
+        ram, on_disk = job.slots
+        if job.leaders[job.node] == job.place.rank:
+            enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
+            self.slab = RamTier.create(
+                max(1, ram), min(cache.ram_bytes, enough), job.identity(lasting=False)
+            )
+            saying["slab"] = self.slab.address
+            if on_disk and cache.disk_path is not None:
+                identity = job.identity(lasting=True)
+                self.disk = DiskTier.open(cache.disk_path, on_disk, cache.disk_bytes, identity)
+                saying["disk"] = (self.disk.folder, self.disk.address)
+        if job.placement.nodes > 1:
+            from .zeromq_peer import KeyPair, ZeroMQPeer  # its library is optional
+
+            keys = KeyPair.made()
+            host = cache.listen or reachable_address(os.environ)
+            self.peer = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
+            saying["peer"] = (self.peer.address, keys.public.decode())
+        return saying
+
+    def attach(self, job: _Job, members: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take what others have made."""
+        leader = members[job.leaders[job.node]]
+        if self.slab is None:
+            self.slab = RamTier.attach(tuple(leader["slab"]), job.identity(lasting=False))
+        if self.disk is None and "disk" in leader:
+            folder, address = leader["disk"]
+            self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
+        if self.peer is not None:
+            from .zeromq_peer import Member
+
+            met = (member["peer"] for member in members)
+            self.peer.meet({rank: Member(at, key.encode()) for rank, (at, key) in enumerate(met)})
+        return {}
+
+    def close(self) -> None:
+        for part in (self.peer, self.disk, self.slab):
+            if part is not None:
+                part.close()
 
 
 def lot_of(index: Index, lot_bytes: int | None) -> int:

@@ -92,6 +92,8 @@ object_pause_s_max = 5.0
 # -- peers -----------------------------------------------------------------------------------
 peer_keys_max = 1 << 16
 """Keys of one fetch: a message of 1 MiB."""
+peer_fetch_bytes = 8 * MIB
+"""Bytes that one fetch asks for, unless one sample is larger: a step may ask for more than one."""
 peer_piece_bytes = 1 * MIB
 """Answers travel in messages of this size, so that neither side holds more of one than it needs."""
 peer_join_bytes = 64 * 1024

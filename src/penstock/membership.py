@@ -21,6 +21,7 @@ Gather = Callable[[str], list[str]]
 of rank."""
 
 _rounds = itertools.count()
+_ERROR = "error"
 
 
 def gather_of(place: Place, modules: Mapping[str, Any], given: Gather | None = None) -> Gather:
@@ -98,12 +99,29 @@ def reachable_address(environ: Mapping[str, str]) -> str:
         ) from None
 
 
-def told(gather: Gather, place: Place, saying: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What every rank says of itself, by rank."""
-    found = [json.loads(text) for text in gather(json.dumps(saying))]
-    if len(found) != place.world_size or found[place.rank] != json.loads(json.dumps(saying)):
+def told(
+    gather: Gather, place: Place, say: Callable[[], Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What every rank says of itself, by rank.
+
+    Where `say` raises on one rank, its error is raised there, and a UsageError that tells it on all
+    others: nobody waits for who is not coming.
+    """
+    failure: Exception | None = None
+    try:
+        text = json.dumps(say())
+    except Exception as error:
+        failure, text = error, json.dumps({_ERROR: str(error)})
+    texts = gather(text)
+    if failure is not None:
+        raise failure
+    if len(texts) != place.world_size or texts[place.rank] != text:
         raise UsageError(
-            f"gather returned {len(found)} texts on rank {place.rank} of {place.world_size}: it "
+            f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
             "has to return what each rank said, in order of rank"
         )
+    found = [json.loads(each) for each in texts]
+    for rank, said in enumerate(found):
+        if _ERROR in said:
+            raise UsageError(f"rank {rank} cannot take part in the cache: {said[_ERROR]}")
     return found

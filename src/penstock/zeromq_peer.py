@@ -136,6 +136,7 @@ class ZeroMQPeer:
                for all must mean the same by a key.
     keys:      its own pair.
     host:      the address of the interface to be reached at.
+    port:      by default one that the system chooses; `address` has it.
     timeout_s: how long a fetch may take, and an answer to be sent.
 
     It is bound when it is made, and answers to nobody before it was told by `meet` who the others
@@ -143,12 +144,14 @@ class ZeroMQPeer:
 
     Counters:
         strangers   handshakes with a key that is no member's
-        handshakes  handshakes that failed: no CURVE, a wrong key of ours, something else than ZMTP
+        handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node
+        ended       connections of others that ended, for these reasons or any other; that is all
+                    that is seen of bytes that are no ZMTP, and of messages so large that they are
+                    not received (`peer_keys_max` keys)
         malformed   messages that are no fetch, or no answer to a fetch of ours
         version     messages of another version of penstock
         job         messages of another job
-        oversized   fetches of too many keys (from `peer_keys_max` of 16 bytes each on, the
-                    connection is cut and nothing counted)
+        oversized   fetches that claim too many keys
         busy        fetches of a node that has too many unanswered
         refused     fetches of ours that another node would not take
         late        answers that came after their fetch had been reported
@@ -163,6 +166,7 @@ class ZeroMQPeer:
         job: str,
         keys: KeyPair,
         host: str = "127.0.0.1",
+        port: int | None = None,
         timeout_s: float = limits.peer_timeout_s,
         clock: Clock | None = None,
     ) -> None:
@@ -179,7 +183,7 @@ class ZeroMQPeer:
         self._links: dict[int, _Link] = {}
         self._gone: dict[int, tuple[int, Reason]] = {}  # until when, and why
         self._counters = dict.fromkeys(
-            ["strangers", "handshakes", "malformed", "version", "job", "oversized", "busy"]
+            ["strangers", "handshakes", "ended", "malformed", "version", "job", "oversized", "busy"]
             + ["refused", "late", "unreachable", "stalled", "gone"],
             0,
         )
@@ -190,12 +194,12 @@ class ZeroMQPeer:
         self._context = zmq.Context(io_threads=limits.peer_io_threads)
         self._context.set(zmq.MAX_SOCKETS, limits.peer_sockets_max)
         try:
-            self._bind(host)
+            self._bind(host, port)
         except BaseException:
             self.close()
             raise
 
-    def _bind(self, host: str) -> None:
+    def _bind(self, host: str, port: int | None) -> None:
         # Handshakes ask this socket who may enter, and wait while nobody reads it.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP)
@@ -206,20 +210,21 @@ class ZeroMQPeer:
         self._router.setsockopt_string(zmq.ZAP_DOMAIN, "penstock")
         self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         try:
-            self._router.bind(f"tcp://{host}:*")
+            self._router.bind(f"tcp://{host}:{'*' if port is None else port}")
         except zmq.ZMQError as error:
             raise UsageError(
-                f"host {host!r} cannot be bound ({error}): name an address of this machine"
+                f"{host}:{port or '*'} cannot be bound ({error}): name an address of this machine"
+                " and a port that is free, or none"
             ) from None
         self.address = self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        monitor = self._monitor(self._router, _BROKEN)
+        monitor = self._monitor(self._router, _BROKEN | zmq.EVENT_DISCONNECTED)
         self._register(self._router, self._hear_requests)
-        self._register(monitor, lambda: self._count_failed(monitor))
+        self._register(monitor, lambda: self._count(monitor))
 
     def meet(self, members: Mapping[int, Member]) -> None:
         """Say who takes part, once: all nodes by number (this one may be among them)."""
         self._require_open()
-        if self._members:
+        if self._nodes:
             raise UsageError(f"node {self.node} has met the others: make a new peer for a new job")
         for node, member in members.items():
             if len(member.public_key) != 40:
@@ -383,8 +388,9 @@ class ZeroMQPeer:
                 user = str(node).encode()
                 self._zap.send_multipart([version, number, b"200", b"OK", user, b""])
 
-    def _count_failed(self, monitor: Socket) -> None:
-        self._counters["handshakes"] += sum(1 for _ in _events(monitor))
+    def _count(self, monitor: Socket) -> None:
+        for event in _events(monitor):
+            self._counters["handshakes" if event & _BROKEN else "ended"] += 1
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -417,7 +423,8 @@ class ZeroMQPeer:
                 self._counters[wrong.why] += 1
                 fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
                 if fetch is not None and fetch.ticket in link.asked:
-                    self._fetches.end(fetch, Reason.DAMAGED)
+                    damaged = wrong.why == "malformed"
+                    self._fetches.end(fetch, Reason.DAMAGED if damaged else Reason.REFUSED)
                     self._release(fetch)
         self._ask(link)
 

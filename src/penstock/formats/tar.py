@@ -58,8 +58,11 @@ class Shard(NamedTuple):
         for name in reversed(names):
             if name in self.extensions:
                 rows = np.flatnonzero(self.extension == self.extensions.index(name))
-                offset[self.sample[rows]] = self.offset[rows]
-                length[self.sample[rows]] = self.length[rows]
+                if len(rows) == len(self.at):  # each sample has it once: they are in order
+                    offset, length = self.offset.take(rows), self.length.take(rows)
+                else:
+                    offset[self.sample[rows]] = self.offset[rows]
+                    length[self.sample[rows]] = self.length[rows]
         return offset, length
 
 

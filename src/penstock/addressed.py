@@ -1,0 +1,74 @@
+"""An index whose samples are asked for by key instead of by place: for engines that find them.
+
+A field of a sample is one extent, at an offset that is its *key*, sample * fields + field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
+from .extent import Extents, Int, Placed
+from .index import Index, Samples
+from .layout import Chunked
+from .plan import pieced
+
+Keys = npt.NDArray[np.uint64]
+"""Fields of samples: sample * fields + field."""
+
+
+class Addressed:
+    """An index whose samples are asked for by key; what `plan_samples` needs of one.
+
+    Raises UsageError where a field has to be decoded in bands: bytes of bands are not cached.
+    """
+
+    def __init__(self, index: Index) -> None:
+        for part, layout in zip(index.fields, index.layouts, strict=True):
+            if isinstance(layout, Chunked):
+                raise UsageError(
+                    f"field {part.name!r} of {index.files.root} is compressed in chunks of several "
+                    "samples, which are not cached: leave cache= out, or convert it "
+                    "(penstock convert)"
+                )
+        self.index = index
+        self.fields, self.layouts, self.row_bytes = index.fields, index.layouts, index.row_bytes
+        self.count, self.mean_bytes = index.count, index.mean_bytes
+        self.labels = index.labels
+
+    def units(self, units: Samples, field: int = 0) -> tuple[Extents, None]:
+        """One extent for each sample; the file is that of its first bytes."""
+        key = units.astype(np.int64) * len(self.fields) + field
+        extents, pieces = self.index.units(units, field)
+        if pieces is None:
+            return Extents(extents.file, key, extents.length), None
+        first = np.minimum(np.cumsum(pieces) - pieces, max(0, len(extents.file) - 1))
+        file = extents.file[first] if len(extents.file) else np.zeros(len(key), np.uint32)
+        return Extents(file, key, self.index.lengths(units, field)), None
+
+    def key_lengths(self, keys: Keys) -> Int:
+        """Bytes of each key."""
+        sample, number = np.divmod(keys, np.uint64(len(self.fields)))
+        if len(self.fields) == 1:
+            return self.index.lengths(sample)
+        found = np.empty(len(keys), np.int64)
+        for each in range(len(self.fields)):
+            rows = number == each
+            found[rows] = self.index.lengths(sample[rows], each)
+        return found
+
+    def placed(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
+        """The extents of keys in storage, with their destinations."""
+        sample, number = np.divmod(keys, np.uint64(len(self.fields)))
+        found: list[Placed] = []
+        for each in range(len(self.fields)):
+            rows = np.flatnonzero(number == each)
+            extents, pieces = self.index.units(sample[rows], each)
+            to, of = target[rows], part[rows].astype(np.uint32)
+            if pieces is not None:
+                to, of = pieced(extents, pieces, to, of)
+            found.append(Placed(*extents, of, to))
+        return Placed(*(np.concatenate(each) for each in zip(*found, strict=True)))

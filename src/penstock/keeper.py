@@ -1,0 +1,315 @@
+"""What this node keeps: lots come in once, whoever wants them first, and samples are copied out.
+
+A state machine of one thread. `want` is told which keys, and calls back when they are there or will
+not be: their lots are claimed in the tier, and read from storage, or waited for where another rank
+of this node reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .addressed import Addressed, Keys
+from .disk_tier import DiskTier
+from .engine import Buffer, Completion
+from .extent import Int, Requests, merge
+from .placement import Placement
+from .tier import BUSY, MINE, READY, RamTier
+
+Tier: TypeAlias = RamTier | DiskTier
+
+
+class _Load(NamedTuple):
+    """Lots on their way from storage to where they are kept."""
+
+    tier: Tier
+    slots: Int
+    at: Int  # where each lies in `buffer`: the slab, or a passing one of lots for the disk
+    size: Int
+    requests: Requests
+    buffer: Buffer
+
+
+@dataclass(slots=True, eq=False)
+class Wanted:
+    """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
+
+    slots, lots:  of each key; slots are the tier's own.
+    done:         what becomes of them, once none of the following is left.
+    waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
+    busy:         keys' rows, one for each lot that another rank of this node is reading.
+    held:         lots of the disk, by slot.
+    """
+
+    tier: Tier
+    keys: Keys
+    slots: Int
+    lots: Keys
+    done: Callable[[Wanted], None]
+    deadline: float
+    busy: Int
+    waiting: set[int] = field(default_factory=set)
+    held: dict[int, Buffer] = field(default_factory=dict)
+
+
+class Keeper:
+    """The tiers of a node, as one of its ranks uses them.
+
+    read:    submits requests to the storage engine and returns the ticket, whose report is to be
+             given to `loaded`.
+    gap_bytes: see `penstock.extent.merge`.
+    wake:    called from other threads when `drain` has something to do.
+    counts:  counters that are added to.
+    """
+
+    def __init__(
+        self,
+        addressed: Addressed,
+        placement: Placement,
+        node: int,
+        slab: RamTier,
+        disk: DiskTier | None,
+        *,
+        read: Callable[[Requests, Sequence[Buffer]], int],
+        gap_bytes: Callable[[], int],
+        wake: Callable[[], None],
+        counts: Counter[str],
+    ) -> None:
+        self._addressed = addressed
+        self._placement = placement
+        self._ram_lots = placement.ram_lots[node]
+        self.slab = slab
+        self._disk = disk
+        self._read, self._gap_bytes, self._wake, self._counts = read, gap_bytes, wake, counts
+        self._fields = np.uint64(len(addressed.fields))
+        self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
+        self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
+        self._wanted: list[Wanted] = []
+        self._news: deque[Callable[[], None]] = deque()  # from the threads of the disk
+        self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
+        self._disk_threads = ThreadPoolExecutor(limits.disk_threads, "penstock-disk")
+
+    @property
+    def busy(self) -> bool:
+        """Whether lots are waited for that another rank is reading: `look_again` soon."""
+        return any(len(each.busy) for each in self._wanted)
+
+    def look_again(self) -> None:
+        """Look for lots that other ranks have read, or have given up."""
+        for each in list(self._wanted):
+            if len(each.busy):
+                self._look(each)
+
+    def drain(self) -> None:
+        """Take what other threads have brought."""
+        while self._news:
+            self._news.popleft()()
+
+    def close(self) -> None:
+        """After the storage engine was closed: nothing of what was begun is waited for."""
+        self._disk_threads.shutdown(cancel_futures=True)
+        for load in self._loads.values():  # the other ranks need not find out by themselves
+            load.tier.abandon(load.slots)
+        if self._disk is not None:
+            self._disk.close()
+        self.slab.close()
+
+    def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
+        """Rows of keys kept by this node, and the tiers' own slots, by tier."""
+        ram = slots[rows] < self._ram_lots
+        found: list[tuple[Tier, Int, Int]] = []
+        if ram.any():
+            found.append((self.slab, rows[ram], slots[rows[ram]]))
+        if not ram.all():
+            assert self._disk is not None
+            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_lots))
+        return found
+
+    def want(
+        self,
+        tier: Tier,
+        keys: Keys,
+        slots: Int,
+        lots: Keys,
+        done: Callable[[Wanted], None],
+    ) -> None:
+        """Have the lots of these keys in the tier, as far as that can be, and call `done`."""
+        _, busy = np.unique(slots, return_index=True)
+        deadline = time.monotonic() + limits.busy_lot_s
+        wanted = Wanted(tier, keys, slots, lots, done, deadline, busy)
+        self._wanted.append(wanted)
+        self._look(wanted)
+
+    def _look(self, wanted: Wanted) -> None:
+        """Claim what is not in the slab yet, and read it."""
+        rows, tier = wanted.busy, wanted.tier
+        slots = wanted.slots[rows]
+        claim = tier.claim(slots)
+        mine = rows[claim == MINE]
+        if len(mine):
+            self._load(tier, wanted.slots[mine], wanted.lots[mine])
+        if tier is self._disk and (claim == READY).any():
+            self._from_disk(wanted, rows[claim == READY])
+        left = []
+        for row, slot, code in zip(rows.tolist(), slots.tolist(), claim.tolist(), strict=True):
+            ticket = None if code == READY else self._reading.get((tier is self._disk, slot))
+            if ticket is not None:
+                wanted.waiting.add(ticket)
+            elif code == BUSY:
+                left.append(row)
+        if left and time.monotonic() > wanted.deadline:
+            self._counts["busy_too_long"] += len(left)
+            left = []
+        wanted.busy = np.array(left, np.int64)
+        self._finish(wanted)
+
+    def _finish(self, wanted: Wanted) -> None:
+        if not wanted.waiting and not len(wanted.busy):
+            self._wanted.remove(wanted)
+            wanted.done(wanted)
+
+    def _load(self, tier: Tier, slots: Int, lots: Keys) -> None:
+        """Read lots from storage; those that have no room in the slab are abandoned."""
+        size = self._lot_bytes(lots)
+        buffer: Buffer
+        if tier is self.slab:
+            buffer, at = self.slab.data, self.slab.allocate(size)
+            room = at >= 0
+            if not room.all():
+                self.slab.abandon(slots[~room])
+                self._counts["lots_without_room"] += int(np.count_nonzero(~room))
+                slots, lots, at, size = slots[room], lots[room], at[room], size[room]
+        else:
+            at = np.cumsum(size) - size
+            buffer = np.empty(int(size.sum()), np.uint8)
+        if not len(slots):
+            return
+        keys, first = self._keys_of(lots)
+        length = self._addressed.key_lengths(keys)
+        ends = np.cumsum(length) - length
+        target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
+        placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
+        (requests,) = merge(placed, 1, self._gap_bytes())
+        ticket = self._read(requests, [buffer])
+        self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
+        self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
+        self._counts["loaded_bytes"] += int(size.sum())
+
+    def loaded(self, report: Completion) -> bool:
+        """Take the report on a ticket, if it is of lots: they are ready, or given up."""
+        load = self._loads.pop(report.ticket, None)
+        if load is None:
+            return False
+        whole = np.ones(len(load.slots), bool)
+        for extent, _, _ in report.failures:  # whoever wants them will find out what it is
+            target = int(load.requests.target[extent])
+            whole &= (target < load.at) | (target >= load.at + np.maximum(load.size, 1))
+        self._counts["failed_loads"] += int(np.count_nonzero(~whole))
+        load.tier.abandon(load.slots[~whole])
+        lots: dict[int, Buffer] = {}
+        slots, at, size = load.slots[whole], load.at[whole], load.size[whole]
+        if load.tier is self.slab:
+            self.slab.publish(slots, at, size)
+        else:
+            for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
+                lots[slot] = load.buffer[a:b]
+            assert self._disk is not None
+            self._disk_threads.submit(self._disk.write, slots, list(lots.values()))
+        for slot in load.slots.tolist():
+            del self._reading[load.tier is self._disk, slot]
+        self._brought(report.ticket, lots)
+        return True
+
+    def _brought(self, ticket: int, lots: dict[int, Buffer]) -> None:
+        """A ticket or a job has ended; these lots came with it, of the disk tier."""
+        for wanted in list(self._wanted):
+            if ticket in wanted.waiting:
+                wanted.waiting.remove(ticket)
+                wanted.held |= lots
+                self._finish(wanted)
+
+    def _from_disk(self, wanted: Wanted, rows: Int) -> None:
+        """Read lots from the disk, in another thread; what is damaged there is just not there."""
+        disk, job = self._disk, next(self._jobs)
+        assert disk is not None
+        slots, size = wanted.slots[rows], self._lot_bytes(wanted.lots[rows])
+        wanted.waiting.add(job)
+
+        def read() -> None:
+            found = zip(slots.tolist(), disk.read(slots, size), strict=True)
+            lots = {slot: lot for slot, lot in found if lot is not None}
+            self._news.append(lambda: self._brought(job, lots))
+            self._wake()
+
+        self._disk_threads.submit(read)
+
+    def _lot_bytes(self, lots: Keys) -> Int:
+        """Bytes of each lot."""
+        keys, first = self._keys_of(lots)
+        ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(keys))])
+        size: Int = np.diff(ends[first])
+        return size
+
+    def _keys_of(self, lots: Keys) -> tuple[Keys, Int]:
+        """All keys of lots, and where each lot begins among them (and the end)."""
+        lot, fields = self._placement.lot, int(self._fields)
+        held = np.minimum(lot, self._placement.count - lots.astype(np.int64) * lot) * fields
+        first = np.concatenate([[0], np.cumsum(held)])
+        inside = np.arange(first[-1]) - np.repeat(first[:-1], held)
+        keys = np.repeat(lots * np.uint64(lot * fields), held) + inside.astype(np.uint64)
+        return keys, first
+
+    def there(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
+        """Which keys can be copied."""
+        if wanted.tier is self.slab:
+            found: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
+            return found
+        return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
+
+    def copy(self, wanted: Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
+        """Copy keys that are there to where they are wanted."""
+        inside = self._inside(wanted.keys[rows], wanted.lots[rows])
+        if wanted.tier is self.slab:
+            at = self.slab.offsets(wanted.slots[rows])
+            self.slab.gather(at + inside, length, out, target)
+            return
+        columns = (wanted.slots[rows], inside, length, target)
+        for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
+            out[to : to + n] = wanted.held[slot][a : a + n]
+
+    def _inside(self, keys: Keys, lots: Keys) -> Int:
+        """Where in its lot each key begins."""
+        width = np.uint64(self._placement.lot) * self._fields
+        if width == 1:
+            return np.zeros(len(keys), np.int64)
+        row = (keys - lots * width).astype(np.int64)
+        if len(self._addressed.fields) == 1 and self._addressed.row_bytes[0] is not None:
+            return row * self._addressed.row_bytes[0]
+        lot, number = np.unique(lots, return_inverse=True)
+        every, first = self._keys_of(lot)
+        ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(every))])
+        inside: Int = ends[first[number] + row] - ends[first[number]]
+        return inside
+
+    def views(self, wanted: Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
+        """Large keys, where they lie: the slab stays as it is."""
+        inside = self._inside(wanted.keys[found], wanted.lots[found])
+        if wanted.tier is self.slab:
+            at = self.slab.offsets(wanted.slots[found]) + inside
+            data = self.slab.data
+            return [
+                data[a : a + n] for a, n in zip(at.tolist(), length[rows].tolist(), strict=True)
+            ]
+        columns = (wanted.slots[found], inside, length[rows])
+        each = zip(*(column.tolist() for column in columns), strict=True)
+        return [wanted.held[slot][a : a + n] for slot, a, n in each]

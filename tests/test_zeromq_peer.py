@@ -1,0 +1,608 @@
+"""Peers over ZeroMQ: the suite, strangers, liars, and nodes that are killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import limits
+from penstock.clock import JumpingClock, SystemClock
+from penstock.errors import UsageError
+from penstock.peer import PeerCompletion, PeerEvents, Reason
+from penstock.testing import PeerSuite
+from penstock.testing.peer import Fetching, drive, requested
+from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+
+SECOND_NS = 1_000_000_000
+DEADLINE_S = 60
+HEADER = struct.Struct("<4sBB2xI4xQQ16s")
+ASK, ANSWER, PIECE, REFUSAL = 1, 2, 3, 4
+JOB = hashlib.blake2b(b"job", digest_size=16).digest()
+
+
+def message(kind: int, count: int, ticket: int, start: int = 0, rest: bytes = b"") -> bytes:
+    """A message of the job."""
+    return HEADER.pack(b"PNST", 1, kind, count, ticket, start, JOB) + rest
+
+
+def columns(keys: Sequence[int], lengths: Sequence[int]) -> bytes:
+    """What is behind the header of a fetch."""
+    return np.array(keys, "<u8").tobytes() + np.array(lengths, "<i8").tobytes()
+
+
+def job(count: int, timeout_s: float = DEADLINE_S) -> list[ZeroMQPeer]:
+    """So many nodes that know each other."""
+    keys = [KeyPair.made() for _ in range(count)]
+    peers = [ZeroMQPeer(node, "job", keys[node], timeout_s=timeout_s) for node in range(count)]
+    members = {each.node: Member(each.address, keys[each.node].public) for each in peers}
+    for peer in peers:
+        peer.meet(members)
+    return peers
+
+
+class TestZeroMQPeer(PeerSuite):
+    def make(self, count: int, timeout_s: float) -> list[ZeroMQPeer]:
+        return job(count, timeout_s)
+
+
+class Scene:
+    """A node 1 to be attacked, a good node 0, and a bare socket of node 2, which is a member."""
+
+    def __init__(self, timeout_s: float = DEADLINE_S) -> None:
+        self.keys = [KeyPair.made() for _ in range(3)]
+        self.good, self.node = (
+            ZeroMQPeer(node, "job", self.keys[node], timeout_s=timeout_s) for node in (0, 1)
+        )
+        self.context = zmq.Context()
+        self.sockets: list[zmq.Socket[bytes]] = []
+        self.owner = self.context.socket(zmq.ROUTER)  # answers whom it likes, and what
+        self._curve(self.owner, self.keys[2])
+        self.owner.set(zmq.CURVE_SERVER, 1)
+        self.owner.bind("tcp://127.0.0.1:*")
+        addresses = [self.good.address, self.node.address, self.owner.get_string(zmq.LAST_ENDPOINT)]
+        members = {
+            node: Member(address.rstrip("\0"), self.keys[node].public)
+            for node, address in enumerate(addresses)
+        }
+        for peer in (self.good, self.node):
+            peer.meet(members)
+
+    def close(self) -> None:
+        self.good.close()
+        self.node.close()
+        self.context.destroy(linger=0)
+
+    @staticmethod
+    def _curve(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
+        socket.set(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.set(zmq.CURVE_SECRETKEY, keys.secret)
+
+    def dealer(self, keys: KeyPair | None, server_key: bytes | None = None) -> zmq.Socket[bytes]:
+        """A bare socket that asks the node, with these keys or without any."""
+        socket = self.context.socket(zmq.DEALER)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.RECONNECT_IVL, -1)
+        if keys is not None:
+            self._curve(socket, keys)
+            socket.set(zmq.CURVE_SERVERKEY, server_key or self.keys[1].public)
+        socket.connect(self.node.address)
+        self.sockets.append(socket)  # who forgets a socket closes it
+        return socket
+
+    def member(self) -> zmq.Socket[bytes]:
+        """A bare socket of a member."""
+        return self.dealer(self.keys[2])
+
+    def until(self, done: Callable[[], object]) -> None:
+        """Let the node take steps."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < deadline, self.node.counters()
+            assert self.node.step(1_000_000) == ([], [])
+
+    def counted(self, **expected: int) -> None:
+        """Let the node take steps until it has counted that, and nothing else."""
+        self.until(lambda: all(self.node.counters()[why] >= n for why, n in expected.items()))
+        assert self.wrong() == expected
+
+    def wrong(self) -> dict[str, int]:
+        """What the node has counted, apart from connections that ended."""
+        return {why: n for why, n in self.node.counters().items() if n and why != "ended"}
+
+    def assert_serves(self) -> None:
+        """The node still answers to who may ask."""
+        fetching = Fetching([5, 2 * limits.MIB + 1], refused=[0])
+        ticket = fetching.submit(self.good)
+        fetching.assert_done(drive([self.good, self.node], [ticket], fetching.answer)[ticket])
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# -- strangers ---------------------------------------------------------------------------------
+
+
+def test_stranger_with_keys(scene: Scene) -> None:
+    """Who has keys, but none of a member, is not let in."""
+    scene.dealer(KeyPair.made()).send(message(ASK, 0, 1))
+    scene.counted(strangers=1)
+    scene.assert_serves()
+
+
+def test_stranger_without_keys(scene: Scene) -> None:
+    """Who does not encrypt is not let in."""
+    scene.dealer(None).send(message(ASK, 0, 1))
+    scene.counted(handshakes=1)
+    scene.assert_serves()
+
+
+def test_member_that_takes_the_node_for_another(scene: Scene) -> None:
+    """A handshake with somebody else's public key fails."""
+    scene.dealer(scene.keys[2], server_key=scene.keys[0].public).send(message(ASK, 0, 1))
+    scene.counted(handshakes=1)
+    scene.assert_serves()
+
+
+def test_other_protocols(scene: Scene) -> None:
+    """Bytes that are not ZMTP end the connection that they came by."""
+    host, port = scene.node.address.removeprefix("tcp://").split(":")
+    connections = []
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff" * 5000):
+        connections.append(socket.create_connection((host, int(port))))
+        connections[-1].sendall(noise)
+    scene.until(lambda: scene.node.counters()["ended"] == len(connections))
+    for connection in connections:
+        connection.close()
+    scene.assert_serves()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=10))
+def test_any_bytes_of_a_stranger(noises: list[bytes]) -> None:
+    """No bytes on the wire keep the node from serving."""
+    asking, answering = job(2)
+    try:
+        host, port = answering.address.removeprefix("tcp://").split(":")
+        for noise in noises:
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(noise)
+        fetching = Fetching([5])
+        ticket = fetching.submit(asking)
+        fetching.assert_done(drive([asking, answering], [ticket])[ticket])
+    finally:
+        asking.close()
+        answering.close()
+
+
+# -- members that send what is no fetch ----------------------------------------------------------
+
+_fetch = columns([1, 2], [3, 4])
+_no_fetches: dict[str, tuple[str, list[bytes]]] = {
+    "empty": ("malformed", [b""]),
+    "short header": ("malformed", [message(ASK, 0, 1)[:-1]]),
+    "other magic": ("malformed", [b"\0" + message(ASK, 0, 1)[1:]]),
+    "two frames": ("malformed", [message(ASK, 0, 1), b""]),
+    "many frames": ("malformed", [message(ASK, 0, 1)] * 1000),
+    "an answer": ("malformed", [message(ANSWER, 2, 1, 0, _fetch)]),
+    "unknown kind": ("malformed", [message(77, 2, 1, 0, _fetch)]),
+    "start given": ("malformed", [message(ASK, 2, 1, 1, _fetch)]),
+    "more keys than there are": ("malformed", [message(ASK, 3, 1, 0, _fetch)]),
+    "fewer keys than there are": ("malformed", [message(ASK, 1, 1, 0, _fetch)]),
+    "keys claimed, none there": ("malformed", [message(ASK, limits.peer_keys_max, 1)]),
+    "odd length": ("malformed", [message(ASK, 2, 1, 0, _fetch + b"!")]),
+    "negative length": ("malformed", [message(ASK, 1, 1, 0, columns([1], [-1]))]),
+    "huge length": ("malformed", [message(ASK, 1, 1, 0, columns([1], [(1 << 63) - 1]))]),
+    "too many keys": ("oversized", [message(ASK, limits.peer_keys_max + 1, 1, 0, _fetch)]),
+    "most keys that can be claimed": ("oversized", [message(ASK, (1 << 32) - 1, 1, 0, _fetch)]),
+    "other version": (
+        "version",
+        [HEADER.pack(b"PNST", 2, ASK, 2, 1, 0, JOB) + _fetch],
+    ),
+    "other job": ("job", [HEADER.pack(b"PNST", 1, ASK, 2, 1, 0, bytes(16)) + _fetch]),
+}
+
+
+@pytest.mark.parametrize("name", _no_fetches)
+def test_messages_that_are_no_fetch(name: str, scene: Scene) -> None:
+    """What a member sends that is no fetch is counted by what is wrong with it, and no more."""
+    why, frames = _no_fetches[name]
+    scene.member().send_multipart(frames)
+    scene.counted(**{why: 1})
+    scene.assert_serves()
+
+
+def test_message_beyond_the_largest(scene: Scene) -> None:
+    """A message that is too large costs its sender the connection, before it is received."""
+    member = scene.member()
+    monitor = member.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    member.send(message(ASK, 0, 1, 0, bytes(17 * limits.peer_keys_max)))
+    scene.until(lambda: monitor.poll(0) and scene.node.counters()["ended"])
+    assert scene.wrong() == {}
+    scene.assert_serves()
+
+
+def test_other_version_is_told(scene: Scene) -> None:
+    """A node of another version or job gets a refusal, which ends its fetch."""
+    member = scene.member()
+    member.send(HEADER.pack(b"PNST", 2, ASK, 2, 9, 0, JOB) + _fetch)
+    scene.until(lambda: member.poll(0))
+    assert member.recv_multipart() == [message(REFUSAL, 0, 9)]
+
+
+def test_other_job() -> None:
+    """Nodes of two jobs that hold each other's keys do not exchange anything."""
+    keys = [KeyPair.made(), KeyPair.made()]
+    peers = [ZeroMQPeer(node, f"job {node}", keys[node]) for node in (0, 1)]
+    members = {node: Member(peers[node].address, keys[node].public) for node in (0, 1)}
+    for peer in peers:
+        peer.meet(members)
+    fetching = Fetching([8])
+    ticket = fetching.submit(peers[0])
+    done = drive(peers, [ticket])
+    fetching.assert_failed(done[ticket], Reason.REFUSED)
+    assert peers[1].counters()["job"] == 1
+    for peer in peers:
+        peer.close()
+
+
+def test_too_many_unanswered(scene: Scene) -> None:
+    """A member that asks on without waiting is refused from some number of fetches on."""
+    member = scene.member()
+    for ticket in range(limits.peer_unanswered_max + 3):
+        member.send(message(ASK, 2, ticket, 0, _fetch))
+    requests = []
+    deadline = time.monotonic() + DEADLINE_S
+    while scene.node.counters()["busy"] < 3:
+        assert time.monotonic() < deadline
+        requests += scene.node.step(1_000_000).requests
+    assert len(requests) == limits.peer_unanswered_max
+    assert {each.node for each in requests} == {2}
+    scene.assert_serves()
+    scene.node.answer(requests[0].number, [b"1234567"])
+    member.send(message(ASK, 2, 0, 0, _fetch))
+    while not (events := scene.node.step(1_000_000)).requests:
+        assert time.monotonic() < deadline
+    assert scene.node.counters()["busy"] == 3
+    assert len(events.requests) == 1
+
+
+_any_header = st.builds(
+    HEADER.pack,
+    st.sampled_from([b"PNST", b"tsnp"]),
+    st.sampled_from([1, 1, 1, 0, 255]),
+    st.integers(0, 5),
+    st.integers(0, 4) | st.integers(0, (1 << 32) - 1),
+    st.integers(0, 3) | st.integers(0, (1 << 64) - 1),
+    st.integers(0, 8) | st.integers(0, (1 << 64) - 1),
+    st.sampled_from([JOB, JOB, bytes(16)]),
+)
+_any_frame = (
+    st.binary(max_size=200)
+    | _any_header
+    | st.builds(lambda header, rest: header + rest, _any_header, st.binary(max_size=80))
+)
+_any_messages = st.lists(st.lists(_any_frame, min_size=1, max_size=4), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_any_messages)
+def test_any_messages_of_a_member(messages: list[list[bytes]]) -> None:
+    """Whatever a member sends, each message is a request or is counted, and others are served."""
+    scene = Scene()
+    try:
+        member = scene.member()
+        for frames in messages:
+            member.send_multipart(frames)
+        seen = 0
+        deadline = time.monotonic() + DEADLINE_S
+        while seen + sum(scene.wrong().values()) < len(messages):
+            assert time.monotonic() < deadline
+            for request in scene.node.step(1_000_000).requests:
+                assert len(request.keys) == len(request.lengths)
+                assert (request.lengths >= 0).all()
+                everything = np.arange(len(request.keys))
+                scene.node.answer(request.number, [], everything)
+                seen += 1
+        scene.assert_serves()
+    finally:
+        scene.close()
+
+
+# -- members that answer what is no answer -------------------------------------------------------
+
+
+class Lied:
+    """What became of a fetch of `lengths` whose owner sent these messages, lists of frames."""
+
+    def __init__(self, scene: Scene, lengths: Sequence[int], messages: list[list[bytes]]) -> None:
+        self.fetching = Fetching(lengths, node=2)
+        ticket = self.fetching.submit(scene.node)
+        scene.until(lambda: scene.owner.poll(0))
+        route, asked = scene.owner.recv_multipart()
+        assert asked[HEADER.size :] == columns(
+            self.fetching.keys.tolist(), self.fetching.lengths.tolist()
+        )
+        for frames in messages:
+            scene.owner.send_multipart([route, *frames])
+        self.completion = drive([scene.node], [ticket])[ticket]
+
+
+_no_answers: dict[str, list[list[bytes]]] = {
+    "no mask": [[message(ANSWER, 2, 0)]],
+    "other number of keys": [[message(ANSWER, 3, 0), b"", b"1234567"]],
+    "mask too long": [[message(ANSWER, 2, 0), b"\0\0", b"1234567"]],
+    "mask beyond the keys": [[message(ANSWER, 2, 0), b"\x20", b"1234567"]],
+    "too many bytes": [[message(ANSWER, 2, 0), b"", b"12345678"]],
+    "bytes of refused keys": [[message(ANSWER, 2, 0), b"\x80", b"1234567"]],
+    "bytes where all are refused": [[message(ANSWER, 2, 0), b"\xc0", b"1"]],
+    "piece before the answer": [[message(PIECE, 0, 0), b"123"]],
+    "answer begins twice": [[message(ANSWER, 2, 0), b"", b"123"]] * 2,
+    "piece too far": [[message(ANSWER, 2, 0), b"", b"123"], [message(PIECE, 0, 0, 4), b"4567"]],
+    "piece again": [
+        [message(ANSWER, 2, 0), b"", b"123"],
+        [message(PIECE, 0, 0, 3), b"45"],
+        [message(PIECE, 0, 0, 3), b"45"],
+    ],
+    "piece too long": [[message(ANSWER, 2, 0), b"", b"123"], [message(PIECE, 0, 0, 3), b"45678"]],
+    "a fetch": [[message(ASK, 2, 0, 0, _fetch)]],
+    "unknown kind": [[message(9, 2, 0), b"", b"1234567"]],
+    "other version": [[HEADER.pack(b"PNST", 2, ANSWER, 2, 0, 0, JOB), b"", b"1234567"]],
+    "other job": [[HEADER.pack(b"PNST", 1, ANSWER, 2, 0, 0, bytes(16)), b"", b"1234567"]],
+}
+
+
+@pytest.mark.parametrize("name", _no_answers)
+def test_answers_that_are_none(name: str, scene: Scene) -> None:
+    """An owner that sends what is no answer lets the fetch fail at once, and is counted."""
+    lied = Lied(scene, [3, 4], _no_answers[name])
+    foreign = name.startswith("other ") and "keys" not in name
+    lied.fetching.assert_failed(lied.completion, Reason.REFUSED if foreign else Reason.DAMAGED)
+    counters = scene.node.counters()
+    assert counters["malformed"] + counters["version"] + counters["job"] == 1
+    scene.assert_serves()
+
+
+def test_answer_in_small_frames(scene: Scene) -> None:
+    """Bytes may come in any frames and pieces."""
+    lied = Lied(
+        scene,
+        [3, 0, 4],
+        [
+            [message(ANSWER, 3, 0), b"\x40", b"1", b"", b"2"],
+            [message(PIECE, 0, 0, 2), b"34"],
+            [message(PIECE, 0, 0, 4), b"5", b"67"],
+        ],
+    )
+    assert lied.completion.reason is None
+    assert lied.completion.failures.tolist() == [1]
+    buffer, targets = lied.fetching.buffer, lied.fetching.targets
+    assert buffer[targets[0] : targets[0] + 3].tobytes() == b"123"
+    assert buffer[targets[2] : targets[2] + 4].tobytes() == b"4567"
+
+
+def test_answer_of_another_node(scene: Scene) -> None:
+    """A member cannot answer in the name of another one."""
+    asked_of_good = Fetching([3, 4], node=0)
+    ticket = asked_of_good.submit(scene.node)
+    mine = Fetching([1], node=2)
+    others = mine.submit(scene.node)
+    scene.until(lambda: scene.owner.poll(0))
+    route, _ = scene.owner.recv_multipart()
+    scene.owner.send_multipart([route, message(ANSWER, 2, ticket), b"", b"1234567"])
+    scene.owner.send_multipart([route, message(REFUSAL, 0, others)])
+    completion = drive([scene.node], [others])[others]
+    mine.assert_failed(completion, Reason.REFUSED)
+    assert scene.node.counters()["malformed"] == 1
+    asked_of_good.assert_done(drive([scene.node, scene.good], [ticket])[ticket])
+
+
+@settings(max_examples=40, deadline=None)
+@given(_any_messages)
+def test_any_answers(messages: list[list[bytes]]) -> None:
+    """Whatever an owner sends, the fetch is reported once, and nothing beside it is written."""
+    scene = Scene(timeout_s=0.5)
+    try:
+        end = [message(ANSWER, 2, 0), b"", b"1234567"]
+        lied = Lied(scene, [3, 4], [*messages, end])
+        fetching, completion = lied.fetching, lied.completion
+        if completion.reason is not None:
+            fetching.assert_failed(completion, *Reason)
+        else:
+            failed = completion.failures.tolist()
+            assert failed == sorted({*failed} & {0, 1})
+            fetching._assert_buffer(np.arange(2))
+        scene.assert_serves()
+    finally:
+        scene.close()
+
+
+# -- nodes that stall, stop and come back --------------------------------------------------------
+
+
+def test_node_that_does_not_read(scene: Scene) -> None:
+    """An answer that is not taken is given up in time, and holds nobody up meanwhile."""
+    scene.close()
+    scene.__init__(timeout_s=1.0)  # type: ignore[misc]
+    member = scene.dealer(scene.keys[2])
+    length = 3 * limits.peer_messages_max * limits.peer_piece_bytes
+    member.set(zmq.RCVHWM, 1)
+    member.send(message(ASK, 1, 1, 0, columns([1], [length])))
+    (request,) = requested([scene.node], 1)
+    scene.node.answer(request.number, [memoryview(bytes(length))])
+    scene.assert_serves()
+    scene.counted(stalled=1)
+
+
+def test_asking_before_the_others_are_known() -> None:
+    """A node that has met nobody yet keeps who asks waiting, and then answers."""
+    keys = [KeyPair.made(), KeyPair.made()]
+    early, late = (ZeroMQPeer(node, "job", keys[node]) for node in (0, 1))
+    members = {each.node: Member(each.address, keys[each.node].public) for each in (early, late)}
+    early.meet(members)
+    fetching = Fetching([8])
+    ticket = fetching.submit(early)
+    for _ in range(100):
+        assert early.step(1_000_000) == late.step(1_000_000) == ([], [])
+    late.meet(members)
+    fetching.assert_done(drive([early, late], [ticket])[ticket])
+    early.close()
+    late.close()
+
+
+def test_node_comes_back() -> None:
+    """A node that is gone fails at once for a while, then is tried again, and found."""
+    clock = JumpingClock(SystemClock().now_ns())
+    keys = [KeyPair.made(), KeyPair.made()]
+    asking = ZeroMQPeer(0, "job", keys[0], clock=clock)
+    first = ZeroMQPeer(1, "job", keys[1])
+    address, port = first.address, int(first.address.rsplit(":", 1)[1])
+    members = {0: Member(asking.address, keys[0].public), 1: Member(address, keys[1].public)}
+    asking.meet(members)
+    first.meet(members)
+    fetching = Fetching([100])
+    ticket = fetching.submit(asking)
+    fetching.assert_done(drive([asking, first], [ticket])[ticket])
+    first.close()
+
+    ticket = fetching.submit(asking)
+    assert drive([asking], [ticket])[ticket].reason is Reason.GONE
+    second = ZeroMQPeer(1, "job", keys[1], port=port)
+    second.meet(members)
+    ticket = fetching.submit(asking)
+    assert asking.step(0).completions[0].reason is Reason.GONE  # not tried again yet
+    clock.wait_until_ns(clock.now_ns() + int(limits.peer_pause_s * 1e9))
+    ticket = fetching.submit(asking)
+    fetching.assert_done(drive([asking, second], [ticket])[ticket])
+    assert asking.counters()["gone"] == 1
+    asking.close()
+    second.close()
+
+
+NODE = """
+import sys
+from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+public, secret, other_address, other_public = (each.encode() for each in sys.argv[1:])
+peer = ZeroMQPeer(1, "job", KeyPair(public, secret))
+peer.meet({0: Member(other_address.decode(), other_public)})
+print(peer.address, flush=True)
+block = bytes(range(256)) * 4096
+while True:
+    for request in peer.step(10**9).requests:
+        length = int(request.lengths.sum())
+        peer.answer(request.number, [block] * (length // len(block)))
+"""
+
+
+@contextmanager
+def node_process() -> Iterator[tuple[ZeroMQPeer, subprocess.Popen[str]]]:
+    """A node 0 here and a node 1 in a process of its own."""
+    keys = [KeyPair.made(), KeyPair.made()]
+    peer = ZeroMQPeer(0, "job", keys[0], timeout_s=DEADLINE_S)
+    process = subprocess.Popen(
+        [sys.executable, "-c", NODE, keys[1].public, keys[1].secret, peer.address, keys[0].public],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        assert process.stdout is not None
+        peer.meet({1: Member(process.stdout.readline().strip(), keys[1].public)})
+        yield peer, process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        peer.close()
+
+
+def begun(peer: ZeroMQPeer, size: int) -> tuple[int, np.ndarray]:
+    """A fetch of so many bytes, the first of which have come."""
+    buffer = np.zeros(size, np.uint8)
+    ticket = peer.submit(1, np.zeros(1, np.uint64), np.array([size]), np.zeros(1, np.int64), buffer)
+    deadline = time.monotonic() + DEADLINE_S
+    while not buffer[1]:
+        assert time.monotonic() < deadline
+        assert peer.step(1_000_000) == ([], [])
+    return ticket, buffer
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_node_ends_in_the_middle_of_an_answer(how: signal.Signals) -> None:
+    """The fetch fails well before its time when the other process is killed, or stands still."""
+    with node_process() as (peer, process):
+        ticket, buffer = begun(peer, 256 * limits.MIB)
+        process.send_signal(how)
+        start = time.monotonic()
+        completion: PeerCompletion = drive([peer], [ticket])[ticket]
+        assert completion.reason is Reason.GONE
+        assert completion.failures.tolist() == [0]
+        assert time.monotonic() - start < DEADLINE_S / 2
+        assert not buffer[-1]
+        left = buffer.copy()
+        assert peer.step(0) == PeerEvents([], [])
+        np.testing.assert_array_equal(buffer, left)
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def test_secret_keys_are_not_shown() -> None:
+    """A key pair in a log does not give the secret away."""
+    keys = KeyPair.made()
+    assert keys.secret.decode() not in repr(keys)
+    assert keys.secret.decode() not in str(keys)
+
+
+def test_wrong_members() -> None:
+    """Keys that are none, or not each node's own, and a second meeting are refused."""
+    keys = KeyPair.made()
+    peer = ZeroMQPeer(0, "job", keys)
+    with pytest.raises(UsageError, match="public key of node 3"):
+        peer.meet({3: Member(peer.address, b"short")})
+    with pytest.raises(UsageError, match="same public key"):
+        peer.meet({0: Member(peer.address, keys.public), 1: Member(peer.address, keys.public)})
+    peer.meet({0: Member(peer.address, keys.public)})
+    with pytest.raises(UsageError, match="has met"):
+        peer.meet({0: Member(peer.address, keys.public)})
+    peer.close()
+
+
+def test_host_that_is_not_here() -> None:
+    """An address of another machine cannot be bound, and the message says so."""
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1.* cannot be bound"):
+        ZeroMQPeer(0, "job", KeyPair.made(), host="192.0.2.1")
+
+
+def test_without_pyzmq() -> None:
+    """The error says what to install."""
+    code = "import sys; sys.modules['zmq'] = None; import penstock.zeromq_peer"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode != 0
+    assert "needs pyzmq: pip install 'penstock[cluster]'" in done.stderr
