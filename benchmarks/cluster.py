@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -372,7 +373,9 @@ def moved_row(job: Job, epochs: Sequence[Epoch]) -> Row:
     moved = sum(epoch.peer_bytes for epoch in epochs) / total
     expected = expected_moves(job.batch * job.ranks, job.hosts)
     name = f"from peers, {job.hosts} hosts, batch {job.batch} / formula"
-    return close_to(name, moved, expected, "bytes of a live run")
+    finite = math.sqrt(1 - job.batch * job.world / epochs[0].samples)
+    note = f"bytes of a live run; so few samples move about {finite:.2f} of the formula"
+    return close_to(name, moved, expected, note)
 
 
 def moved_rows(bench: Bench, main: Sequence[Epoch]) -> list[Row]:
@@ -394,11 +397,12 @@ def strided_row(bench: Bench, torch_per_s: float) -> Row:
 
 def stall_row(bench: Bench) -> Row:
     """Waiting for batches beside computing."""
-    epochs = bench.run(Job(step_ms=STEP_MS))[1:]
-    part = 100 * max(epoch.stall_s for epoch in epochs) / (STEP_MS / 1e3)
+    epochs = bench.run(Job(step_ms=STEP_MS), MANY_EPOCHS)[1:]
+    parts = [100 * epoch.stall_s / (STEP_MS / 1e3) for epoch in epochs]
+    part = median(parts)
     note = (
-        f"of a step that computes (sleeps) {STEP_MS:g} ms, mean over {HOSTS} hosts in the worse of "
-        f"{len(epochs)} warm epochs; target is an upper limit"
+        f"of a step that computes (sleeps) {STEP_MS:g} ms, mean over {HOSTS} hosts, median of "
+        f"{len(epochs)} warm epochs, {max(parts):.2g} % in the worst; target is an upper limit"
     )
     return Row("stall", part, "%", STEP_MS, None, 2.0, part <= 2, note=note)
 

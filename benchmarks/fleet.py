@@ -70,18 +70,19 @@ class Fleet:
     def __init__(self, way: Way) -> None:
         self.way = way
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._children = [
-            subprocess.Popen(
-                [*way.command, "--rank", str(rank), "--world", str(way.processes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                cwd=ROOT,
-                start_new_session=True,
-            )
-            for rank in range(way.processes)
-        ]
+        self._children: list[subprocess.Popen[bytes]] = []
         try:
+            for rank in range(way.processes):
+                self._children.append(
+                    subprocess.Popen(
+                        [*way.command, "--rank", str(rank), "--world", str(way.processes)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=self._errors,
+                        cwd=ROOT,
+                        start_new_session=True,
+                    )
+                )
             self._answers()
         except BaseException:
             self.close()
