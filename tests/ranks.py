@@ -29,6 +29,7 @@ class Taken(NamedTuple):
 class Rank:
     """The test's end of a rank. What is not given of the loader is as its defaults are.
 
+    bounds:   other values of `penstock.limits`, which tests need not wait for.
     command:  what starts Python, such as a way into a namespace.
     """
 
@@ -41,6 +42,7 @@ class Rank:
         cache: Mapping[str, Any],
         loader: Mapping[str, Any],
         budget: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, float] | None = None,
         command: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -49,6 +51,7 @@ class Rank:
             "cache": dict(cache),
             "loader": {"rank": rank, "world_size": world_size, **loader},
             "budget": dict(budget or {}),
+            "bounds": dict(bounds or {}),
         }
         self.process = subprocess.Popen(
             [*command, sys.executable, __file__, json.dumps(told)],
@@ -143,6 +146,9 @@ def main() -> None:
     import penstock
 
     told = json.loads(sys.argv[1])
+    for name, value in told["bounds"].items():
+        assert hasattr(penstock.limits, name)
+        setattr(penstock.limits, name, value)
     data = np.load(told["path"], mmap_mode="r")
     loader = penstock.Loader(
         penstock.open(told["path"], index="memory"),
