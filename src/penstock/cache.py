@@ -82,7 +82,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     index = dataset.index
     addressed = Addressed(index)
     lot = lot_of(index, cache.lot_bytes)
-    gather = gather_of(place, sys.modules, cache.gather)
+    gather = gather_of(place, sys.modules, os.environ, cache.gather)
     mine = {
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
