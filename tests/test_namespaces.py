@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +29,7 @@ HOSTS, SAMPLES, WIDTH, BATCH = 3, 3000, 100, 30
 LOADER = {"global_batch_size": BATCH, "seed": 2, "assignment": "strided"}
 BOUNDS = {
     "peer_timeout_s": 4.0,
-    "peer_connect_s": 1.0,
+    "peer_connect_s": 2.0,
     "peer_heartbeat_s": 0.5,
     "peer_silent_s": 2.0,
 }
@@ -120,9 +121,17 @@ def epoch(ranks: list[Rank], count: int | None = None) -> list[list[Taken]]:
     return [list(each.batches()) for each in ranks]
 
 
-@pytest.mark.parametrize("how", ["cable", "interface"])
-def test_a_network_that_is_cut_and_heals(how: str, network: Network, path: Path) -> None:
-    """Batches go on from storage, after one wait at most; later the hosts find each other again."""
+def another(ranks: list[Rank]) -> list[list[Taken]]:
+    begin(ranks)
+    return epoch(ranks)
+
+
+@pytest.mark.parametrize(("how", "cut_s"), [("cable", 7), ("interface", 0)])
+def test_a_network_that_is_cut_and_heals(
+    how: str, cut_s: int, network: Network, path: Path
+) -> None:
+    """Batches go on from storage, after one wait; hosts that are tried in vain cost none. Later
+    they find each other again."""
     ranks = [
         Rank(
             path,
@@ -143,14 +152,17 @@ def test_a_network_that_is_cut_and_heals(how: str, network: Network, path: Path)
         taken = epoch(ranks, 20)
         before = [each.stats() for each in ranks]
         network.turn(how, cut, "down")
+        since = time.monotonic()
         taken = [some + rest for some, rest in zip(taken, epoch(ranks), strict=True)]
+        epochs = 1
+        while time.monotonic() < since + cut_s:
+            taken = [some + more for some, more in zip(taken, another(ranks), strict=True)]
+            epochs += 1
         alone = [each.stats() for each in ranks]
         network.turn(how, cut, "up")
         read = [stats["bytes"] for stats in alone]
-        epochs = 1
         while True:  # until storage is not needed any more
-            begin(ranks)
-            taken = [some + rest for some, rest in zip(taken, epoch(ranks), strict=True)]
+            taken = [some + more for some, more in zip(taken, another(ranks), strict=True)]
             epochs += 1
             now = [each.stats() for each in ranks]
             if read == [stats["bytes"] for stats in now]:
@@ -163,7 +175,7 @@ def test_a_network_that_is_cut_and_heals(how: str, network: Network, path: Path)
             expected = [batch.ids.tolist() for _ in range(epochs) for batch in loader]
         assert [each.ids for each in batches] == expected
         assert max(each.waited_s for each in batches) < WAIT_S
-        assert sum(each.waited_s for each in batches[: SAMPLES // BATCH]) < WAIT_S
+        assert len([each for each in batches if each.waited_s > 1]) <= 2  # one, and a busy machine
     for stats in before:
         assert stats["direct_bytes"] == 0
         assert stats["peer_bytes"] > 0
