@@ -59,6 +59,17 @@ def test_one_rank_needs_nobody() -> None:
     assert gather_of(Place(0, 1, "default"), {}, {})("x") == ["x"]
 
 
+def test_a_group_of_more_ranks_than_share_the_data() -> None:
+    """Which of its ranks hold the same place cannot be known: the user has to say it."""
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(UsageError, match=r"has 1 ranks, the loader 2 .*gather="):
+            gather_of(Place(0, 2, "arguments"), sys.modules, {})
+    finally:
+        distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     "gather",
     [

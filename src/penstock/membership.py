@@ -45,6 +45,12 @@ def gather_of(
         return given
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() != place.world_size:
+            raise UsageError(
+                f"the process group has {distributed.get_world_size()} ranks, the loader "
+                f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
+                "share the data, by all_gather_object in a group of them for instance"
+            )
         store = distributed.distributed_c10d._get_default_store()
         return lambda text: _by_store(store, place, text)
     mpi = modules.get("mpi4py.MPI")
