@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +40,13 @@ def test_every_example_has_its_output() -> None:
 # -- several ranks -------------------------------------------------------------------------------
 
 
-def run_ranks(command: list[str | Path], **environ: str) -> str:
+def run_ranks(command: list[str | Path], timeout_s: float = 110, **environ: str) -> str:
     """What a launcher and its ranks print."""
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout_s,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
     )
@@ -87,16 +88,21 @@ def test_mpiexec(tmp_path: Path) -> None:
     assert re.findall(r"sum (\d+)", output) == [str(data.sum(dtype=np.int64))] * 2
 
 
+@pytest.mark.timeout(300)  # Ray starts some ten processes, which takes 20 s and more
 def test_ray(tmp_path: Path) -> None:
     """Two workers of Ray Train share a host, and read every byte once."""
     pytest.importorskip("ray", reason="no ray: pip install 'ray[train]'")
     pytest.importorskip("torch")
-    output = run_ranks(
-        [sys.executable, EXAMPLES / "cluster_ray.py", tmp_path / "x.npy"],
-        HOME=str(tmp_path),  # where it would leave things
-        RAY_AUTH_MODE="disabled",
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",
-    )
+    # Short, because names of sockets are; Ray would leave it and what it puts into HOME.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as left:
+        output = run_ranks(
+            [sys.executable, EXAMPLES / "cluster_ray.py", tmp_path / "x.npy"],
+            timeout_s=280,
+            HOME=left,
+            RAY_TMPDIR=left,
+            RAY_AUTH_MODE="disabled",
+            RAY_USAGE_STATS_ENABLED="0",
+            RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",
+        )
     read = json.loads(output.rpartition("by epoch:")[2].splitlines()[0])
     assert read == [np.load(tmp_path / "x.npy").nbytes, 0]
