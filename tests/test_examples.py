@@ -1,12 +1,17 @@
-"""The examples run, and print what stands beside them."""
+"""The examples run, and print what stands beside them, or what is true whichever rank is first."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -30,3 +35,74 @@ def test_example(script: Path) -> None:
 def test_every_example_has_its_output() -> None:
     """No script without a golden output, and none without its script."""
     assert [script.stem for script in SCRIPTS] == sorted(p.stem for p in EXAMPLES.glob("*.out"))
+
+
+# -- several ranks -------------------------------------------------------------------------------
+
+
+def run_ranks(command: list[str | Path], timeout_s: float = 110, **environ: str) -> str:
+    """What a launcher and its ranks print."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def storage_bytes(output: str) -> list[int]:
+    return [int(found) for found in re.findall(r"(\d+) bytes from storage", output)]
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    """Two ranks, as on two hosts, read every byte once."""
+    pytest.importorskip("torch")
+    pytest.importorskip("zmq")
+    launch = "-m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
+    script = [EXAMPLES / "cluster_torchrun.py", tmp_path / "x.npy", "--hosts=2"]
+    output = run_ranks([sys.executable, *launch.split(), *script], GLOO_SOCKET_IFNAME="lo")
+    assert storage_bytes(output) == [np.load(tmp_path / "x.npy").nbytes, 0]
+    shares = [int(found) for found in re.findall(r"(\d+)% of the samples", output)]
+    assert all(90 <= share < 100 for share in shares)
+    assert len(shares) == 2
+
+
+def test_mpiexec(tmp_path: Path) -> None:
+    """Four ranks of MPI on one host read every byte once."""
+    pytest.importorskip("mpi4py", reason="no mpi4py: pip install mpi4py mpich")
+    beside = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
+    if mpiexec is None:
+        pytest.skip("no mpiexec: pip install mpich")
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=True)
+    is_open = "Open" in version.stdout  # it wants to be told that this is meant
+    flags = ["--allow-run-as-root", "--oversubscribe"] if is_open else []
+    script = EXAMPLES / "cluster_mpi.py"
+    output = run_ranks([mpiexec, *flags, "-n", "4", sys.executable, script, tmp_path / "x.npy"])
+    data = np.load(tmp_path / "x.npy")
+    assert storage_bytes(output) == [data.nbytes, 0]
+    assert re.findall(r"sum (\d+)", output) == [str(data.sum(dtype=np.int64))] * 2
+
+
+@pytest.mark.timeout(300)  # Ray starts some ten processes, which takes 20 s and more
+def test_ray(tmp_path: Path) -> None:
+    """Two workers of Ray Train share a host, and read every byte once."""
+    pytest.importorskip("ray", reason="no ray: pip install 'ray[train]'")
+    pytest.importorskip("torch")
+    # Short, because names of sockets are; Ray would leave it and what it puts into HOME.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as left:
+        output = run_ranks(
+            [sys.executable, EXAMPLES / "cluster_ray.py", tmp_path / "x.npy"],
+            timeout_s=280,
+            HOME=left,
+            RAY_TMPDIR=left,
+            RAY_AUTH_MODE="disabled",
+            RAY_USAGE_STATS_ENABLED="0",
+            RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",
+        )
+    read = json.loads(output.rpartition("by epoch:")[2].splitlines()[0])
+    assert read == [np.load(tmp_path / "x.npy").nbytes, 0]

@@ -37,6 +37,15 @@ def group(rank: int, world: int, initialised: bool = True) -> dict[str, Any]:
         ),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Place(1, 2, "MPICH")),
         ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, Place(1, 2, "MVAPICH2")),
+        (  # mpiexec in an allocation
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "PMI_RANK": "3", "PMI_SIZE": "8"},
+            Place(3, 8, "MPICH"),
+        ),
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
+            | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"},
+            Place(5, 8, "Open MPI"),
+        ),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "5", "SLURM_NTASKS": "6"},
             Place(1, 2, "torchrun"),

@@ -53,7 +53,7 @@ class Cache:
                 the same data on as many hosts with as much memory find it filled.
     disk_bytes: most that the folder may hold.
     lot_bytes:  neighbouring samples that are read and kept together have about so many; None
-                chooses: single samples where each is a file of its own or larger than 256 KiB.
+                chooses: single samples where each is a file of its own or larger than 64 KiB.
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
                 hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
@@ -134,7 +134,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     ranks where one of them cannot take part.
     """
     index = dataset.index
-    gather = gather_of(place, sys.modules, cache.gather)
+    gather = gather_of(place, sys.modules, os.environ, cache.gather)
     job = _agreed(dataset, place, told(gather, place, lambda: _introduction(dataset, cache)))
     with contextlib.ExitStack() as opened:
         parts = _Parts()

@@ -10,6 +10,8 @@ where its bytes come from:
 
 Whatever goes wrong on the first two ways (no room in the slab, a peer that is gone, slow, or has no
 such lot) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
+No other batch waits for a peer that has failed: it is given one key at a time, which nobody waits
+for, until it brings that.
 What storage itself says is reported as any engine does.
 
 One thread for each engine does all of this and answers the peers; a second one waits for storage.
@@ -18,9 +20,11 @@ One thread for each engine does all of this and answers the peers; a second one 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -95,7 +99,7 @@ class CachedEngine:
         self._inner = inner
         self._placement = placement
         self._node = nodes[rank]
-        # Of each node, the ranks that may be asked, the next one first; spread over who asks.
+        # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
             deque(other for other, at in enumerate(nodes) if at == node)
             for node in range(placement.nodes)
@@ -119,7 +123,9 @@ class CachedEngine:
         # Ours alone.
         self._counts: Counter[str] = Counter()
         self._direct: dict[int, tuple[_Step, Requests]] = {}  # by ticket of the inner engine
-        self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, node
+        self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, rank
+        self._failed: dict[int, float] = {}  # rank -> when it is tried again
+        self._trials: dict[int, int] = {}  # by ticket of the peer: rank
         self._keeper = Keeper(
             addressed,
             placement,
@@ -178,7 +184,8 @@ class CachedEngine:
     def counters(self) -> dict[str, int]:
         """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
         peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which peers were
-        given; and what went another way.
+        given; what went another way; and `slab_`, those of `tier.Counters`, of all ranks of this
+        host.
         """
         names = (
             "loaded_bytes",
@@ -190,6 +197,8 @@ class CachedEngine:
         )
         found = self._inner.counters() | {name: self._counts[name] for name in names}
         found |= dict(self._counts)
+        of_slab = self._keeper.slab.counters()._asdict()
+        found |= {f"slab_{name}": count for name, count in of_slab.items()}
         if self._peer is not None:
             found |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
         return found
@@ -312,8 +321,14 @@ class CachedEngine:
         return done
 
     def _fetch(self, step: _Step, node: int, rows: Int) -> None:
-        """Ask another node, buffer by buffer."""
+        """Ask another node, buffer by buffer, or storage where nobody there would answer."""
         requests = step.requests
+        self._try(node, step, rows[:1])
+        rank = next((each for each in self._via[node] if each not in self._failed), None)
+        if rank is None:
+            self._counts["fetches_avoided"] += 1
+            self._read(step, rows)
+            return
         for number, buffer in enumerate(step.buffers):
             part = rows[requests.buffer[rows] == number]
             length = requests.length[part]
@@ -323,25 +338,49 @@ class CachedEngine:
             for some in np.split(part, np.flatnonzero(cut) + 1) if len(part) else ():
                 assert self._peer is not None
                 ticket = self._peer.submit(
-                    self._via[node][0],
+                    rank,
                     requests.offset[some].view(np.uint64),
                     requests.length[some],
                     requests.target[some],
                     buffer,
                 )
-                self._fetches[ticket] = (step, some, node)
+                self._fetches[ticket] = (step, some, rank)
                 step.parts += 1
 
+    def _try(self, node: int, step: _Step, row: Int) -> None:
+        """Ask the ranks of a node that have failed, where it is time, for a key that goes nowhere:
+        whether they answer again."""
+        now, requests = time.monotonic(), step.requests
+        for rank in self._via[node]:
+            if self._failed.get(rank, math.inf) > now:
+                continue
+            self._failed[rank] = math.inf
+            keys, length = requests.offset[row].view(np.uint64), requests.length[row]
+            nowhere = np.empty(int(length[0]), np.uint8)
+            assert self._peer is not None
+            ticket = self._peer.submit(rank, keys, length, np.zeros(1, np.int64), nowhere)
+            self._trials[ticket] = rank
+
     def _fetched(self, completion: PeerCompletion) -> None:
-        step, rows, node = self._fetches.pop(completion.ticket)
         if completion.reason is not None:
             self._counts[f"fetches_{completion.reason.name.lower()}"] += 1
-            self._via[node].rotate(-1)  # another rank there may answer the next one
+        if completion.ticket in self._trials:
+            self._heard(self._trials.pop(completion.ticket), completion)
+            return
+        step, rows, rank = self._fetches.pop(completion.ticket)
+        self._heard(rank, completion)
         missing = rows[completion.failures]
         length = step.requests.length
         self._counts["peer_bytes"] += int(length[rows].sum() - length[missing].sum())
         self._read(step, missing)
         self._end_part(step)
+
+    def _heard(self, rank: int, completion: PeerCompletion) -> None:
+        """What a fetch says of the rank that was asked."""
+        if completion.reason is None:
+            self._failed.pop(rank, None)
+        else:
+            self._failed[rank] = time.monotonic() + limits.peer_pause_s
 
     def _read(self, step: _Step, rows: Int) -> None:
         """Read keys from storage into the batch."""

@@ -6,6 +6,8 @@ them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a fu
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import itertools
 import json
 import os
@@ -22,12 +24,21 @@ of rank."""
 
 _rounds = itertools.count()
 _ERROR = "error"
+_elsewhere = "192.0.2.1"
+"""An address that no host has (RFC 5737): the way there is that of the default route."""
 
 
-def gather_of(place: Place, modules: Mapping[str, Any], given: Gather | None = None) -> Gather:
+def gather_of(
+    place: Place,
+    modules: Mapping[str, Any],
+    environ: Mapping[str, str],
+    given: Gather | None = None,
+) -> Gather:
     """How the ranks of this job tell each other; UsageError where there is no way.
 
     given:  the user's own, which is believed.
+
+    MPI begins here only in processes that were started for it: begun elsewhere it may end them.
     """
     if place.world_size == 1:
         return lambda text: [text]
@@ -35,9 +46,23 @@ def gather_of(place: Place, modules: Mapping[str, Any], given: Gather | None = N
         return given
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() != place.world_size:
+            raise UsageError(
+                f"the process group has {distributed.get_world_size()} ranks, the loader "
+                f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
+                "share the data, by all_gather_object in a group of them for instance"
+            )
         store = distributed.distributed_c10d._get_default_store()
         return lambda text: _by_store(store, place, text)
-    if place.source in ("Open MPI", "MPICH", "MVAPICH2", "Slurm"):
+    mpi = modules.get("mpi4py.MPI")
+    begun = (
+        mpi is not None
+        and mpi.Is_initialized()
+        and not mpi.Is_finalized()
+        and mpi.COMM_WORLD.Get_size() == place.world_size
+    )
+    by_srun = place.source == "Slurm" and "PMIX_RANK" in environ
+    if begun or by_srun or place.source in ("Open MPI", "MPICH", "MVAPICH2"):
         return _by_mpi(place)
     raise UsageError(
         f"{place.world_size} ranks ({place.source}) that share a cache have to tell each other "
@@ -70,8 +95,9 @@ def _by_mpi(place: Place) -> Gather:
         ) from None
     if MPI.COMM_WORLD.Get_size() != place.world_size:
         raise UsageError(
-            f"MPI sees {MPI.COMM_WORLD.Get_size()} ranks and the launcher says "
-            f"{place.world_size}: mpi4py is of another MPI than mpiexec"
+            f"MPI sees {MPI.COMM_WORLD.Get_size()} ranks and there are {place.world_size} "
+            f"({place.source}): use the mpiexec of the MPI that mpi4py has "
+            f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
         )
     return lambda text: list(MPI.COMM_WORLD.allgather(text))
 
@@ -88,15 +114,27 @@ def reachable_address(environ: Mapping[str, str]) -> str:
     launcher's own address (MASTER_ADDR) is reached, else of the host's name."""
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # of a datagram socket: nothing is sent
-            return str(probe.getsockname()[0])
+        found = _address_towards(master)
     except OSError as error:
         raise UsageError(
             f"the address of this host towards {master!r} cannot be found ({error}): give "
             "Cache(listen=...)"
         ) from None
+    if ipaddress.ip_address(found).is_loopback and master in (
+        socket.gethostname(),
+        socket.getfqdn(),
+    ):
+        # Many systems give their own name a loopback address (127.0.1.1), which is none for others.
+        with contextlib.suppress(OSError):
+            return _address_towards(_elsewhere)
+    return found
+
+
+def _address_towards(other: str) -> str:
+    family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # of a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])
 
 
 def told(

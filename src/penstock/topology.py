@@ -16,10 +16,11 @@ from .errors import UsageError
 
 _launchers = (
     ("torchrun", ("RANK",), ("WORLD_SIZE",)),
-    ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    # Before Slurm: what mpiexec starts in an allocation inherits the task of mpiexec itself.
     ("Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
     ("MPICH", ("PMI_RANK",), ("PMI_SIZE",)),
     ("MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",)),
+    ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
 
 

@@ -54,7 +54,9 @@ class Written:
 
     def assert_sample(self, number: int, sample: Mapping[str, Any]) -> None:
         """A sample, by number or as `decode` gets it, is the one that was written."""
-        assert set(sample) - {"__key__", "label"} == set(self.fields) - {"label"}
+        assert set(sample) - {"__key__", "__id__", "__epoch__", "label"} == set(self.fields) - {
+            "label"
+        }
         for name, values in self.fields.items():
             assert_same(sample[name], values[number], f"field {name!r} of sample {number}")
         if self.labels is not None:
