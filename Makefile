@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers clean
 
 help:  ## list the targets
@@ -31,6 +31,10 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 
 test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
 	$(RUN) -m pytest -n auto --dist worksteal $(ARGS)
+
+test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
+	@$(INSTALL) --no-build-isolation --editable '.[ray]'
+	$(RUN) -m pytest tests/test_examples.py -k ray
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check

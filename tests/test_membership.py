@@ -81,4 +81,4 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
 )
 def test_a_gather_that_is_none(gather: Any) -> None:
     with pytest.raises(UsageError, match="in order of rank"):
-        told(gather, Place(0, 2, "arguments"), {"rank": 0})
+        told(gather, Place(0, 2, "arguments"), lambda: {"rank": 0})
