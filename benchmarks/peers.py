@@ -39,19 +39,25 @@ def race(name: str, record_bytes: int, count: int, target: float | None) -> Race
     )
 
 
+def messages_of(options: argparse.Namespace) -> int:
+    return 128 if options.quick else 512
+
+
+def races(options: argparse.Namespace) -> list[Race]:
+    """The races of this benchmark, also for `benchmarks.cluster`."""
+    count = messages_of(options)
+    return [race("peers1m", MESSAGE_BYTES, count, RATIO), race("peers4k", 4096, count, None)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer messages and pairs")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    count = 128 if options.quick else 512
     name = "peers" + ("-quick" if options.quick else "")
-    record = Record(name, options.seed, {**vars(options), "count": count})
+    record = Record(name, options.seed, {**vars(options), "count": messages_of(options)})
     effort = Effort.quick() if options.quick else Effort.full()
-    for each in (
-        race("peers1m", MESSAGE_BYTES, count, RATIO),
-        race("peers4k", 4096, count, None),
-    ):
+    for each in races(options):
         result = run_race(each, effort, frozenset(), options.seed)
         record.rows += result.rows
         record.raw[each.name] = result.raw
