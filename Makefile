@@ -14,11 +14,14 @@ RUN := $(VENV)/bin/python
 # Write what tests read. Without the rest of what they ask for: other torch packages, clouds' clients.
 WRITERS := 'mosaicml-streaming>=0.13' 'megatron-core>=0.16' 'litdata>=0.2.50'
 
+# Of the tests: many wait for deadlines, so there are more of them than cores.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers clean
 
 help:  ## list the targets
@@ -30,7 +33,10 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
 
 test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
-	$(RUN) -m pytest -n auto --dist worksteal $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-long: $(STAMPS)/penstock  ## the tests that `make test` leaves out, because they take long
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m long $(ARGS)
 
 test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'

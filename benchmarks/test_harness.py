@@ -88,6 +88,7 @@ def test_turns_are_paired_and_a_faster_contender_wins() -> None:
     assert 1.5 < comparison.ratio < 2.5
 
 
+@pytest.mark.long
 def test_the_fastest_candidate_is_paired_and_judged() -> None:
     """A race sweeps the reference, takes the best and compares the ratio with the target."""
     held = reference(contender("slow", 0.2), contender("fast", 0.05), target=0.1)
@@ -186,6 +187,7 @@ def test_a_record_carries_what_a_reader_needs() -> None:
     assert {"name", "value", "unit", "floor", "target", "met"} <= set(written["rows"][0])
 
 
+@pytest.mark.long
 def test_a_fleet_adds_up_its_processes(tmp_path: Path) -> None:
     """The samples and sums of all processes, from the first start to the last end."""
     extents = np.array([[8, 8], [0, 8], [24, 8]], np.int64)

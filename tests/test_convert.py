@@ -399,7 +399,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "tar" else pytest.param(kind, marks=pytest.mark.long) for kind in OPTIONS],
+)
 def test_killed_and_resumed(kind: str, photos: Path, numbers: Path, tmp_path: Path) -> None:
     """Killed at any operation on files, a conversion that is run again ends up as one that was not
     killed, byte by byte; and until then nothing half-written has a final name."""
@@ -506,6 +509,7 @@ def begun(source: Path, out: Path) -> None:
     raise AssertionError("never two shards")
 
 
+@pytest.mark.long
 def test_other_options_or_data(photos: Path, tmp_path: Path) -> None:
     """Going on with other options, or after the source changed, is refused with what differs."""
     out = tmp_path / "out"

@@ -114,6 +114,7 @@ def test_arrow_tables(compression, write, tmp_path):
     assert [field.name for field in opened(tmp_path / "a", fields=["image"]).fields] == ["image"]
 
 
+@pytest.mark.long
 def test_damaged_frames_and_tables(write, tmp_path):
     """Any byte changed: an error, or another value; never a crash."""
     pytest.importorskip("zstandard")

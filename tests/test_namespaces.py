@@ -126,7 +126,9 @@ def another(ranks: list[Rank]) -> list[list[Taken]]:
     return epoch(ranks)
 
 
-@pytest.mark.parametrize(("how", "cut_s"), [("cable", 7), ("interface", 0)])
+@pytest.mark.parametrize(
+    ("how", "cut_s"), [pytest.param("cable", 7, marks=pytest.mark.long), ("interface", 0)]
+)
 def test_a_network_that_is_cut_and_heals(
     how: str, cut_s: int, network: Network, path: Path
 ) -> None:

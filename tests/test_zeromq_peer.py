@@ -549,7 +549,9 @@ def begun(peer: ZeroMQPeer, size: int) -> tuple[int, np.ndarray]:
     return ticket, buffer
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
+)
 def test_node_ends_in_the_middle_of_an_answer(how: signal.Signals) -> None:
     """The fetch fails well before its time when the other process is killed, or stands still."""
     with node_process() as (peer, process):

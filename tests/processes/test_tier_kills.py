@@ -134,6 +134,7 @@ def kill_three(through: Address, slots: int, random: np.random.Generator, folder
         rank.kill()
 
 
+@pytest.mark.long
 def test_ranks_killed_at_any_point_lose_nothing() -> None:
     """24 ranks are killed, each at a moment of its own; the last one fills what they left."""
     slots, kills, batch = 20_000, 24, 8
@@ -155,6 +156,7 @@ def test_ranks_killed_at_any_point_lose_nothing() -> None:
         assert after.allocated_bytes - after.published_bytes <= kills * batch * 3008
 
 
+@pytest.mark.long
 def test_ranks_killed_while_they_write_to_disk(tmp_path: Path) -> None:
     """What 24 killed ranks of four runs kept is right, and the last run keeps the rest."""
     slots, kills, batch, folder = 12_000, 24, 8, str(tmp_path)
