@@ -173,7 +173,7 @@ def test_less_room_keeps_what_fits(folder: Path) -> None:
         assert found(tier) == [1, 2, 5]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_is_a_miss(data: st.DataObject) -> None:
     """Whatever bytes change, in a run or between, no wrong one is read, and lots come back."""
