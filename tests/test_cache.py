@@ -4,6 +4,7 @@ name, real slabs and real sockets."""
 from __future__ import annotations
 
 import itertools
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -229,6 +230,35 @@ def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, t
     second = run(dataset, hosts, ram_bytes, check=check, **options)
     assert 0.4 * data.nbytes < total(second, "loaded_bytes") <= 0.5 * data.nbytes
     assert global_batches(first) == global_batches(second)
+
+
+def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
+    """What it cannot keep is read from storage, with one warning; nobody waits for it."""
+    dataset = penstock.open(records)
+    data = np.load(records)
+    disk = tmp_path / "0"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk]).returncode:
+        pytest.skip("cannot mount tmpfs (root can)")
+
+    def check(batch: penstock.Batch) -> None:
+        assert (batch.data == data[batch.ids]).all()
+
+    try:
+        with pytest.warns(RuntimeWarning, match="keeps no more lots"):
+            told = run(
+                dataset,
+                [0],
+                100_000,
+                lot_bytes=600,
+                disk=(tmp_path, 8 << 20),
+                check=check,
+                global_batch_size=50,
+            )
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert total(told, "disk_bytes") > 0
+    assert total(told, "busy_too_long") == 0
 
 
 def test_ranks_must_have_the_same_data(records, files):

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from penstock.disk_tier import DiskTier
 from penstock.errors import StateError, StorageError, UsageError
-from penstock.tier import BUSY, MINE, READY
+from penstock.tier import LEFT_OUT, MINE, READY
 
 IDENTITY = b"of these tests.."
 SLOTS = 8
@@ -344,7 +344,7 @@ def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
             with pytest.warns(RuntimeWarning, match=f"{disk} keeps no more lots: No space left"):
                 assert fill(tier, [6, 14, 22, 30]) == [True, True, False, False]
             assert not tier.writable
-            assert tier.claim(np.array([1, 22, 7])).tolist() == [READY, BUSY, BUSY]
+            assert tier.claim(np.array([1, 22, 7])).tolist() == [READY, LEFT_OUT, LEFT_OUT]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 assert tier.write(np.array([7]), [content(7, 10)]).tolist() == [False]

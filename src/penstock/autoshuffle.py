@@ -25,6 +25,7 @@ from .engines import engine_for
 from .errors import PenstockError, UsageError
 from .extent import Extents
 from .layout import Chunked
+from .membership import store_of
 from .order import Order, Ordering, shuffle_of
 from .plan import Steps
 from .probe import Probed, large_extents, probe
@@ -188,7 +189,7 @@ def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[s
     """
     if place.world_size == 1:
         return decide()
-    store = _store(modules)
+    store = store_of(modules)
     if store is None:
         raise UsageError(
             f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell them all "
@@ -211,11 +212,3 @@ def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[s
     if said.startswith("!"):
         raise UsageError(f"rank 0 could not choose a shuffle: {said[1:]}")
     return said
-
-
-def _store(modules: Mapping[str, Any]) -> Any:
-    """The key-value store of the process group, or None."""
-    distributed = modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.distributed_c10d._get_default_store()

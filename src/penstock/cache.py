@@ -50,7 +50,7 @@ class Cache:
 
     ram_bytes:  of this host's memory, shared by its ranks. Hosts may give different amounts.
     disk_path:  folder on a local disk of this host, for what its memory cannot hold. Later runs of
-                the same data on as many hosts with as much memory find it filled.
+                the same data on as many hosts and ranks, with as much memory, find it filled.
     disk_bytes: most that the folder may hold.
     lot_bytes:  neighbouring samples that are read and kept together have about so many; None
                 chooses: single samples where each is a file of its own or larger than 64 KiB.
@@ -86,8 +86,9 @@ class Cache:
 
 
 class Joined(NamedTuple):
-    """A rank's part of the cache."""
+    """A rank's part of the cache; `place` is the rank's, of the world that it was shared with."""
 
+    place: Place
     engine: CachedEngine
     locality: Locality
     addressed: Addressed
@@ -136,6 +137,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     index = dataset.index
     gather = gather_of(place, sys.modules, os.environ, cache.gather)
     job = _agreed(dataset, place, told(gather, place, lambda: _introduction(dataset, cache)))
+    addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
         parts = _Parts()
         opened.callback(parts.close)
@@ -144,7 +146,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         told(gather, place, lambda: parts.attach(job, members))
         assert parts.slab is not None
         engine = CachedEngine(
-            Addressed(index),
+            addressed,
             engine_for(index.files, budget, index.mean_bytes),
             job.placement,
             job.nodes,
@@ -158,7 +160,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d"
         placement = job.placement
         log.info(kept, dataset.path, placement.nodes, 100 * placement.kept, placement.lot)
-    return Joined(engine, Locality(job.placement, job.nodes), Addressed(index))
+    return Joined(place, engine, Locality(job.placement, job.nodes), addressed)
 
 
 def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from .engine import Buffer
 from .errors import StorageError, UsageError
 from .extent import Int
 from .native import Arena, crc32c
-from .tier import BUSY, READY, Address, Codes, Counters, Mask, Slots, check_identity
+from .tier import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_identity
 
 _PAGE = 4096
 _MAGIC = b"PENSTIER"
@@ -148,11 +148,11 @@ class DiskTier:
     def claim(self, slots: Int) -> Codes:
         """READY, MINE (to be given to `write` or `abandon`) or BUSY of each slot.
 
-        Where nothing is written any more, what is not READY is BUSY.
+        Where nothing is written any more, what is not READY is LEFT_OUT: nobody is to wait for it.
         """
         if self._writable:
             return self._slots.claim(slots)
-        return np.where(self._slots.offsets(slots) >= 0, READY, BUSY).astype(np.uint8)
+        return np.where(self._slots.offsets(slots) >= 0, READY, LEFT_OUT).astype(np.uint8)
 
     def abandon(self, slots: Int) -> None:
         """Gives claims back, so that others may claim."""

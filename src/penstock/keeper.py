@@ -223,8 +223,7 @@ class Keeper:
         else:
             for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
                 lots[slot] = load.buffer[a:b]
-            assert self._disk is not None
-            self._disk_threads.submit(self._disk.write, slots, list(lots.values()))
+            self._disk_threads.submit(self._to_disk, slots, list(lots.values()))
         for slot in load.slots.tolist():
             del self._reading[load.tier is self._disk, slot]
         self._brought(report.ticket, lots)
@@ -246,12 +245,24 @@ class Keeper:
         wanted.waiting.add(job)
 
         def read() -> None:
-            found = zip(slots.tolist(), disk.read(slots, size), strict=True)
-            lots = {slot: lot for slot, lot in found if lot is not None}
-            self._news.append(lambda: self._brought(job, lots))
-            self._wake()
+            lots: dict[int, Buffer] = {}
+            try:
+                found = zip(slots.tolist(), disk.read(slots, size), strict=True)
+                lots |= {slot: lot for slot, lot in found if lot is not None}
+            finally:  # no memory, for instance: who waits reads from storage
+                self._news.append(lambda: self._brought(job, lots))
+                self._wake()
 
         self._disk_threads.submit(read)
+
+    def _to_disk(self, slots: Int, lots: Sequence[Buffer]) -> None:
+        """Write lots that were claimed, in another thread."""
+        assert self._disk is not None
+        try:
+            self._disk.write(slots, lots)
+        except BaseException:
+            self._disk.abandon(slots)  # nobody is to wait for what is not written
+            raise
 
     def _lot_bytes(self, lots: Keys) -> Int:
         """Bytes of each lot."""

@@ -323,9 +323,9 @@ class Loader:
             )
 
     def _resources(self) -> tuple[Reader, Arena]:
-        if self._engine is None and self._cache is not None:
+        if self._cache is not None:
             self._engine = self._join(self.place).engine
-        elif self._engine is None:
+        if self._engine is None:
             index = self.dataset.index
             self._engine = engine_for(index.files, self._budget, index.mean_bytes)
         elif not self._waiting:
@@ -339,7 +339,10 @@ class Loader:
         return self._join(place).locality
 
     def _join(self, place: Place) -> Joined:
-        """This rank's part of the cache, taken at first use."""
+        """This rank's part of the cache, taken at first use, and anew where the world has changed
+        since, by a process group that was started after the first epoch."""
+        if self._joined is not None and self._joined.place != place:
+            self.close()
         if self._joined is None:
             assert self._cache is not None
             self._joined = join(self.dataset, self._cache, place, self._budget)

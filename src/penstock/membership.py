@@ -44,15 +44,15 @@ def gather_of(
         return lambda text: [text]
     if given is not None:
         return given
-    distributed = modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        if distributed.get_world_size() != place.world_size:
+    store = store_of(modules)
+    if store is not None:
+        ranks = modules["torch.distributed"].get_world_size()
+        if ranks != place.world_size:
             raise UsageError(
-                f"the process group has {distributed.get_world_size()} ranks, the loader "
+                f"the process group has {ranks} ranks, the loader "
                 f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
                 "share the data, by all_gather_object in a group of them for instance"
             )
-        store = distributed.distributed_c10d._get_default_store()
         return lambda text: _by_store(store, place, text)
     mpi = modules.get("mpi4py.MPI")
     begun = (
@@ -69,6 +69,14 @@ def gather_of(
         "where they are: initialise torch.distributed first, start them with mpiexec and install "
         "mpi4py, or give Cache(gather=...)"
     )
+
+
+def store_of(modules: Mapping[str, Any]) -> Any:
+    """The key-value store of the process group, or None where there is none."""
+    distributed = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.distributed_c10d._get_default_store()
 
 
 def _by_store(store: Any, place: Place, text: str) -> list[str]:

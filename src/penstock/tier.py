@@ -30,9 +30,9 @@ from .extent import Int
 
 T = TypeVar("T")
 
-READY, MINE, BUSY = 0, 1, 2
+READY, MINE, BUSY, LEFT_OUT = 0, 1, 2, 3
 """What `claim` says of a slot: it is ready; it is the caller's, from now on, to publish or abandon;
-another claim stands, of another rank or of this one."""
+another claim stands, of another rank or of this one; it is not kept and will not be."""
 
 Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
