@@ -45,6 +45,8 @@ Numbers = npt.NDArray[np.int64]
 
 Part = bytes | memoryview | npt.NDArray[np.uint8]
 
+_key, _int = np.dtype(np.uint64), np.dtype(np.int64)
+
 NONE: Numbers = np.empty(0, np.int64)
 NONE.flags.writeable = False
 
@@ -148,9 +150,8 @@ class Peer(Protocol):
 def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> None:
     """Raise UsageError unless a peer may be asked for this; the message names the first culprit."""
     check_buffers([buffer])
-    columns = {"keys": keys, "lengths": lengths, "targets": targets}
-    for name, column in columns.items():
-        dtype = np.dtype(np.uint64 if name == "keys" else np.int64)
+    columns = ("keys", keys, _key), ("lengths", lengths, _int), ("targets", targets, _int)
+    for name, column, dtype in columns:
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(f"{name} is {described(column)}: use one dimension of {dtype}")
         if len(column) != len(keys):
@@ -195,16 +196,19 @@ class Fetch:
 
     def begin(self, refused: Mask) -> None:
         """An answer begins, without the refused keys."""
-        self.refused = np.flatnonzero(refused)
-        there = ~refused & (self.lengths > 0)
-        target, length = self.targets[there], self.lengths[there]
-        first = np.flatnonzero(target[1:] != target[:-1] + length[:-1]) + 1
-        first = np.concatenate([[0], first]) if len(target) else first
-        self._target = target[first]
-        self._length = np.add.reduceat(length, first) if len(target) else length
-        if len(first) and (self._length == self._length[0]).all():
-            self._width = int(self._length[0])
+        target, length = self.targets, self.lengths
+        left_out = refused | (length == 0)
+        if np.count_nonzero(left_out):
+            self.refused = np.flatnonzero(refused)
+            target, length = target[~left_out], length[~left_out]
         self.expected = int(length.sum())
+        if len(target) > 1:
+            first = np.flatnonzero(target[1:] != target[:-1] + length[:-1]) + 1
+            first = np.concatenate([[0], first])
+            target, length = target[first], np.add.reduceat(length, first)
+        self._target, self._length = target, length
+        if len(length) and np.count_nonzero(length == length[0]) == len(length):
+            self._width = int(length[0])
         self.received = 0
 
     def take(self, data: memoryview | npt.NDArray[np.uint8]) -> None:
