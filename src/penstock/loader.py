@@ -227,10 +227,13 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
-        bytes, runs (read operations), extents, and how the engine reads."""
+        bytes, runs (read operations), extents, and how the engine reads; with `cache` also "lot"
+        (see `penstock.Cache`) and what docs/cluster.md lists."""
         found: dict[str, Any] = {"batches": self._batches, "stall_ns": self._stall_ns}
         if self._course.choice_record:
             found["shuffle"] = self._course.choice_record
+        if self._joined is not None:
+            found["lot"] = dict(self._joined.lot)
         if self._engine is not None:
             choice = self._engine.choice
             found |= self._engine.counters()
