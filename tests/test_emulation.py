@@ -297,12 +297,11 @@ def test_all_of_a_step_is_asked_for_at_once(storage: Shared, source: Path) -> No
 @needs_storage
 def test_what_is_kept_leaves_storage_alone(storage: Shared, source: Path) -> None:
     """Once a cache has all of the data, an epoch asks storage for nothing: not even how the files
-    are. What has read since asks for that."""
+    are."""
     mount = storage.mount(source)
     cache = penstock.Cache(ram_bytes=16 * MIB)
     with penstock.Loader(records(mount), 64, cache=cache, rank=0, world_size=1) as loader:
         assert len(list(loader)) == 16
-        list(loader)  # begins with a look at what the first epoch has left in the page cache
         storage.reset()
         assert len(list(loader)) == 16
         counted = mount.counters()

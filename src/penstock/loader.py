@@ -331,8 +331,10 @@ class Loader:
         if self._engine is None:
             index = self.dataset.index
             self._engine = engine_for(index.files, self._budget, index.mean_bytes)
-        elif not self._waiting:
-            self._engine.adopt(self._budget)  # the last epoch may have filled the page cache
+        elif self._cache is None and not self._waiting:
+            # The last epoch may have filled the page cache. What a cache of the job has is not read
+            # again, and an epoch of that asks storage for nothing, which may be slow, or stall.
+            self._engine.adopt(self._budget)
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena

@@ -269,9 +269,7 @@ class NativeEngine:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files
         self._mean_bytes = mean_bytes
-        self._facts = survey(files, mean_bytes, self._keep_open_max)
-        self._read_bytes = 0  # when they were found
-        self.choice = choose(self._facts, budget)
+        self.choice = choose(survey(files, mean_bytes, self._keep_open_max), budget)
         self._core = _core.Engine(
             root=os.fsencode(files.root),
             names=files.names,
@@ -305,18 +303,9 @@ class NativeEngine:
             self._core.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget to the running engine, for all that no thread has begun.
-
-        The machine is asked for facts about the files anew where this engine has read since: that
-        may have filled the page cache. Where a cache of the job has everything, files are left
-        alone.
-        """
+        """Apply a changed budget to the running engine, for all that no thread has begun."""
         self._check_usable()
-        read_bytes = self.counters()["bytes"]
-        if read_bytes != self._read_bytes:
-            self._facts = survey(self.files, self._mean_bytes, self._keep_open_max)
-            self._read_bytes = read_bytes
-        choice = choose(self._facts, budget)
+        choice = choose(survey(self.files, self._mean_bytes, self._keep_open_max), budget)
         self.choice = choice
         self._core.use(_backend_number[choice.backend], choice.direct)
         self._core.resize(choice.threads)
