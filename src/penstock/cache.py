@@ -30,7 +30,7 @@ from .engines import engine_for
 from .errors import PenstockError, UsageError
 from .index import Index
 from .lots import LotChoice, choose_lot, lots_in, samples_in
-from .membership import Gather, gather_of, host_identity, reachable_address, told
+from .membership import Gather, gather_of, host_identity, reachable_address, store_of, told
 from .placement import Placement
 from .tier import RamTier, alignment_default
 from .topology import Place
@@ -98,6 +98,7 @@ class Joined(NamedTuple):
     place:  of the rank, in the world that it was shared with.
     lot:    samples, reason, reached of `LotChoice`; where storage was measured for it, latency_ns,
             reads_per_s, bytes_per_s and took_s of `probe.Probed`.
+    group:  the store of the process group there was, if there was one.
     """
 
     place: Place
@@ -105,6 +106,13 @@ class Joined(NamedTuple):
     locality: Locality
     addressed: Addressed
     lot: Mapping[str, Any]
+    group: Any
+
+    def holds(self, place: Place) -> bool:
+        """Whether this rank is where it was, among the ranks that it was among."""
+        group = store_of(sys.modules)
+        regrouped = None not in (group, self.group) and group is not self.group
+        return place == self.place and not regrouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,8 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         placement = job.placement
         part = 100 * placement.kept
         log.info(kept, dataset.path, placement.nodes, part, placement.lot, lot["reason"])
-    return Joined(place, engine, Locality(job.placement, job.nodes), addressed, lot)
+    locality = Locality(job.placement, job.nodes)
+    return Joined(place, engine, locality, addressed, lot, store_of(sys.modules))
 
 
 def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:

@@ -346,7 +346,7 @@ class Loader:
     def _join(self, place: Place) -> Joined:
         """This rank's part of the cache, taken at first use, and anew where the world has changed
         since, by a process group that was started after the first epoch."""
-        if self._joined is not None and self._joined.place != place:
+        if self._joined is not None and not self._joined.holds(place):
             self.close()
         if self._joined is None:
             assert self._cache is not None
