@@ -29,6 +29,7 @@ class Taken(NamedTuple):
 class Rank:
     """The test's end of a rank. What is not given of the loader is as its defaults are.
 
+    truth:    where the same data can be read to compare; by default `path` itself.
     bounds:   other values of `penstock.limits`, which tests need not wait for.
     command:  what starts Python, such as a way into a namespace.
     """
@@ -43,11 +44,13 @@ class Rank:
         loader: Mapping[str, Any],
         budget: Mapping[str, Any] | None = None,
         bounds: Mapping[str, float] | None = None,
+        truth: Path | None = None,
         command: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
         told = {
             "path": str(path),
+            "truth": str(truth or path),
             "cache": dict(cache),
             "loader": {"rank": rank, "world_size": world_size, **loader},
             "budget": dict(budget or {}),
@@ -86,6 +89,12 @@ class Rank:
 
     def stats(self) -> dict[str, Any]:
         self.tell("stats")
+        found: dict[str, Any] = self.hear()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands."""
+        self.tell("state")
         found: dict[str, Any] = self.hear()
         return found
 
@@ -149,7 +158,7 @@ def main() -> None:
     for name, value in told["bounds"].items():
         assert hasattr(penstock.limits, name)
         setattr(penstock.limits, name, value)
-    data = np.load(told["path"], mmap_mode="r")
+    data = np.load(told["truth"], mmap_mode="r")
     loader = penstock.Loader(
         penstock.open(told["path"], index="memory"),
         cache=penstock.Cache(**told["cache"], gather=_gather),
@@ -185,6 +194,10 @@ def main() -> None:
                 _say("goes on")
             elif word == "stats":
                 _say(loader.stats())
+            elif word == "state":
+                _say(loader.state_dict())
+            elif word == "load":  # before an epoch begins
+                loader.load_state_dict(*values)
 
 
 if __name__ == "__main__":

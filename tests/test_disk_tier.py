@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.disk_tier import DiskTier
+from penstock.disk_tier import DiskTier, noted
 from penstock.errors import StateError, StorageError, UsageError
 from penstock.tier import LEFT_OUT, MINE, READY
 
@@ -244,12 +244,27 @@ def test_every_byte_of_a_lot_and_its_entry_counts(folder: Path) -> None:
     (folder / "tier.data").write_bytes(lot)
     with opened(folder) as tier:
         assert found(tier) == [5]
-    for at in range(40):  # the header of the table
+    for at in range(64):  # the header of the table
         damaged = bytearray(table)
         damaged[at] ^= 0x10
         (folder / "tier.table").write_bytes(damaged)
+        assert noted(str(folder)) is None
         with opened(folder) as tier:
             assert tier.counters().ready == 0
+
+
+def test_a_note_is_for_later_runs(folder: Path) -> None:
+    """It is found by who does not know the identity; another note is another content."""
+    assert noted(str(folder)) is None
+    with opened(folder, note=b"of lots") as tier:
+        fill(tier, [5])
+    assert noted(str(folder)) == b"of lots".ljust(24, b"\0")
+    with opened(folder, note=b"of lots") as tier:
+        assert found(tier) == [5]
+    with opened(folder, note=b"of others") as tier:
+        assert found(tier) == []
+    with pytest.raises(UsageError, match="up to 24"):
+        opened(folder, note=bytes(25))
 
 
 HOLDER = """

@@ -696,6 +696,32 @@ def test_process_group_started_after_first_use(records: Path, monkeypatch: Any) 
         iter(loader)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before loading", "after loading"])
+def test_a_state_holds_for_the_ranks_there_are_then(
+    late: bool, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader that stopped within an epoch on other ranks goes on from a state, whether that is
+    loaded before or after the world has changed."""
+    loader = penstock.Loader(opened(records), global_batch_size=20, seed=1)
+    for _ in range(2):
+        reading = iter(loader)
+        next(reading), next(reading)
+        state = loader.state_dict()
+        if late:
+            loader.load_state_dict(state)
+        world = loader.place.world_size + 1
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", f"{world}")
+        if not late:
+            loader.load_state_dict(state)
+        loader.load_state_dict({})  # says nothing
+        other = penstock.Loader(
+            opened(records), global_batch_size=20, seed=1, rank=1, world_size=world
+        )
+        other.load_state_dict(state)
+        assert [each.ids.tolist() for each in loader] == [each.ids.tolist() for each in other]
+
+
 def test_an_epoch_that_cannot_begin_is_not_lost(tmp_path: Path) -> None:
     """Where `iter` fails, here for batches that no memory holds, the epoch is not used up."""
     path = tmp_path / "huge.bin"

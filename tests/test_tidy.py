@@ -67,7 +67,8 @@ LAYERS = {
         {"ground", "values", "codecs", "apart"},
     ),
     "policy": Layer(
-        {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"},
+        {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
+        | {"lots"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -105,6 +106,7 @@ LAYERS = {
             "cached",
             "batch",
             "engines",
+            "costs",
             "autoshuffle",
             "mixed",
             "course",
@@ -141,7 +143,7 @@ LAYERS = {
 NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning folders, sharing
 TORCH = {"torch", "gpu"}
 PURE = (
-    {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}
+    {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking"}
     | {"mixture", "quality", "augmentation"}
     | LAYERS["values"].modules

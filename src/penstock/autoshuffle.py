@@ -6,11 +6,9 @@ are several ranks, rank 0 measures and the others are told through the process g
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,24 +16,21 @@ from typing import Any
 import numpy as np
 
 from .batch import gap_for
-from .blocking import Blocking, Measured, choose_bands, choose_blocks, window_samples
+from .blocking import Blocking, choose_bands, choose_blocks, window_samples
 from .budget import Budget
+from .costs import cost_of, measured_of
 from .dataset import Dataset
 from .engines import engine_for
-from .errors import PenstockError, UsageError
-from .extent import Extents
+from .errors import UsageError
 from .layout import Chunked
 from .membership import store_of
 from .order import Order, Ordering, shuffle_of
 from .plan import Steps
-from .probe import Probed, large_extents, probe
+from .probe import Probed
 from .quality import shuffle_quality
-from .store import changed, failure
 from .topology import Place
 
 log = logging.getLogger("penstock")
-_samples_probed = 4096
-_stale = errno.ESTALE
 
 
 class AutoShuffle:
@@ -135,11 +130,7 @@ def decide(
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None
-        # Other places each time: what was read for the last choice is in the page cache.
-        seed = time.time_ns()
-        probed = probe(
-            engine, _small(dataset, seed), large_extents(index.files.size, seed), _fault(dataset)
-        )
+        probed = cost_of(dataset, engine)
     finally:
         engine.close()
     chosen = choose_blocks(
@@ -151,34 +142,6 @@ def decide(
         gap_bytes=gap_bytes,
     )
     return chosen, probed
-
-
-def measured_of(probed: Probed) -> Measured:
-    """What the policy reckons with."""
-    requests = max(1.0, probed.reads_per_s * probed.latency_ns * 1e-9)
-    return Measured(probed.latency_ns, probed.bytes_per_s, requests)
-
-
-def _small(dataset: Dataset, seed: int) -> Extents:
-    """Extents of samples drawn from the seed, of the field that has most bytes."""
-    index = dataset.index
-    totals = [layout.total_bytes for layout in index.layouts]
-    field = totals.index(max(totals))
-    ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
-    extents, _ = index.units(ids, field)
-    whole = extents.length > 0
-    return Extents(extents.file[whole], extents.offset[whole], extents.length[whole])
-
-
-def _fault(dataset: Dataset) -> Callable[[Extents, int, int], PenstockError]:
-    def fault(extents: Extents, row: int, code: int) -> PenstockError:
-        path = dataset.index.files.path(int(extents.file[row]))
-        where = f"{path} at byte {int(extents.offset[row]):,}"
-        if code > 0 and code != _stale:
-            return failure(code, path, f" (byte {int(extents.offset[row]):,})")
-        return changed(where, "the file is of another size or modification time")
-
-    return fault
 
 
 def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]) -> str:

@@ -33,6 +33,11 @@ class Measured:
     bytes_per_s: float
     requests: float
 
+    def overhead_bytes(self, size: float) -> float:
+        """What each read costs beside its bytes, where reads of so many bytes were measured."""
+        read_s = max(1.0, self.latency_ns) * 1e-9 / self.requests
+        return max(0.0, read_s * self.bytes_per_s - size)
+
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
@@ -64,8 +69,7 @@ def choose_blocks(
     gap_bytes:       see `penstock.plan.plan_window`; None where reads are not merged.
     """
     size = max(1.0, mean_bytes)
-    read_s = max(1.0, measured.latency_ns) * 1e-9 / measured.requests
-    overhead = max(0.0, read_s * measured.bytes_per_s - size)
+    overhead = measured.overhead_bytes(size)
 
     def reach(samples: int) -> float:
         return samples * size / (samples * size + overhead)

@@ -9,26 +9,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import math
 import os
 import secrets
+import struct
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from . import limits
 from .addressed import Addressed
 from .assignment import Locality
 from .budget import Budget
 from .cached import CachedEngine
+from .costs import cost_of, measured_of
 from .dataset import Dataset
-from .disk_tier import DiskTier
+from .disk_tier import DiskTier, noted
 from .engines import engine_for
-from .errors import UsageError
+from .errors import PenstockError, UsageError
 from .index import Index
-from .membership import Gather, gather_of, host_identity, reachable_address, told
+from .lots import LotChoice, choose_lot, lots_in, samples_in
+from .membership import Gather, gather_of, host_identity, reachable_address, store_of, told
 from .placement import Placement
 from .tier import RamTier, alignment_default
 from .topology import Place
@@ -42,6 +44,7 @@ _seed = 0x70656E73746F636B
 
 
 _page_bytes = 4096  # where lots begin on a disk
+_note = struct.Struct("<16sQ")  # of which data, and the samples of a lot: what a disk is noted with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,12 @@ class Cache:
     disk_path:  folder on a local disk of this host, for what its memory cannot hold. Later runs of
                 the same data on as many hosts and ranks, with as much memory, find it filled.
     disk_bytes: most that the folder may hold.
-    lot_bytes:  neighbouring samples that are read and kept together have about so many; None
-                chooses: single samples where each is a file of its own or larger than 64 KiB.
+    lot_bytes:  neighbouring samples that are read and kept together have about so many. None: lots
+                as a disk of the job has them from a run before; else single samples where these are
+                files of their own or have 1 MiB, and else the smallest lots that a few timed reads
+                of rank 0 (0.2 s) show to be read about as fast as large ones: see
+                `loader.stats()["lot"]`. Give it where each rank is to have the same samples in each
+                run, with assignment="local".
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
                 hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
@@ -86,12 +93,26 @@ class Cache:
 
 
 class Joined(NamedTuple):
-    """A rank's part of the cache; `place` is the rank's, of the world that it was shared with."""
+    """A rank's part of the cache.
+
+    place:  of the rank, in the world that it was shared with.
+    lot:    samples, reason, reached of `LotChoice`; where storage was measured for it, latency_ns,
+            reads_per_s, bytes_per_s and took_s of `probe.Probed`.
+    group:  the store of the process group there was, if there was one.
+    """
 
     place: Place
     engine: CachedEngine
     locality: Locality
     addressed: Addressed
+    lot: Mapping[str, Any]
+    group: Any
+
+    def holds(self, place: Place) -> bool:
+        """Whether this rank is where it was, among the ranks that it was among."""
+        group = store_of(sys.modules)
+        regrouped = None not in (group, self.group) and group is not self.group
+        return place == self.place and not regrouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +143,19 @@ class _Job:
         ram = min(share, self.placement.ram_lots[self.node])
         return ram, share - ram
 
+    @property
+    def note(self) -> bytes:
+        """For later runs, which have to place the data alike."""
+        return _note.pack(_digest(self.fingerprint), self.placement.lot)
+
     def identity(self, lasting: bool) -> bytes:
         """Of a tier: the same for later jobs that place the data alike, or of this job alone."""
         text = f"{self.placement}/{self.node}" if lasting else self.name
-        return hashlib.blake2b(f"{self.fingerprint}/{text}".encode(), digest_size=16).digest()
+        return _digest(f"{self.fingerprint}/{text}")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined:
@@ -134,16 +164,21 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     Raises UsageError where the ranks are of different minds (other data, other lots), and on all
     ranks where one of them cannot take part.
     """
-    index = dataset.index
+    index, leads = dataset.index, place.rank == 0
     gather = gather_of(place, sys.modules, os.environ, cache.gather)
-    job = _agreed(dataset, place, told(gather, place, lambda: _introduction(dataset, cache)))
+    members = told(gather, place, lambda: _introduction(dataset, cache))
+    _check_alike(members)
+    lot = _lot_without_measuring(index, members)
+    if lot is None:
+        (lot, *_) = told(gather, place, lambda: _measured(dataset, budget) if leads else {})
+    job = _agreed(dataset, place, members, lot["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
         parts = _Parts()
         opened.callback(parts.close)
-        members = told(gather, place, lambda: parts.make(job, index, cache))
+        made = told(gather, place, lambda: parts.make(job, index, cache))
         # Who has made something keeps it until all have attached.
-        told(gather, place, lambda: parts.attach(job, members))
+        told(gather, place, lambda: parts.attach(job, made))
         assert parts.slab is not None
         engine = CachedEngine(
             addressed,
@@ -156,11 +191,13 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
             parts.peer,
         )
         opened.pop_all()
-    if place.rank == 0:
-        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d"
+    if leads:
+        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d: %s"
         placement = job.placement
-        log.info(kept, dataset.path, placement.nodes, 100 * placement.kept, placement.lot)
-    return Joined(place, engine, Locality(job.placement, job.nodes), addressed)
+        part = 100 * placement.kept
+        log.info(kept, dataset.path, placement.nodes, part, placement.lot, lot["reason"])
+    locality = Locality(job.placement, job.nodes)
+    return Joined(place, engine, locality, addressed, lot, store_of(sys.modules))
 
 
 def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
@@ -171,25 +208,82 @@ def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
         "data": dataset.fingerprint,
-        "lot": lot_of(dataset.index, cache.lot_bytes),
+        "lot_bytes": cache.lot_bytes,
+        "lot_on_disk": _lot_on_disk(dataset, cache),
         "job": secrets.token_hex(16),
     }
 
 
-def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]]) -> _Job:
-    """The same on every rank."""
+def _check_alike(members: list[dict[str, Any]]) -> None:
     first = members[0]
-    for name, remedy in (("data", "open the same data"), ("lot", "give the same lot_bytes")):
+    for name, remedy in (("data", "open the same data"), ("lot_bytes", "give the same lot_bytes")):
         for rank, member in enumerate(members):
             if member[name] != first[name]:
                 raise UsageError(
                     f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}: {remedy} on "
                     "all ranks"
                 )
+
+
+def _lot_on_disk(dataset: Dataset, cache: Cache) -> int | None:
+    """Samples of a lot of this data, as an earlier run has left them."""
+    note = None if cache.disk_path is None else noted(cache.disk_path)
+    if note is None:
+        return None
+    data, lot = _note.unpack(note)
+    of_this = data == _digest(dataset.fingerprint)
+    return lot if of_this and 1 <= lot <= dataset.index.count else None
+
+
+def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The same on every rank; None where storage has to be asked."""
+    given = members[0]["lot_bytes"]
+    on_disk = Counter(each["lot_on_disk"] for each in members if each["lot_on_disk"])
+    mean_bytes = index.mean_bytes
+    small = min(limits.lot_bytes_default, index.total_bytes // limits.lots_min)
+    if given is not None:
+        chosen = LotChoice(samples_in(given, index.count, mean_bytes), "lot_bytes was given")
+    elif on_disk:  # of most hosts, where they differ
+        (lot, _), *_ = on_disk.most_common()
+        chosen = LotChoice(lot, "so they lie on disk, from an earlier run")
+    elif len(index.files) >= index.count * len(index.fields):
+        chosen = LotChoice(1, "each sample is a file of its own")
+    elif mean_bytes >= limits.lot_bytes_max:
+        chosen = LotChoice(1, "samples are large")
+    elif small < limits.lot_bytes_default:
+        lot = samples_in(max(small, limits.lot_bytes_min), index.count, mean_bytes)
+        chosen = LotChoice(lot, "there is too little data to measure storage for it")
+    else:
+        return None
+    return asdict(chosen)
+
+
+def _measured(dataset: Dataset, budget: Budget) -> dict[str, Any]:
+    """What timed reads of this rank say. Where one fails, the batch will that wants its bytes."""
+    index = dataset.index
+    engine = engine_for(index.files, budget, index.mean_bytes)
+    unmeasured = "the data is in the page cache, so storage was not measured"
+    try:
+        if not engine.choice.cached:
+            most = int(index.total_bytes * limits.lot_probe_fraction)
+            large = min(limits.lot_bytes_max, most // 4)
+            probed = cost_of(dataset, engine, large_bytes=large, most_bytes=most)
+            chosen = choose_lot(index.count, index.mean_bytes, measured_of(probed))
+            return asdict(chosen) | probed._asdict()
+    except PenstockError as error:
+        unmeasured = f"storage could not be measured ({error})"
+    finally:
+        engine.close()
+    lot = samples_in(limits.lot_bytes_default, index.count, index.mean_bytes)
+    return asdict(LotChoice(lot, unmeasured))
+
+
+def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]], lot: int) -> _Job:
+    """The same on every rank."""
+    first, index = members[0], dataset.index
     hosts = list(dict.fromkeys(member["host"] for member in members))
     nodes = tuple(hosts.index(member["host"]) for member in members)
     leaders = tuple(nodes.index(node) for node in range(len(hosts)))
-    index, lot = dataset.index, first["lot"]
     placement = Placement(
         index.count,
         tuple(lots_in(index, lot, members[k]["ram_bytes"], alignment_default) for k in leaders),
@@ -221,7 +315,9 @@ class _Parts:
             saying["slab"] = self.slab.address
             if on_disk and cache.disk_path is not None:
                 identity = job.identity(lasting=True)
-                self.disk = DiskTier.open(cache.disk_path, on_disk, cache.disk_bytes, identity)
+                self.disk = DiskTier.open(
+                    cache.disk_path, on_disk, cache.disk_bytes, identity, job.note
+                )
                 saying["disk"] = (self.disk.folder, self.disk.address)
         if job.placement.nodes > 1:
             from .zeromq_peer import KeyPair, ZeroMQPeer  # its library is optional
@@ -251,39 +347,3 @@ class _Parts:
         for part in (self.peer, self.disk, self.slab):
             if part is not None:
                 part.close()
-
-
-def lot_of(index: Index, lot_bytes: int | None) -> int:
-    """Samples of a lot."""
-    alone = len(index.files) >= index.count * len(index.fields)
-    if lot_bytes is None and (alone or index.mean_bytes >= limits.lot_bytes_default):
-        return 1
-    wanted = limits.lot_bytes_default if lot_bytes is None else lot_bytes
-    return max(1, min(index.count, int(wanted // max(1.0, index.mean_bytes))))
-
-
-def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
-    """How many lots fit for sure, or nearly so: where lengths vary, the sum of so many exceeds its
-    mean by three standard deviations once in 700 cases, and then a lot is left out."""
-    mean, deviation = lot_statistics(index, lot, alignment)
-    total = -(-index.count // lot)
-    if room_bytes >= total * mean + limits.slab_spare_bytes:
-        return total
-    # n lots of this mean and deviation: n mean + 3 deviation sqrt(n) <= room
-    root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room_bytes)) / (2 * mean)
-    return min(total, int(root**2))
-
-
-def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:
-    """Mean bytes that a lot takes, and their standard deviation."""
-    total = -(-index.count // lot)
-    some = np.linspace(0, total - 1, min(total, limits.lots_looked_at)).astype(np.int64)
-    ids = (some[:, None] * lot + np.arange(lot)).reshape(-1)
-    ids = np.minimum(ids, index.count - 1).astype(np.uint64)
-    size = sum(
-        (index.lengths(ids, field) for field in range(len(index.fields))),
-        np.zeros(len(ids), np.int64),
-    )
-    lots = size.reshape(-1, lot).sum(axis=1)
-    padding = float((-lots % alignment).mean())
-    return max(1.0, index.mean_bytes * lot + padding), float(lots.std())

@@ -165,11 +165,14 @@ class Course:
         return self._cursor
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` was taken, in its order where that is for us to choose.
+        """Stand where `state` was taken, in its order where that is for us to choose, on the ranks
+        there are now.
 
         Raises StateError where it does not fit; then nothing has changed.
         """
-        was = self._order, self._cursor, self._resumed
+        was = self._settled, self._order, self._cursor, self._resumed
+        if state and self._elsewhere() is not None:
+            self._settled = self._order = self._cursor = None
         if self._choice is not None and isinstance(state, Mapping):
             found = self._choice.resumed(str(state.get("order")))
             if found is not None:
@@ -177,7 +180,7 @@ class Course:
         try:
             self.cursor.restore(state, self.place.world_size)
         except BaseException:
-            self._order, self._cursor, self._resumed = was
+            self._settled, self._order, self._cursor, self._resumed = was
             raise
 
     @property
@@ -205,27 +208,36 @@ class Course:
     def begin(self) -> tuple[int, int]:
         """Open an epoch, on the ranks there are now: a process group may have been started since
         the place was first asked for. Returns the epoch and its first step."""
-        was = self._settled
-        if was is not None and self._asked_place == (None, None):
-            now = detect(None, None, os.environ, sys.modules)
-            if (now.rank, now.world_size) != (was[0].rank, was[0].world_size):
-                self._settle_again(was[0], now)
+        now = self._elsewhere()
+        if now is not None:
+            self._settle_again(now)
         place, steps = self._settle()
-        if self._locality is not None and steps.locality is None:
+        if self._locality is not None:
             # Only now: the ranks tell each other, and who merely asks for the length is alone.
-            self._settled = place, self._steps(place.world_size, self._locality(place))
+            locality = self._locality(place)
+            if steps.locality is not locality:
+                self._settled = place, self._steps(place.world_size, locality)
         return self.cursor.begin()
 
-    def _settle_again(self, was: Place, now: Place) -> None:
-        cursor = self._cursor
-        if cursor is not None and cursor.step != 0:
+    def _elsewhere(self) -> Place | None:
+        """Where this process is now, if that is not the place that was settled on."""
+        if self._settled is None or self._asked_place != (None, None):
+            return None
+        was, now = self._settled[0], detect(None, None, os.environ, sys.modules)
+        return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
+
+    def _settle_again(self, now: Place) -> None:
+        was, cursor = self.place, self._cursor
+        if cursor is not None and cursor.step != 0 and cursor.begun:
             raise UsageError(
                 f"the loader ran as rank {was.rank} of {was.world_size} ({was.source}) and is now "
                 f"rank {now.rank} of {now.world_size} ({now.source}): create it after "
                 "init_process_group, or pass rank= and world_size="
             )
         self._settled = self._order = self._cursor = None
-        if cursor is not None:
+        if cursor is not None and cursor.step != 0:  # of a state, which holds for any ranks
+            self.cursor.restore(cursor.state(), now.world_size)
+        elif cursor is not None:
             self.cursor.set_epoch(cursor.next_epoch)
 
     def _settle(self) -> tuple[Place, Steps]:

@@ -54,6 +54,11 @@ class Cursor:
         return self._step
 
     @property
+    def begun(self) -> bool:
+        """Whether the epoch has been begun where the cursor stands, by this loader."""
+        return not self._fresh
+
+    @property
     def next_epoch(self) -> int:
         """The epoch that `begin` opens."""
         return self._epoch if self._fresh else self._epoch + 1

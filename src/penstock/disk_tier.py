@@ -4,9 +4,9 @@ A folder of this tier holds three files:
 
     tier.lock    one line with the pid of each process that uses the folder; all of them, which are
                  ranks of one job, hold a shared flock, so another job's exclusive one is refused
-    tier.table   a page: magic, version, number of slots, identity, CRC-32C of these; then 24 bytes
-                 a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot, offset,
-                 length and the lot
+    tier.table   a page: magic, version, number of slots, identity, note, CRC-32C of these; then 24
+                 bytes a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot,
+                 offset, length and the lot
     tier.data    a page that is not used; then lots, each at a multiple of 4096, padded with zeros
 
 Lots are written and read past the page cache where the file system allows it. Nothing is synced: a
@@ -44,8 +44,8 @@ from .tier import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_
 
 _PAGE = 4096
 _MAGIC = b"PENSTIER"
-_VERSION = 1
-_HEADER = struct.Struct("<8sIQ16s")  # magic, version, slots, identity; then their checksum
+_VERSION = 2
+_HEADER = struct.Struct("<8sIQ16s24s")  # magic, version, slots, identity, note; then their checksum
 _CRC = struct.Struct("<I")
 _ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
 _SALT = struct.Struct("<16sqqq")  # identity, slot, offset, length: a lot is right in one place only
@@ -93,11 +93,14 @@ class DiskTier:
         self._counted = {"read": 0, "written": 0, "damaged": 0}
 
     @classmethod
-    def open(cls, folder: str, slots: int, room_bytes: int, identity: bytes) -> Self:
+    def open(
+        cls, folder: str, slots: int, room_bytes: int, identity: bytes, note: bytes = b""
+    ) -> Self:
         """The tier of a folder, which is made if it is not there; for the first rank of a host.
 
-        slots, identity:  what an earlier run left is used where both are the same as now, and
+        slots, identity, note:  what an earlier run left is used where all are the same as now, and
                           discarded otherwise.
+        note:             up to 24 bytes, which `noted` gives to later runs that do not know them.
         room_bytes:       most that tier.data may have; lots are at multiples of 4096.
 
         Raises UsageError where another job uses the folder, StorageError where the system refuses.
@@ -110,7 +113,7 @@ class DiskTier:
         try:
             shared = Slots.create(slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE)
             try:
-                _restore(folder, shared, slots, room_bytes, identity)
+                _restore(folder, shared, room_bytes, _header(slots, identity, note), slots)
             except OSError as error:
                 raise _refused(folder, error) from None
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -348,10 +351,29 @@ def _in_use(folder: str) -> UsageError:
     )
 
 
-def _restore(folder: str, shared: Slots, slots: int, room_bytes: int, identity: bytes) -> None:
+def noted(folder: str) -> bytes | None:
+    """The note of the run that left the folder, 24 bytes, or None where it is not a tier's."""
+    try:
+        with open(os.path.join(folder, "tier.table"), "rb") as table:
+            found = table.read(_HEADER.size + _CRC.size)
+    except OSError:
+        return None
+    if len(found) < _HEADER.size + _CRC.size:
+        return None
+    magic, version, slots, identity, note = _HEADER.unpack_from(found)
+    known = (magic, version) == (_MAGIC, _VERSION)
+    return note if known and found == _header(slots, identity, note) else None
+
+
+def _header(slots: int, identity: bytes, note: bytes) -> bytes:
+    if len(note) > 24:
+        raise UsageError(f"the note has {len(note)} bytes: use up to 24")
+    header = _HEADER.pack(_MAGIC, _VERSION, slots, identity, note)
+    return header + _CRC.pack(crc32c(header))
+
+
+def _restore(folder: str, shared: Slots, room_bytes: int, header: bytes, slots: int) -> None:
     """Makes the slots ready that an earlier run left, or the files anew."""
-    header = _HEADER.pack(_MAGIC, _VERSION, slots, identity)
-    header += _CRC.pack(crc32c(header))
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with contextlib.ExitStack() as files:

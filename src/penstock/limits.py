@@ -131,8 +131,17 @@ peer_round_messages = 256
 
 # -- cache -----------------------------------------------------------------------------------
 lot_bytes_default = 64 * 1024
-"""Neighbouring small samples that are read and kept together: with 64 reads of 0.5 ms in flight
-this is 8 GB/s; larger ones make the first steps wait for what later ones need (decision 14)."""
+"""Neighbouring small samples that are read and kept together where storage cannot be measured: with
+64 reads of 0.5 ms in flight this is 8 GB/s."""
+lot_bytes_min = 4 * 1024
+"""Least that is chosen where it can: less would read the same page of storage several times, and a
+lot takes 8 bytes of a table and up to 63 of padding."""
+lot_bytes_max = 1 * MIB
+"""Most that is chosen: with a batch of 100 samples the first step of a run reads 100 MiB."""
+lots_min = 1024
+"""Lots of a data set, unless it has fewer samples: coarser ones are dealt unevenly."""
+lot_probe_fraction = 1 / 64
+"""Of a data set, what is read to choose: every byte is to leave storage once."""
 lots_looked_at = 1 << 14
 """Lots whose sizes are looked at, to know how many fit."""
 disk_threads = 4

@@ -227,10 +227,13 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
-        bytes, runs (read operations), extents, and how the engine reads."""
+        bytes, runs (read operations), extents, and how the engine reads; with `cache` also "lot"
+        (see `penstock.Cache`) and what docs/cluster.md lists."""
         found: dict[str, Any] = {"batches": self._batches, "stall_ns": self._stall_ns}
         if self._course.choice_record:
             found["shuffle"] = self._course.choice_record
+        if self._joined is not None:
+            found["lot"] = dict(self._joined.lot)
         if self._engine is not None:
             choice = self._engine.choice
             found |= self._engine.counters()
@@ -328,8 +331,10 @@ class Loader:
         if self._engine is None:
             index = self.dataset.index
             self._engine = engine_for(index.files, self._budget, index.mean_bytes)
-        elif not self._waiting:
-            self._engine.adopt(self._budget)  # the last epoch may have filled the page cache
+        elif self._cache is None and not self._waiting:
+            # The last epoch may have filled the page cache. What a cache of the job has is not read
+            # again, and an epoch of that asks storage for nothing, which may be slow, or stall.
+            self._engine.adopt(self._budget)
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
@@ -341,7 +346,7 @@ class Loader:
     def _join(self, place: Place) -> Joined:
         """This rank's part of the cache, taken at first use, and anew where the world has changed
         since, by a process group that was started after the first epoch."""
-        if self._joined is not None and self._joined.place != place:
+        if self._joined is not None and not self._joined.holds(place):
             self.close()
         if self._joined is None:
             assert self._cache is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import itertools
 import json
 import os
 import socket
@@ -22,7 +21,6 @@ Gather = Callable[[str], list[str]]
 """Tells all ranks what each of them says: called on every rank at once, returns the texts in order
 of rank."""
 
-_rounds = itertools.count()
 _ERROR = "error"
 _elsewhere = "192.0.2.1"
 """An address that no host has (RFC 5737): the way there is that of the default route."""
@@ -80,8 +78,10 @@ def store_of(modules: Mapping[str, Any]) -> Any:
 
 
 def _by_store(store: Any, place: Place, text: str) -> list[str]:
-    """Through the key-value store of the process group, which waits for what is not there yet."""
-    prefix = f"penstock/members/{next(_rounds)}"
+    """Through the key-value store of the process group, which waits for what is not there yet, and
+    counts how often each rank has told: one may have been in other groups before."""
+    members = f"penstock/members/{place.world_size}"
+    prefix = f"{members}/{store.add(f'{members}/{place.rank}', 1)}"
     store.set(f"{prefix}/{place.rank}", text)
     try:
         return [store.get(f"{prefix}/{rank}").decode() for rank in range(place.world_size)]

@@ -1,7 +1,7 @@
 """What a storage gives: a few timed reads of a dataset's own files, through an engine.
 
 Three measurements, each of about `_share_s`: reads of a sample one by one, such reads with many in
-flight, and reads of 4 MiB. A read that has begun is waited for, so that on a slow storage probing
+flight, and large reads. A read that has begun is waited for, so that on a slow storage probing
 takes as long as a few reads. What the page cache holds is read as fast as training will read it.
 """
 
@@ -39,17 +39,20 @@ def probe(
     small: Extents,
     large: Extents,
     fault: Callable[[Extents, int, int], PenstockError],
+    queue: int = 1,
 ) -> Probed:
     """Measure with these extents, which should not have been read lately.
 
     fault:  the error for a read that failed, by extents, row and errno (0: cut short).
+    queue:  reads that the engine has in flight at least; where reads are slow, no more than that
+            are asked for at a time.
     """
     began = time.perf_counter()
     reading = _Timed(engine, fault)
     singles = min(_single_most, max(1, len(small.file) // 2))
     alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
     latency_s = float(np.median(alone))
-    per_ticket = _per_ticket if latency_s < 0.002 else 8
+    per_ticket = _per_ticket if latency_s < 0.002 else max(8, -(-queue // _in_flight))
     rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
     bandwidth = reading.rate(large, 0, 1)
     took_s = time.perf_counter() - began
@@ -122,12 +125,14 @@ def _requests(extents: Extents, first: int, last: int) -> Requests:
     )
 
 
-def large_extents(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> Extents:
-    """Up to 64 reads of 4 MiB, or of whole smaller files, at places drawn from the seed."""
+def large_extents(
+    sizes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int, most: int = limits.run_bytes_max
+) -> Extents:
+    """Up to 64 reads of `most` bytes, or of whole smaller files, at places drawn from the seed."""
     draw = np.random.Generator(np.random.Philox(key=seed))
     ends = np.cumsum(sizes)
     file = np.searchsorted(ends, draw.integers(0, ends[-1], 64), side="right")
-    length = np.minimum(sizes[file], limits.run_bytes_max)
+    length = np.minimum(sizes[file], most)
     room = (sizes[file] - length) // 4096 + 1
     offset = (draw.random(64) * room).astype(np.int64) * 4096
     return Extents(file.astype(np.uint32), offset, length)
