@@ -250,7 +250,7 @@ def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[
         chosen = LotChoice(1, "each sample is a file of its own")
     elif mean_bytes >= limits.lot_bytes_max:
         chosen = LotChoice(1, "samples are large")
-    elif small < limits.lot_bytes_default:
+    elif index.total_bytes * limits.lot_probe_fraction < limits.lot_probe_bytes_min:
         lot = samples_in(max(small, limits.lot_bytes_min), index.count, mean_bytes)
         chosen = LotChoice(lot, "there is too little data to measure storage for it")
     else:

@@ -140,8 +140,10 @@ lot_bytes_max = 1 * MIB
 """Most that is chosen: with a batch of 100 samples the first step of a run reads 100 MiB."""
 lots_min = 1024
 """Lots of a data set, unless it has fewer samples: coarser ones are dealt unevenly."""
-lot_probe_fraction = 1 / 64
+lot_probe_fraction = 1 / 256
 """Of a data set, what is read to choose: every byte is to leave storage once."""
+lot_probe_bytes_min = 1 * MIB
+"""Storage is not measured with less than this: where reads are fast it would say nothing."""
 lots_looked_at = 1 << 14
 """Lots whose sizes are looked at, to know how many fit."""
 disk_threads = 4
