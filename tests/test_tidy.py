@@ -81,6 +81,7 @@ LAYERS = {
             "tier",
             "disk_tier",
             "peer",
+            "messages",
             "zeromq_peer",
             "metrics",
             "collate",

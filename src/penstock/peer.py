@@ -299,6 +299,43 @@ class Fetches:
         self._ended.clear()
 
 
+class Queue:
+    """The fetches that ask one node: those that wait, and those in flight, which have a bound."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()  # tickets, in order
+        self._asked: dict[int, int] = {}  # bytes by ticket, not ended
+
+    def __contains__(self, ticket: int) -> bool:
+        """Whether the node was asked for this, and has not answered."""
+        return ticket in self._asked
+
+    def add(self, fetch: Fetch) -> None:
+        self._waiting.append(fetch.ticket)
+
+    def next(self, fetches: Fetches) -> Fetch | None:
+        """The fetch to be asked for now, if there is room for it."""
+        while self._waiting:
+            fetch = fetches.find(self._waiting[0])
+            if fetch is None:  # ended while it waited
+                self._waiting.popleft()
+                continue
+            full = (
+                len(self._asked) >= limits.peer_inflight_fetches
+                or sum(self._asked.values()) + fetch.size > limits.peer_inflight_bytes
+            )
+            return None if self._asked and full else fetch
+        return None
+
+    def sent(self, fetch: Fetch) -> None:
+        """The node was asked for what `next` gave."""
+        self._asked[self._waiting.popleft()] = fetch.size
+
+    def release(self, fetch: Fetch) -> None:
+        """Give the room of a fetch that ended to others."""
+        self._asked.pop(fetch.ticket, None)
+
+
 # -- answering: what every peer keeps of a request -------------------------------------------------
 
 
