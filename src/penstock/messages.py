@@ -27,7 +27,7 @@ HEADER_BYTES = _HEADER.size
 REQUEST_BYTES = HEADER_BYTES + 16 * limits.peer_keys_max
 """The longest request."""
 
-ASK, ANSWER, PIECE, REFUSAL = range(1, 5)
+ASK, ANSWER, PIECE, REFUSAL, LEAVE, LEFT = range(1, 7)
 
 Frame = bytes | memoryview
 

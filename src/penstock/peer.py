@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import math
 import select
 import socket
@@ -230,6 +231,18 @@ class Fetch:
             at += count
         self.received += at
 
+    def room(self, count: int) -> Buffer | None:
+        """Where the next bytes of the answer belong, if all of them lie together, for the caller
+        to fill; they count as received."""
+        if self._next == len(self._target) or count > int(self._length[self._next]) - self._within:
+            return None
+        target = int(self._target[self._next]) + self._within
+        self._within += count
+        if self._within == int(self._length[self._next]):
+            self._next, self._within = self._next + 1, 0
+        self.received += count
+        return self._buffer[target : target + count]
+
     @property
     def complete(self) -> bool:
         return self.received == self.expected
@@ -268,14 +281,14 @@ class Fetches:
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
+    def late(self) -> list[Fetch]:
+        """The fetches whose time is over."""
+        now_ns = self._clock.now_ns() if self._open else 0
+        return [*itertools.takewhile(lambda each: each.deadline_ns <= now_ns, self._open.values())]
+
     def expire(self) -> list[Fetch]:
         """End the fetches whose time is over, and return them."""
-        now_ns = self._clock.now_ns()
-        late = []
-        for fetch in self._open.values():
-            if fetch.deadline_ns > now_ns:
-                break
-            late.append(fetch)
+        late = self.late()
         for fetch in late:
             self.end(fetch, Reason.TIMEOUT)
         return late
