@@ -107,7 +107,18 @@ def _by_mpi(place: Place) -> Gather:
             f"({place.source}): use the mpiexec of the MPI that mpi4py has "
             f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
         )
-    return lambda text: list(MPI.COMM_WORLD.allgather(text))
+    return _all_by_mpi
+
+
+def _all_by_mpi(text: str) -> list[str]:
+    from mpi4py import MPI
+
+    return list(MPI.COMM_WORLD.allgather(text))
+
+
+def is_mpi(gather: Gather) -> bool:
+    """Whether what `gather_of` found is MPI."""
+    return gather is _all_by_mpi
 
 
 def host_identity() -> str:
