@@ -83,6 +83,7 @@ LAYERS = {
             "peer",
             "messages",
             "zeromq_peer",
+            "mpi_peer",
             "metrics",
             "collate",
             "decode",

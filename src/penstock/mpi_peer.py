@@ -82,23 +82,23 @@ _abandoned: list[object] = []
 """What MPI was still reading or writing when its peer was closed: that memory must not go."""
 
 
-def unusable() -> str | None:
-    """Why the MPI of this process cannot carry peers, or None where it can."""
+def unusable(ranks: int) -> str | None:
+    """Why the MPI of this process cannot carry peers of so many ranks, with what there is to do
+    about it; None where it can."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
-        return "MPI has not begun, or has ended"
+        return "MPI has not begun, or has ended: import mpi4py.MPI first"
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        return "MPI was begun without MPI_THREAD_MULTIPLE, and peers have a thread of their own"
+        return (
+            "MPI was begun without MPI_THREAD_MULTIPLE, and peers have a thread of their own: let "
+            "mpi4py begin it, with mpi4py.rc.thread_level as it is"
+        )
+    if MPI.COMM_WORLD.Get_size() != ranks:
+        return f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, the loader {ranks}: start so many"
     return None
 
 
 def communicator(rank: int) -> MPI.Comm:
     """Of all ranks in the order of `rank`, for one peer each; all have to call this together."""
-    why = unusable()
-    if why is not None:
-        raise UsageError(
-            f"{why}: let mpi4py begin it (import mpi4py.MPI first, mpi4py.rc.thread_level as it "
-            'is), or give Cache(peers="zeromq")'
-        )
     ranks = MPI.COMM_WORLD.Split(0, rank)
     ranks.Set_errhandler(MPI.ERRORS_RETURN)
     return ranks
@@ -243,6 +243,8 @@ class MPIPeer:
         self._closed = True
         self._fetches.clear()
         self._unanswered.clear()
+        if MPI.Is_finalized():
+            return
         for node, other in self._nodes.items():
             other.begun.clear()
             if not other.gone:
@@ -281,6 +283,8 @@ class MPIPeer:
 
     def _exchange(self) -> None:
         """Let go what was sent, and take what has come."""
+        if MPI.Is_finalized():
+            raise UsageError("MPI was finalized under a loader: close the loader first")
         if self._sending:
             left = []
             for each in self._sending:
