@@ -73,6 +73,7 @@ except ImportError as error:
 
 _SAID = 0
 """The tag of requests and answers."""
+_LOOKS = 3
 _KIND = slice(5, 6)
 """Where a header says what it is."""
 _SPARE = 16
@@ -293,10 +294,15 @@ class MPIPeer:
                 else:
                     self._nodes[each[2]].unsent -= len(each[1])
             self._sending = left
+        looked = 0  # in vain: a look finds what MPI had already seen, and makes it see more
         for _ in range(limits.peer_round_messages):
             message = self._ranks.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
             if message is None:
-                break
+                looked += 1
+                if looked == _LOOKS:
+                    break
+                continue
+            looked = 0
             node, tag = self._status.Get_source(), self._status.Get_tag()
             self._receive(message, node, tag, self._status.Get_count(MPI.BYTE))
             self._arrive(node)
