@@ -10,16 +10,13 @@ them be seen.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from . import __main__ as command
 from .baselines.peer_loop import MESSAGE_BYTES
 from .contender import Candidate
+from .mpi import launch
 from .race import Effort, run_race
 from .record import Record
 from .suite import Race, Reference, baseline, words
@@ -70,19 +67,6 @@ def ranks(module: str, word: str, label: str, **options: object) -> Candidate:
     """A contender in Python, of two ranks."""
     start = (*launch(), "-n", "2", sys.executable, "-m", f"benchmarks.baselines.{module}")
     return Candidate(label, (*start, *word.split(), *words({"path": "/", **options})))
-
-
-def launch() -> tuple[str, ...]:
-    """The mpiexec of this Python, or of the system; nothing where there is none."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return ()
-    beside = Path(sys.executable).parent
-    found = shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        return ()
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
-    is_open = "Open" in version.stdout  # it wants to be told that this is meant
-    return (found, *(["--allow-run-as-root", "--oversubscribe"] if is_open else []))
 
 
 def messages_of(options: argparse.Namespace) -> int:
