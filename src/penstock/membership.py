@@ -113,6 +113,10 @@ def _by_mpi(place: Place) -> Gather:
 def _all_by_mpi(text: str) -> list[str]:
     from mpi4py import MPI
 
+    # The first allreduce of Python objects makes a communicator, and mpi4py does not let other
+    # threads run until all ranks have come. Were it the user's, at the end of an epoch say, who
+    # comes first would not answer peers, for whose sake the others are late.
+    MPI.COMM_WORLD.allreduce(0)
     return list(MPI.COMM_WORLD.allgather(text))
 
 
