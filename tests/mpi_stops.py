@@ -19,7 +19,7 @@ from penstock.peer import PeerCompletion, Reason
 from penstock.testing.peer import Fetching, answer_all, drive
 
 TIMEOUT_S = 0.3
-ROUNDS = 20
+ROUNDS = 10
 SHAPES = ([limits.MIB], [4096] * 256, [200_000, 7, 3 * limits.MIB])
 
 

@@ -71,6 +71,15 @@ def test_cluster(data: Path, end: str) -> None:
 
 
 @pytest.mark.timeout(DEADLINE_S)
+def test_rank_that_stops(data: Path) -> None:
+    """The others' batches are right, and wait for its host no longer than a fetch may take."""
+    others = cluster(data, "auto", "multiple", "stop")["found"]
+    del others[1]
+    assert sum(timeouts for _, timeouts in others) > 0
+    assert max(waited_s for waited_s, _ in others) < 10
+
+
+@pytest.mark.timeout(DEADLINE_S)
 def test_mpi_without_threads(data: Path) -> None:
     """It is not used for peers, and who asks for it is told why; on all ranks."""
     found = cluster(data, "auto", "serialized", "close")
