@@ -25,6 +25,7 @@ import penstock  # noqa: E402
 
 if end == "stop":
     penstock.limits.peer_timeout_s = 1.0
+    penstock.limits.busy_lot_s = 1.0  # of what it was reading for its own host
 
 
 def main() -> None:
