@@ -85,7 +85,7 @@ bench-objects: $(STAMPS)/bench  ## samples from an object store 20 ms away; ARGS
 bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.cluster $(ARGS)
 
-bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ; ARGS="--quick"
+bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ and MPI; ARGS="--quick"
 	$(RUN) -m benchmarks.peers $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays

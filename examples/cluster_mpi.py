@@ -3,7 +3,9 @@
     mpiexec -n 4 python cluster_mpi.py /shared/storage/points.npy
 
 Nothing is told to the loader: rank and world size are those of mpiexec (Open MPI, MPICH and what
-descends from it), and ranks find each other by mpi4py. The sum below is a training step's stand-in.
+descends from it), and ranks find each other by mpi4py, over which hosts exchange samples too. With
+a number behind the path, ranks of one machine behave as if they were on so many hosts. The sum
+below is a training step's stand-in.
 """
 
 import sys
@@ -20,7 +22,8 @@ if ranks.rank == 0 and not path.exists():
 ranks.barrier()
 
 dataset = penstock.open(path, index="memory")
-cache = penstock.Cache(ram_bytes=256 << 20, lot_bytes=16 << 10)
+host = f"host {ranks.rank % int(sys.argv[2])}" if len(sys.argv) > 2 else None
+cache = penstock.Cache(ram_bytes=256 << 20, lot_bytes=16 << 10, host=host)
 with penstock.Loader(dataset, 50, seed=1, cache=cache, assignment="local") as loader:
     read = 0  # bytes from storage, before this epoch
     for epoch in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.mpi import launch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
@@ -71,18 +71,15 @@ def test_torchrun(tmp_path: Path) -> None:
     assert len(shares) == 2
 
 
-def test_mpiexec(tmp_path: Path) -> None:
-    """Four ranks of MPI on one host read every byte once."""
+@pytest.mark.parametrize("hosts", [[], ["2"]])
+def test_mpiexec(tmp_path: Path, hosts: list[str]) -> None:
+    """Four ranks of MPI, on one host and as on two, read every byte once."""
     pytest.importorskip("mpi4py", reason="no mpi4py: pip install mpi4py mpich")
-    beside = Path(sys.executable).parent
-    mpiexec = shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
-    if mpiexec is None:
+    command = launch()
+    if not command:
         pytest.skip("no mpiexec: pip install mpich")
-    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=True)
-    is_open = "Open" in version.stdout  # it wants to be told that this is meant
-    flags = ["--allow-run-as-root", "--oversubscribe"] if is_open else []
     script = EXAMPLES / "cluster_mpi.py"
-    output = run_ranks([mpiexec, *flags, "-n", "4", sys.executable, script, tmp_path / "x.npy"])
+    output = run_ranks([*command, "-n", "4", sys.executable, script, tmp_path / "x.npy", *hosts])
     data = np.load(tmp_path / "x.npy")
     assert storage_bytes(output) == [data.nbytes, 0]
     assert re.findall(r"sum (\d+)", output) == [str(data.sum(dtype=np.int64))] * 2

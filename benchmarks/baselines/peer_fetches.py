@@ -1,4 +1,7 @@
-"""The messages of `peer_loop` by penstock's peers; with --record-bytes, many keys make one up."""
+"""The messages of `peer_loop` by penstock's peers; with --record-bytes, many keys make one up.
+
+Over ZeroMQ, to a process that this one starts; over MPI, to rank 1, where mpiexec -n 2 starts it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-import zmq
 
 from benchmarks.baselines.peer_loop import (
     INFLIGHT,
@@ -19,28 +21,38 @@ from benchmarks.baselines.peer_loop import (
     source,
 )
 from benchmarks.baselines.serve import Epochs, serve
-from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+from penstock.peer import Peer, PeerRequest
 
 JOB = "benchmark"
 SECOND_NS = 1_000_000_000
 
 
+def answer(peer: Peer, request: PeerRequest, flat: np.ndarray) -> None:
+    """Each key's record."""
+    offsets = (request.keys * request.lengths.astype(np.uint64)) % np.uint64(len(flat))
+    pairs = zip(offsets.tolist(), request.lengths.tolist(), strict=True)
+    peer.answer(request.number, [flat[at : at + length] for at, length in pairs])
+
+
 def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
-    """Answers with each key's record."""
+    """Answers over ZeroMQ until its input ends."""
+    from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+
     peer = ZeroMQPeer(1, JOB, KeyPair(public.encode(), secret.encode()))
     peer.meet({0: Member(asker, asker_public.encode())})
     print(peer.address, flush=True)
     flat = source().reshape(-1)
     while not select.select([sys.stdin], [], [], 0)[0]:
         for request in peer.step(10 * SECOND_NS, [sys.stdin.fileno()]).requests:
-            offsets = (request.keys * request.lengths.astype(np.uint64)) % np.uint64(len(flat))
-            pairs = zip(offsets.tolist(), request.lengths.tolist(), strict=True)
-            peer.answer(request.number, [flat[at : at + length] for at, length in pairs])
+            answer(peer, request, flat)
     peer.close()
 
 
-def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
-    """Batches in order, the next one asked for meanwhile."""
+def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
+    import zmq
+
+    from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+
     keys = [KeyPair.made(), KeyPair.made()]
     peer = ZeroMQPeer(0, JOB, keys[0])
     words = [
@@ -51,6 +63,28 @@ def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     ]
     child, address = other_process("benchmarks.baselines.peer_fetches", "owner", *words)
     peer.meet({1: Member(address, keys[1].public)})
+    return fetching(peer, options), {"pyzmq": zmq.__version__, "owner": str(child.pid)}
+
+
+def over_mpi() -> None:
+    """Rank 1 answers until rank 0 leaves."""
+    from mpi4py import MPI
+
+    from penstock.mpi_peer import MPIPeer, communicator
+
+    peer = MPIPeer(communicator(MPI.COMM_WORLD.rank), JOB)
+    if peer.node == 0:
+        serve(lambda options: (fetching(peer, options), {"mpi": str(MPI.get_vendor())}))
+    else:
+        flat = source().reshape(-1)
+        while not peer.counters()["gone"]:
+            for request in peer.step(10 * SECOND_NS).requests:
+                answer(peer, request, flat)
+    peer.close()
+
+
+def fetching(peer: Peer, options: argparse.Namespace) -> Epochs:
+    """Batches in order, the next one asked for meanwhile."""
     parts = MESSAGE_BYTES // options.record_bytes
     lengths = np.full(parts, options.record_bytes, np.int64)
     # Records lie in the buffer in another order than they come in, as samples of a batch do.
@@ -79,11 +113,15 @@ def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
                     left[row_of.pop(completion.ticket)] -= 1
             yield batches.pop(first)
 
-    return epochs, {"pyzmq": zmq.__version__, "owner": str(child.pid)}
+    return epochs
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "owner":
         owner(*sys.argv[2:])
         os._exit(0)
-    serve(make)
+    elif sys.argv[1] == "mpi":
+        del sys.argv[1]
+        over_mpi()
+    else:
+        serve(over_zeromq)

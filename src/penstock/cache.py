@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from . import limits
 from .addressed import Addressed
@@ -30,13 +30,11 @@ from .engines import engine_for
 from .errors import PenstockError, UsageError
 from .index import Index
 from .lots import LotChoice, choose_lot, lots_in, samples_in
-from .membership import Gather, gather_of, host_identity, reachable_address, store_of, told
+from .membership import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
+from .peer import Peer
 from .placement import Placement
 from .tier import RamTier, alignment_default
 from .topology import Place
-
-if TYPE_CHECKING:
-    from .zeromq_peer import ZeroMQPeer
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B
@@ -66,6 +64,9 @@ class Cache:
     listen:     address at which this host's ranks are reached by the others; None finds it.
     gather:     how ranks tell each other who they are, where neither torch.distributed nor MPI
                 started them: a function of a text that returns the texts of all ranks in order.
+    peers:      how hosts exchange samples: "zeromq", "mpi", or "auto", which is MPI where the
+                ranks found each other by it and it lets threads take part. MPI neither encrypts
+                nor goes on when a host dies.
 
     Whatever it is, batches are the same; samples that fit nowhere are read each time.
     """
@@ -77,6 +78,7 @@ class Cache:
     host: str | None = None
     listen: str | None = None
     gather: Gather | None = None
+    peers: Literal["auto", "zeromq", "mpi"] = "auto"
 
     def __post_init__(self) -> None:
         for name, least in (("ram_bytes", 0), ("disk_bytes", 0), ("lot_bytes", 1)):
@@ -90,6 +92,8 @@ class Cache:
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
                 "both or none"
             )
+        if self.peers not in ("auto", "zeromq", "mpi"):
+            raise UsageError(f'Cache.peers is {self.peers!r}: use "auto", "zeromq" or "mpi"')
 
 
 class Joined(NamedTuple):
@@ -166,7 +170,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     """
     index, leads = dataset.index, place.rank == 0
     gather = gather_of(place, sys.modules, os.environ, cache.gather)
-    members = told(gather, place, lambda: _introduction(dataset, cache))
+    members = told(gather, place, lambda: _introduction(dataset, cache, gather, place))
     _check_alike(members)
     lot = _lot_without_measuring(index, members)
     if lot is None:
@@ -176,6 +180,8 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
     with contextlib.ExitStack() as opened:
         parts = _Parts()
         opened.callback(parts.close)
+        if job.placement.nodes > 1 and members[0]["peers"] == "mpi":
+            parts.speak_mpi(job)
         made = told(gather, place, lambda: parts.make(job, index, cache))
         # Who has made something keeps it until all have attached.
         told(gather, place, lambda: parts.attach(job, made))
@@ -192,15 +198,30 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         )
         opened.pop_all()
     if leads:
-        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d: %s"
+        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d: %s; peers: %s"
         placement = job.placement
-        part = 100 * placement.kept
-        log.info(kept, dataset.path, placement.nodes, part, placement.lot, lot["reason"])
+        share, peers = 100 * placement.kept, type(parts.peer).__name__ if parts.peer else "none"
+        log.info(kept, dataset.path, placement.nodes, share, placement.lot, lot["reason"], peers)
     locality = Locality(job.placement, job.nodes)
     return Joined(place, engine, locality, addressed, lot, store_of(sys.modules))
 
 
-def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
+def _peers(cache: Cache, gather: Gather, place: Place) -> str:
+    """How this rank would exchange samples."""
+    if cache.peers == "zeromq" or (cache.peers == "auto" and not is_mpi(gather)):
+        return "zeromq"
+    from .mpi_peer import unusable  # its library is optional
+
+    why = unusable(place.world_size)
+    if why is None:
+        return "mpi"
+    if cache.peers == "mpi":
+        raise UsageError(f'Cache.peers is "mpi": {why}, or use "zeromq"')
+    log.info("hosts exchange samples over ZeroMQ: %s", why)
+    return "zeromq"
+
+
+def _introduction(dataset: Dataset, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
     """What a rank says first."""
     Addressed(dataset.index)  # what cannot be cached is told to all
     return {
@@ -211,12 +232,17 @@ def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
         "lot_bytes": cache.lot_bytes,
         "lot_on_disk": _lot_on_disk(dataset, cache),
         "job": secrets.token_hex(16),
+        "peers": _peers(cache, gather, place),
     }
 
 
 def _check_alike(members: list[dict[str, Any]]) -> None:
     first = members[0]
-    for name, remedy in (("data", "open the same data"), ("lot_bytes", "give the same lot_bytes")):
+    for name, remedy in (
+        ("data", "open the same data"),
+        ("lot_bytes", "give the same lot_bytes"),
+        ("peers", "give the same peers"),
+    ):
         for rank, member in enumerate(members):
             if member[name] != first[name]:
                 raise UsageError(
@@ -301,7 +327,13 @@ class _Parts:
     def __init__(self) -> None:
         self.slab: RamTier | None = None
         self.disk: DiskTier | None = None
-        self.peer: ZeroMQPeer | None = None
+        self.peer: Peer | None = None
+
+    def speak_mpi(self, job: _Job) -> None:
+        """Exchange samples by MPI; all ranks have to call this, or none."""
+        from .mpi_peer import MPIPeer, communicator
+
+        self.peer = MPIPeer(communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
 
     def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
         """What this rank makes for others; returns where they find it."""
@@ -319,13 +351,14 @@ class _Parts:
                     cache.disk_path, on_disk, cache.disk_bytes, identity, job.note
                 )
                 saying["disk"] = (self.disk.folder, self.disk.address)
-        if job.placement.nodes > 1:
+        if job.placement.nodes > 1 and self.peer is None:
             from .zeromq_peer import KeyPair, ZeroMQPeer  # its library is optional
 
             keys = KeyPair.made()
             host = cache.listen or reachable_address(os.environ)
-            self.peer = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
-            saying["peer"] = (self.peer.address, keys.public.decode())
+            made = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
+            self.peer = made
+            saying["peer"] = (made.address, keys.public.decode())
         return saying
 
     def attach(self, job: _Job, members: list[dict[str, Any]]) -> dict[str, Any]:
@@ -336,9 +369,10 @@ class _Parts:
         if self.disk is None and "disk" in leader:
             folder, address = leader["disk"]
             self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
-        if self.peer is not None:
-            from .zeromq_peer import Member
+        if "peer" in leader:
+            from .zeromq_peer import Member, ZeroMQPeer
 
+            assert isinstance(self.peer, ZeroMQPeer)
             met = (member["peer"] for member in members)
             self.peer.meet({rank: Member(at, key.encode()) for rank, (at, key) in enumerate(met)})
         return {}

@@ -107,7 +107,22 @@ def _by_mpi(place: Place) -> Gather:
             f"({place.source}): use the mpiexec of the MPI that mpi4py has "
             f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
         )
-    return lambda text: list(MPI.COMM_WORLD.allgather(text))
+    return _all_by_mpi
+
+
+def _all_by_mpi(text: str) -> list[str]:
+    from mpi4py import MPI
+
+    # The first allreduce of Python objects makes a communicator, and mpi4py does not let other
+    # threads run until all ranks have come. Were it the user's, at the end of an epoch say, who
+    # comes first would not answer peers, for whose sake the others are late.
+    MPI.COMM_WORLD.allreduce(0)
+    return list(MPI.COMM_WORLD.allgather(text))
+
+
+def is_mpi(gather: Gather) -> bool:
+    """Whether what `gather_of` found is MPI."""
+    return gather is _all_by_mpi
 
 
 def host_identity() -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import math
 import select
 import socket
@@ -234,6 +235,18 @@ class Fetch:
             at += count
         self.received += at
 
+    def room(self, count: int) -> Buffer | None:
+        """Where the next bytes of the answer belong, if all of them lie together, for the caller
+        to fill; they count as received."""
+        if self._next == len(self._target) or count > int(self._length[self._next]) - self._within:
+            return None
+        target = int(self._target[self._next]) + self._within
+        self._within += count
+        if self._within == int(self._length[self._next]):
+            self._next, self._within = self._next + 1, 0
+        self.received += count
+        return self._buffer[target : target + count]
+
     @property
     def complete(self) -> bool:
         return self.received == self.expected
@@ -272,14 +285,14 @@ class Fetches:
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
+    def late(self) -> list[Fetch]:
+        """The fetches whose time is over."""
+        now_ns = self._clock.now_ns() if self._open else 0
+        return [*itertools.takewhile(lambda each: each.deadline_ns <= now_ns, self._open.values())]
+
     def expire(self) -> list[Fetch]:
         """End the fetches whose time is over, and return them."""
-        now_ns = self._clock.now_ns()
-        late = []
-        for fetch in self._open.values():
-            if fetch.deadline_ns > now_ns:
-                break
-            late.append(fetch)
+        late = self.late()
         for fetch in late:
             self.end(fetch, Reason.TIMEOUT)
         return late
@@ -301,6 +314,43 @@ class Fetches:
     def clear(self) -> None:
         self._open.clear()
         self._ended.clear()
+
+
+class Queue:
+    """The fetches that ask one node: those that wait, and those in flight, which have a bound."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()  # tickets, in order
+        self._asked: dict[int, int] = {}  # bytes by ticket, not ended
+
+    def __contains__(self, ticket: int) -> bool:
+        """Whether the node was asked for this, and has not answered."""
+        return ticket in self._asked
+
+    def add(self, fetch: Fetch) -> None:
+        self._waiting.append(fetch.ticket)
+
+    def next(self, fetches: Fetches) -> Fetch | None:
+        """The fetch to be asked for now, if there is room for it."""
+        while self._waiting:
+            fetch = fetches.find(self._waiting[0])
+            if fetch is None:  # ended while it waited
+                self._waiting.popleft()
+                continue
+            full = (
+                len(self._asked) >= limits.peer_inflight_fetches
+                or sum(self._asked.values()) + fetch.size > limits.peer_inflight_bytes
+            )
+            return None if self._asked and full else fetch
+        return None
+
+    def sent(self, fetch: Fetch) -> None:
+        """The node was asked for what `next` gave."""
+        self._asked[self._waiting.popleft()] = fetch.size
+
+    def release(self, fetch: Fetch) -> None:
+        """Give the room of a fetch that ended to others."""
+        self._asked.pop(fetch.ticket, None)
 
 
 # -- answering: what every peer keeps of a request -------------------------------------------------

@@ -3,11 +3,9 @@
 Each node answers at one bound socket (ROUTER) and asks through one connection to each node that it
 has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
 
-A message begins with a header (`_HEADER`, little-endian): what it is, the job, the ticket of the
-fetch. A fetch is one message, with keys and lengths behind the header. An answer is a message that
-says which keys are refused, and the bytes in pieces of `limits.peer_piece_bytes`, the first with
-it. Nothing that came is believed: a count is compared with the bytes that are there, a piece with
-what the fetch has room for, and an answer with the node that was asked.
+Messages are those of `penstock.messages`. The bytes of an answer come in pieces of
+`limits.peer_piece_bytes`, the first with it. Nothing that came is believed: a piece is compared
+with what the fetch has room for, and an answer with the node that was asked.
 
 A connection that breaks is thrown away, with all that was asked over it. The next fetch makes a
 new one, so that whatever heals is found again; for `limits.peer_pause_s` no fetch tries.
@@ -18,22 +16,32 @@ sent without copying is let go by one more, of pyzmq's. None of them runs code o
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import numpy as np
 
 from . import limits
 from .clock import Clock, SystemClock
 from .codecs import missing
 from .engine import Buffer, Mask
 from .errors import UsageError
+from .messages import (
+    ANSWER,
+    HEADER_BYTES,
+    PIECE,
+    REFUSAL,
+    REQUEST_BYTES,
+    Frame,
+    Job,
+    Wrong,
+    packed,
+    pieces,
+    requested,
+    unpacked,
+)
 from .peer import (
     NONE,
     Bytes,
@@ -43,6 +51,7 @@ from .peer import (
     Numbers,
     Part,
     PeerEvents,
+    Queue,
     Reason,
     Unanswered,
     check_fetch,
@@ -55,14 +64,6 @@ except ImportError as error:
     raise missing("pyzmq", "cluster", "the exchange of samples between nodes") from error
 
 Socket = zmq.Socket[bytes]
-Frame = bytes | memoryview
-
-VERSION = 1
-_MAGIC = b"PNST"
-_HEADER = struct.Struct("<4sBB2xI4xQQ16s")
-"""magic, version, kind, count of keys, ticket, start of the piece in the answer, job."""
-
-_ASK, _ANSWER, _PIECE, _REFUSAL = range(1, 5)
 
 _ENVELOPE_BYTES = 64
 """What CURVE adds to a message, rounded up."""
@@ -92,20 +93,6 @@ class Member(NamedTuple):
     public_key: bytes
 
 
-class _Header(NamedTuple):
-    kind: int
-    keys: int
-    ticket: int
-    start: int
-
-
-class _Wrong(Exception):
-    """A message that is not taken; `why` is the name of its counter."""
-
-    def __init__(self, why: str, ticket: int | None = None) -> None:
-        self.why, self.ticket = why, ticket
-
-
 @dataclass(eq=False)
 class _Link:
     """A connection to a node that is asked."""
@@ -114,8 +101,7 @@ class _Link:
     socket: Socket
     monitor: Socket
     up: bool = False
-    waiting: deque[int] = field(default_factory=deque)  # tickets not sent yet, in order
-    asked: dict[int, int] = field(default_factory=dict)  # bytes by ticket, sent and not ended
+    queue: Queue = field(default_factory=Queue)
 
 
 @dataclass(eq=False)
@@ -171,7 +157,7 @@ class ZeroMQPeer:
         clock: Clock | None = None,
     ) -> None:
         self.node = node
-        self._job = hashlib.blake2b(job.encode(), digest_size=16).digest()
+        self._job = Job(job)
         self._keys = keys
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
@@ -203,8 +189,7 @@ class ZeroMQPeer:
         # Handshakes ask this socket who may enter, and wait while nobody reads it.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP)
-        request_bytes = _HEADER.size + 16 * limits.peer_keys_max
-        self._router = self._socket(zmq.ROUTER, request_bytes)
+        self._router = self._socket(zmq.ROUTER, REQUEST_BYTES)
         self._router.set(zmq.ROUTER_MANDATORY, 1)  # a full queue is told, not hidden
         self._router.set(zmq.CURVE_SERVER, 1)
         self._router.setsockopt_string(zmq.ZAP_DOMAIN, "penstock")
@@ -251,7 +236,7 @@ class ZeroMQPeer:
                 self._fetches.end(fetch, reason)
                 return fetch.ticket
             self._links[node] = self._connected(node)
-        self._links[node].waiting.append(fetch.ticket)
+        self._links[node].queue.add(fetch)
         self._ask(self._links[node])
         return fetch.ticket
 
@@ -339,7 +324,7 @@ class ZeroMQPeer:
     def _connected(self, node: int) -> _Link:
         """A connection to a node, which is being made."""
         member = self._members[node]
-        socket = self._socket(zmq.DEALER, _HEADER.size + limits.peer_piece_bytes)
+        socket = self._socket(zmq.DEALER, HEADER_BYTES + limits.peer_piece_bytes)
         socket.set(zmq.CURVE_SERVERKEY, member.public_key)
         socket.set(zmq.RECONNECT_IVL, -1)  # that is done here, and told
         socket.set(zmq.CONNECT_TIMEOUT, int(limits.peer_connect_s * 1e3))
@@ -398,67 +383,52 @@ class ZeroMQPeer:
 
     def _ask(self, link: _Link) -> None:
         """Send the fetches that wait, as far as there is room in flight."""
-        while link.up and link.waiting:
-            fetch = self._fetches.find(link.waiting[0])
-            if fetch is not None:
-                full = (
-                    len(link.asked) >= limits.peer_inflight_fetches
-                    or sum(link.asked.values()) + fetch.size > limits.peer_inflight_bytes
-                )
-                if link.asked and full:
-                    return
-                header = self._header(_ASK, len(fetch.keys), fetch.ticket, 0)
-                columns = fetch.keys.astype("<u8"), fetch.lengths.astype("<i8")
-                message = b"".join([header, *(each.tobytes() for each in columns)])
-                try:
-                    link.socket.send(message, zmq.DONTWAIT)
-                except zmq.Again:
-                    return
-                link.asked[fetch.ticket] = fetch.size
-            link.waiting.popleft()
+        while link.up and (fetch := link.queue.next(self._fetches)) is not None:
+            try:
+                link.socket.send(self._job.request(fetch), zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            link.queue.sent(fetch)
 
     def _hear_answers(self, link: _Link) -> None:
         for frames in _received(link.socket):
             try:
                 self._take_answer(link, frames)
-            except _Wrong as wrong:
+            except Wrong as wrong:
                 self._counters[wrong.why] += 1
                 fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
-                if fetch is not None and fetch.ticket in link.asked:
+                if fetch is not None and fetch.ticket in link.queue:
                     damaged = wrong.why == "malformed"
                     self._fetches.end(fetch, Reason.DAMAGED if damaged else Reason.REFUSED)
                     self._release(fetch)
         self._ask(link)
 
     def _take_answer(self, link: _Link, frames: list[zmq.Frame]) -> None:
-        header = self._read(frames[0])
+        header = self._job.read(frames[0].buffer)
         ticket = header.ticket
         fetch = self._fetches.find(ticket)
-        if fetch is None or ticket not in link.asked:
+        if fetch is None or ticket not in link.queue:
             if fetch is not None or ticket >= self._fetches.submitted:
-                raise _Wrong("malformed")  # nobody asked this node for that
-            self._counters["late"] += header.kind == _ANSWER
+                raise Wrong("malformed")  # nobody asked this node for that
+            self._counters["late"] += header.kind == ANSWER
             return
-        if header.kind == _REFUSAL:
+        if header.kind == REFUSAL:
             self._counters["refused"] += 1
             self._fetches.end(fetch, Reason.REFUSED)
             self._release(fetch)
             return
-        if header.kind == _ANSWER:
+        if header.kind == ANSWER:
             if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
-                raise _Wrong("malformed", ticket)
-            refused = _mask(frames[1].buffer, header.keys)
-            if refused is None:
-                raise _Wrong("malformed", ticket)
-            fetch.begin(refused)
+                raise Wrong("malformed", ticket)
+            fetch.begin(unpacked(frames[1].buffer, header))
             data = frames[2:]
-        elif header.kind == _PIECE and fetch.received >= 0:
+        elif header.kind == PIECE and fetch.received >= 0:
             data = frames[1:]
         else:
-            raise _Wrong("malformed", ticket)
+            raise Wrong("malformed", ticket)
         size = sum(map(len, data))
         if header.start != fetch.received or size > fetch.expected - fetch.received:
-            raise _Wrong("malformed", ticket)
+            raise Wrong("malformed", ticket)
         for frame in data:
             fetch.take(frame.buffer)
         if fetch.complete:
@@ -469,7 +439,7 @@ class ZeroMQPeer:
         """Give the room of a fetch that ended to the next ones."""
         link = self._links.get(fetch.node)
         if link is not None:
-            link.asked.pop(fetch.ticket, None)
+            link.queue.release(fetch)
             self._ask(link)
 
     # -- answering -----------------------------------------------------------------------------
@@ -479,43 +449,31 @@ class ZeroMQPeer:
             route = frames[0].bytes
             try:
                 self._take_request(route, frames[1:])
-            except _Wrong as wrong:
+            except Wrong as wrong:
                 self._counters[wrong.why] += 1
                 if wrong.ticket is not None:
-                    refusal: list[Frame] = [self._header(_REFUSAL, 0, wrong.ticket, 0)]
+                    refusal: list[Frame] = [self._job.header(REFUSAL, ticket=wrong.ticket)]
                     deadline_ns = self._clock.now_ns()  # now or never
                     self._outgoing.append(_Outgoing(route, iter(()), refusal, deadline_ns))
 
     def _take_request(self, route: bytes, frames: list[zmq.Frame]) -> None:
         if len(frames) != 1:
-            raise _Wrong("malformed")
-        header = self._read(frames[0])
-        count, ticket = header.keys, header.ticket
-        if header.kind != _ASK or header.start != 0:
-            raise _Wrong("malformed", ticket)
-        if count > limits.peer_keys_max:
-            raise _Wrong("oversized", ticket)
-        if len(frames[0]) != _HEADER.size + 16 * count:
-            raise _Wrong("malformed", ticket)
+            raise Wrong("malformed")
+        header = self._job.read(frames[0].buffer)
+        keys, lengths = requested(header, frames[0].buffer)
         node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
         if self._unanswered.of(node) >= limits.peer_unanswered_max:
-            raise _Wrong("busy", ticket)
-        columns = np.frombuffer(frames[0].buffer, np.uint8)[_HEADER.size :].copy()
-        keys = columns.view("<u8")[:count].astype(np.uint64, copy=False)
-        lengths = columns.view("<i8")[count:].astype(np.int64, copy=False)
-        if ((lengths < 0) | (lengths > limits.peer_length_max)).any():
-            raise _Wrong("malformed", ticket)
-        self._unanswered.add(node, keys, lengths, ticket, route)
+            raise Wrong("busy", header.ticket)
+        self._unanswered.add(node, keys, lengths, header.ticket, route)
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
         """The messages of an answer; there is at least one."""
-        pieces = _pieces(views)
-        piece = next(pieces, [])
-        mask = np.packbits(refused).tobytes() if refused.any() else b""
-        yield [self._header(_ANSWER, len(refused), ticket, 0), mask, *piece]
+        left = pieces(views)
+        piece = next(left, [])
+        yield [self._job.header(ANSWER, len(refused), ticket), packed(refused), *piece]
         start = sum(map(len, piece))
-        for piece in pieces:
-            yield [self._header(_PIECE, 0, ticket, start), *piece]
+        for piece in left:
+            yield [self._job.header(PIECE, 0, ticket, start), *piece]
             start += sum(map(len, piece))
 
     def _send(self) -> None:
@@ -540,24 +498,6 @@ class ZeroMQPeer:
             outgoing.next = next(outgoing.messages, None)
         return False
 
-    # -- messages ------------------------------------------------------------------------------
-
-    def _header(self, kind: int, count: int, ticket: int, start: int) -> bytes:
-        return _HEADER.pack(_MAGIC, VERSION, kind, count, ticket, start, self._job)
-
-    def _read(self, frame: zmq.Frame) -> _Header:
-        """The header of a message, if it is one for this job."""
-        if len(frame) < _HEADER.size:
-            raise _Wrong("malformed")
-        magic, version, kind, count, ticket, start, job = _HEADER.unpack_from(frame.buffer)
-        if magic != _MAGIC:
-            raise _Wrong("malformed")
-        if version != VERSION:
-            raise _Wrong("version", ticket)
-        if job != self._job:
-            raise _Wrong("job", ticket)
-        return _Header(kind, count, ticket, start)
-
 
 def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
     """The messages that have come, up to a number that leaves time for other sockets."""
@@ -571,39 +511,3 @@ def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
 def _events(monitor: Socket) -> Iterator[int]:
     for frames in _received(monitor):
         yield struct.unpack_from("=H", frames[0].buffer)[0]
-
-
-def _mask(packed: memoryview, count: int) -> Mask | None:
-    """Which keys are refused; None where that cannot be what was packed."""
-    if len(packed) == 0:
-        return np.zeros(count, np.bool_)
-    if len(packed) != -(-count // 8):
-        return None
-    bits = np.unpackbits(np.frombuffer(packed, np.uint8)).astype(np.bool_)
-    return None if bits[count:].any() else bits[:count]
-
-
-def _pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
-    """The bytes of an answer in messages: short parts joined, long ones as they lie in memory."""
-    piece: list[Frame] = []
-    short: list[memoryview] = []
-    room = limits.peer_piece_bytes
-    for view in views:
-        if len(view) < min(room, limits.peer_join_bytes):
-            short.append(view)
-            room -= len(view)
-            continue
-        while len(view):
-            part, view = view[:room], view[room:]
-            if len(part) >= limits.peer_join_bytes:
-                piece += [b"".join(short)] if short else []
-                short = []
-                piece.append(part)
-            else:
-                short.append(part)
-            room -= len(part)
-            if room == 0:
-                yield piece + ([b"".join(short)] if short else [])
-                piece, short, room = [], [], limits.peer_piece_bytes
-    if piece or short:
-        yield piece + ([b"".join(short)] if short else [])

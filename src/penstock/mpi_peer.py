@@ -1,0 +1,507 @@
+"""Peers over MPI, where mpiexec or srun started the ranks: whatever network MPI knows.
+
+Requests and answers are those of `penstock.messages`, with tag 0. The bytes of an answer follow it
+with a tag of their fetch, in messages of at most `limits.peer_piece_bytes`, long parts as they lie
+in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when the message
+for it is there (a matched probe), so that nothing has to be taken back when the time is over. Where
+its bytes lie together at their targets they are received there, without a copy of ours.
+
+MPI has no way to wait for messages and descriptors, so `step` looks, and sleeps ever longer while
+nothing happens (`limits.peer_nap_s`). It knows no way either to end a receive that has begun: a
+fetch whose bytes are arriving when its time is over is reported when that message is there. If
+that takes as long again, `step` raises, since memory that MPI may still write is nobody's to use.
+
+Who closes a peer says so to all others, and waits until they know, so that no message to it is
+left. That nobody of another job can speak is MPI's business: the ranks have a communicator of
+their own. A rank that is killed ends the job in most MPIs.
+
+The only importer of mpi4py besides `membership`. Why messages and not windows: decision 16.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import limits
+from .clock import Clock, SystemClock
+from .codecs import missing
+from .engine import Buffer
+from .errors import StorageError, UsageError
+from .messages import (
+    ANSWER,
+    ASK,
+    HEADER_BYTES,
+    LEAVE,
+    LEFT,
+    REFUSAL,
+    REQUEST_BYTES,
+    Frame,
+    Header,
+    Job,
+    Wrong,
+    packed,
+    pieces,
+    requested,
+    unpacked,
+)
+from .peer import (
+    NONE,
+    Bytes,
+    Fetch,
+    Fetches,
+    Keys,
+    Numbers,
+    Part,
+    PeerEvents,
+    Queue,
+    Reason,
+    Unanswered,
+    check_fetch,
+)
+
+try:
+    from mpi4py import MPI
+except ImportError as error:
+    raise missing("mpi4py", "mpi", "the exchange of samples over MPI") from error
+
+_SAID = 0
+"""The tag of requests and answers."""
+_LOOKS = 3
+_KIND = slice(5, 6)
+"""Where a header says what it is."""
+_SPARE = 16
+"""Buffers that are kept to be used again."""
+
+_abandoned: list[object] = []
+"""What MPI was still reading or writing when its peer was closed: that memory must not go."""
+
+
+def unusable(ranks: int) -> str | None:
+    """Why the MPI of this process cannot carry peers of so many ranks, with what there is to do
+    about it; None where it can."""
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return "MPI has not begun, or has ended: import mpi4py.MPI first"
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return (
+            "MPI was begun without MPI_THREAD_MULTIPLE, and peers have a thread of their own: let "
+            "mpi4py begin it, with mpi4py.rc.thread_level as it is"
+        )
+    if MPI.COMM_WORLD.Get_size() != ranks:
+        return f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, the loader {ranks}: start so many"
+    return None
+
+
+def communicator(rank: int) -> MPI.Comm:
+    """Of all ranks in the order of `rank`, for one peer each; all have to call this together."""
+    ranks = MPI.COMM_WORLD.Split(0, rank)
+    ranks.Set_errhandler(MPI.ERRORS_RETURN)
+    return ranks
+
+
+@dataclass(eq=False)
+class _Arrival:
+    """A message that MPI is receiving.
+
+    fetch: whose buffer it is received into, if into one.
+    """
+
+    request: MPI.Request
+    data: Buffer
+    tag: int
+    fetch: Fetch | None = None
+
+
+@dataclass(eq=False)
+class _Node:
+    """Another node."""
+
+    queue: Queue = field(default_factory=Queue)
+    arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
+    begun: dict[int, Fetch] = field(default_factory=dict)  # by tag: the answer has begun
+    unwanted: Counter[int] = field(default_factory=Counter)  # by tag: bytes for nobody
+    copied: Counter[int] = field(default_factory=Counter)  # by tag: arrivals not in their place yet
+    unsent: int = 0  # bytes
+    gone: bool = False
+
+
+class MPIPeer:
+    """A node that exchanges samples with others by MPI.
+
+    ranks:     what `communicator` gave; nobody else may use it. A node's number is its rank there.
+    job:       what all nodes of a job have in common; name the data in it too, for all must mean
+               the same by a key.
+    timeout_s: how long a fetch may take.
+
+    Counters:
+        malformed   messages that are no fetch, or no answer to a fetch of ours
+        version     messages of another version of penstock
+        job         messages of another job
+        oversized   fetches that claim too many keys, and messages longer than any may be
+        busy        fetches of a node that has too many unanswered
+        refused     fetches of ours that another node would not take
+        late        answers that came after their fetch had been reported
+        unreachable answers to a node that is gone
+        gone        nodes that have closed their peers
+        broken      messages that MPI could not send or receive
+    """
+
+    def __init__(
+        self,
+        ranks: MPI.Comm,
+        job: str,
+        timeout_s: float = limits.peer_timeout_s,
+        clock: Clock | None = None,
+    ) -> None:
+        self.node: int = ranks.Get_rank()
+        self._ranks = ranks
+        self._tags = int(ranks.Get_attr(MPI.TAG_UB) or 1 << 14)  # of fetches, from 1 on
+        self._job = Job(job)
+        self._clock = clock or SystemClock()
+        self._fetches = Fetches(timeout_s, self._clock)
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._unanswered = Unanswered()
+        self._nodes = {node: _Node() for node in range(ranks.Get_size()) if node != self.node}
+        self._active: set[int] = set()  # nodes from which something is arriving
+        self._writing: Counter[int] = Counter()  # by ticket: messages on their way to its buffer
+        self._verdicts: dict[int, Reason] = {}  # of fetches that MPI still writes for
+        self._sending: list[tuple[MPI.Request, Frame, int]] = []
+        self._spare: list[Buffer] = []
+        self._status = MPI.Status()
+        self._moved_ns = time.monotonic_ns()  # when something last happened
+        self._counters = dict.fromkeys(
+            ["malformed", "version", "job", "oversized", "busy", "refused", "late", "unreachable"]
+            + ["gone", "broken"],
+            0,
+        )
+        self._closed = False
+
+    # -- the protocol --------------------------------------------------------------------------
+
+    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+        """Send the request, or let it wait for room in flight."""
+        self._require_open()
+        if node not in self._nodes:
+            raise UsageError(f"node {node} is none of the others of node {self.node}")
+        check_fetch(keys, lengths, targets, buffer)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        if self._nodes[node].gone:
+            self._fetches.end(fetch, Reason.GONE)
+        else:
+            self._nodes[node].queue.add(fetch)
+            self._ask(node)
+        return fetch.ticket
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        """Let messages in and out; look for one again and again if there is none."""
+        self._require_open()
+        until_ns = time.monotonic_ns() + timeout_ns
+        waiting = select.poll()
+        for descriptor in also:
+            waiting.register(descriptor, select.POLLIN)
+        while True:
+            self._exchange()
+            self._expire()
+            events = PeerEvents(self._fetches.report(), self._unanswered.report())
+            now_ns = time.monotonic_ns()
+            if events.completions or events.requests or now_ns >= until_ns or waiting.poll(0):
+                return events
+            nap_ns = min((now_ns - self._moved_ns) // 8, int(limits.peer_nap_s * 1e9))
+            nap_ns = min(nap_ns, self._fetches.wait_ns(until_ns - now_ns))
+            if nap_ns >= 1_000_000 and waiting.poll(nap_ns // 1_000_000):
+                return events
+            if nap_ns < 1_000_000:
+                time.sleep(0 if nap_ns < 10_000 else nap_ns * 1e-9)
+
+    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
+        """Send the answer. Parts of `limits.peer_join_bytes` and more are not copied by us."""
+        self._require_open()
+        asked, views, mask = self._unanswered.settle(request, parts, refused)
+        node = asked.request.node
+        if self._nodes[node].gone:
+            self._counters["unreachable"] += 1
+            return
+        size = sum(map(len, views))
+        header = self._job.header(ANSWER, len(mask), asked.ticket, size)
+        self._send(node, _SAID, header + packed(mask))
+        for piece in pieces(views):
+            for frame in piece:
+                self._send(node, self._tag(asked.ticket), frame)
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Tell the others, and wait for `limits.peer_leave_s` at most until they know."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fetches.clear()
+        self._unanswered.clear()
+        if MPI.Is_finalized():
+            return
+        for node, other in self._nodes.items():
+            other.begun.clear()
+            if not other.gone:
+                self._send(node, _SAID, self._job.header(LEAVE))
+        until = time.monotonic() + limits.peer_leave_s
+        while time.monotonic() < until and not self._left():
+            self._exchange()
+            time.sleep(0)
+        if not self._left():
+            arriving = [other.arrivals for other in self._nodes.values()]
+            _abandoned.append((self._sending, arriving))
+        self._nodes.clear()
+        self._sending, self._spare = [], []
+
+    def _left(self) -> bool:
+        """Whether nothing is on its way, from here or to here."""
+        return not (
+            self._sending or self._active or not all(each.gone for each in self._nodes.values())
+        )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the peer is closed: make a new one")
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _send(self, node: int, tag: int, data: Frame) -> None:
+        try:
+            request = self._ranks.Isend([data, MPI.BYTE], node, tag)
+        except MPI.Exception:
+            self._counters["broken"] += 1
+            return
+        self._moved_ns = time.monotonic_ns()
+        self._nodes[node].unsent += len(data)
+        self._sending.append((request, data, node))
+
+    def _exchange(self) -> None:
+        """Let go what was sent, and take what has come."""
+        if MPI.Is_finalized():
+            raise UsageError("MPI was finalized under a loader: close the loader first")
+        if self._sending:
+            left = []
+            for each in self._sending:
+                if self._test(each[0]) is False:
+                    left.append(each)
+                else:
+                    self._nodes[each[2]].unsent -= len(each[1])
+            self._sending = left
+        looked = 0  # in vain: a look finds what MPI had already seen, and makes it see more
+        for _ in range(limits.peer_round_messages):
+            message = self._ranks.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+            if message is None:
+                looked += 1
+                if looked == _LOOKS:
+                    break
+                continue
+            looked = 0
+            node, tag = self._status.Get_source(), self._status.Get_tag()
+            self._receive(message, node, tag, self._status.Get_count(MPI.BYTE))
+            self._arrive(node)
+        for node in [*self._active]:
+            self._arrive(node)
+
+    def _test(self, request: MPI.Request) -> bool | None:
+        """Whether MPI is done with a message; None where it failed."""
+        try:
+            done: bool = request.Test()
+        except MPI.Exception:
+            self._counters["broken"] += 1
+            return None
+        if done:
+            self._moved_ns = time.monotonic_ns()
+        return done
+
+    def _tag(self, ticket: int) -> int:
+        """Of the bytes of an answer."""
+        return 1 + ticket % self._tags
+
+    def _receive(self, message: MPI.Message, node: int, tag: int, count: int) -> None:
+        """Begin to receive a message: into its place if that is known and in one piece."""
+        other = self._nodes[node]
+        fetch = other.begun.get(tag) if tag != _SAID else None
+        data = None
+        if fetch is not None and not other.copied[tag] and count <= fetch.expected - fetch.received:
+            data = fetch.room(count) if count >= limits.peer_join_bytes else None
+        if data is not None and fetch is not None:
+            self._writing[fetch.ticket] += 1
+        else:
+            fetch = None
+            other.copied[tag] += 1
+            whole = count <= limits.peer_piece_bytes
+            data = self._spare.pop()[:count] if whole and self._spare else _room(count)
+        request = message.Irecv([data, MPI.BYTE])
+        other.arrivals.append(_Arrival(request, data, tag, fetch))
+        self._active.add(node)
+
+    def _arrive(self, node: int) -> None:
+        """Take the messages of a node that are there, in the order in which they were sent."""
+        other = self._nodes[node]
+        while other.arrivals:
+            done = self._test(other.arrivals[0].request)
+            if done is False:
+                return
+            arrival = other.arrivals.popleft()
+            if arrival.fetch is not None:
+                self._written(arrival.fetch, whole=done is True)
+                continue
+            other.copied[arrival.tag] -= 1
+            try:
+                if done is None:
+                    raise Wrong("broken")
+                if arrival.tag == _SAID:
+                    self._hear(node, arrival.data.data)
+                else:
+                    self._take(node, arrival.tag, arrival.data)
+            except Wrong as wrong:
+                self._refuse(node, arrival, wrong)
+            room = arrival.data.base  # as `_room` made it
+            if room is not None and room.nbytes == limits.peer_piece_bytes:
+                self._spare += [room] if len(self._spare) < _SPARE else []
+        self._active.discard(node)
+
+    def _hear(self, node: int, message: memoryview) -> None:
+        """Somebody asks, answers, or leaves."""
+        if len(message) > REQUEST_BYTES:
+            raise Wrong("oversized")
+        header = self._job.read(message)
+        other = self._nodes[node]
+        if header.kind == ASK:
+            keys, lengths = requested(header, message)
+            busy = self._unanswered.of(node) >= limits.peer_unanswered_max
+            if busy or other.unsent > 4 * limits.peer_inflight_bytes:
+                raise Wrong("busy", header.ticket)
+            if not self._closed:
+                self._unanswered.add(node, keys, lengths, header.ticket, None)
+        elif header.kind in (ANSWER, REFUSAL):
+            self._hear_answer(node, header, message[HEADER_BYTES:])
+        elif header.kind == LEAVE or (header.kind == LEFT and self._closed):
+            other.gone = True
+            if not self._closed:
+                self._counters["gone"] += 1
+                self._send(node, _SAID, self._job.header(LEFT))
+            for fetch in self._fetches.of(node):
+                self._end(fetch, Reason.GONE)
+        else:
+            raise Wrong("malformed")
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _ask(self, node: int) -> None:
+        """Send the requests that wait, as far as there is room in flight."""
+        queue = self._nodes[node].queue
+        if self._nodes[node].gone:
+            return
+        while (fetch := queue.next(self._fetches)) is not None:
+            queue.sent(fetch)
+            self._send(node, _SAID, self._job.request(fetch))
+
+    def _hear_answer(self, node: int, header: Header, mask: memoryview) -> None:
+        ticket, other = header.ticket, self._nodes[node]
+        fetch, tag = self._fetches.find(ticket), self._tag(ticket)
+        if fetch is None or ticket not in other.queue:
+            if fetch is not None or ticket >= self._fetches.submitted:
+                raise Wrong("malformed")  # nobody asked this node for that
+            if header.kind == ANSWER:
+                self._counters["late"] += not self._closed
+                other.unwanted[tag] += header.start
+            return
+        if header.kind == REFUSAL:
+            self._counters["refused"] += 1
+            self._end(fetch, Reason.REFUSED)
+            return
+        if fetch.received >= 0 or header.keys != len(fetch.keys) or tag in other.begun:
+            raise Wrong("malformed", ticket)
+        fetch.begin(unpacked(mask, header))
+        if header.start != fetch.expected:
+            raise Wrong("malformed", ticket)
+        if fetch.complete:
+            self._end(fetch)
+        else:
+            other.begun[tag] = fetch
+
+    def _take(self, node: int, tag: int, data: Buffer) -> None:
+        """Copy bytes of an answer to their targets."""
+        other = self._nodes[node]
+        fetch = other.begun.get(tag)
+        if fetch is None:
+            if not 0 < len(data) <= other.unwanted[tag]:
+                del other.unwanted[tag]
+                raise Wrong("malformed")
+            other.unwanted[tag] -= len(data)
+            if not other.unwanted[tag]:
+                del other.unwanted[tag]
+            return
+        if not 0 < len(data) <= fetch.expected - fetch.received:
+            raise Wrong("malformed", fetch.ticket)
+        fetch.take(data)
+        self._written(fetch)
+
+    def _written(self, fetch: Fetch, whole: bool | None = None) -> None:
+        """Bytes of an answer are in their place; `whole` says so of those that MPI put there."""
+        if whole is not None:
+            self._writing[fetch.ticket] -= 1
+            if not whole:
+                self._verdicts.setdefault(fetch.ticket, Reason.GONE)
+        if self._writing[fetch.ticket]:
+            return
+        del self._writing[fetch.ticket]
+        reason = self._verdicts.pop(fetch.ticket, None)
+        if reason is not None or fetch.complete:
+            self._end(fetch, reason)
+
+    def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
+        """Report a fetch, if MPI does not write for it any more, or as soon as that is so."""
+        if self._fetches.find(fetch.ticket) is None:
+            return
+        other, tag = self._nodes[fetch.node], self._tag(fetch.ticket)
+        if other.begun.pop(tag, None) is not None and not fetch.complete:
+            other.unwanted[tag] += fetch.expected - fetch.received
+        if reason is not None and self._writing[fetch.ticket]:
+            self._verdicts.setdefault(fetch.ticket, reason)
+            return
+        self._fetches.end(fetch, reason)
+        other.queue.release(fetch)
+        self._ask(fetch.node)
+
+    def _expire(self) -> None:
+        for fetch in self._fetches.late():
+            if fetch.ticket not in self._verdicts:
+                self._end(fetch, Reason.TIMEOUT)
+            elif self._clock.now_ns() > fetch.deadline_ns + self._timeout_ns:
+                raise StorageError(
+                    errno.ETIMEDOUT,
+                    f"rank {fetch.node} stopped while MPI was receiving from it, and what it was "
+                    "to fill cannot be had back: end the job and start it again, with "
+                    'Cache(peers="zeromq") where hosts often stop',
+                )
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def _refuse(self, node: int, arrival: _Arrival, wrong: Wrong) -> None:
+        """A message is not taken: who asked is told, and what was asked has come to nothing."""
+        self._counters[wrong.why] += wrong.why != "broken"  # that has been counted
+        asked = arrival.tag == _SAID and arrival.data[_KIND].tobytes() == bytes([ASK])
+        if asked and wrong.ticket is not None:
+            self._send(node, _SAID, self._job.header(REFUSAL, ticket=wrong.ticket))
+            return
+        other = self._nodes[node]
+        fetch = other.begun.get(arrival.tag)
+        if fetch is None and wrong.ticket is not None and wrong.ticket in other.queue:
+            fetch = self._fetches.find(wrong.ticket)
+        if fetch is not None:
+            broken = {"broken": Reason.GONE, "malformed": Reason.DAMAGED}
+            self._end(fetch, broken.get(wrong.why, Reason.REFUSED))
+
+
+def _room(count: int) -> Buffer:
+    """Memory of ours for a message."""
+    return np.empty(max(count, limits.peer_piece_bytes), np.uint8)[:count]
