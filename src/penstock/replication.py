@@ -1,0 +1,200 @@
+"""Replication: which samples of other nodes are worth keeping a copy of, and until when. Pure.
+
+Where ranks have the samples that their place in the order gives them (strided, contiguous), a rank
+uses each sample with probability 1/N an epoch, whoever keeps it. The order has an inverse, so what
+is used next, and when, is known (`Uses`), and Belady's rule needs no guess (`Soonest`): of what has
+just been used and what is kept, keep what is used soonest.
+
+What it saves. Let an epoch last 1. Between a rank's uses of a sample lie g = k + v - u epochs, with
+k geometric, P[k] = (1 - 1/N)^(k-1) / N, and u, v uniform in [0, 1]. In the long run copies are kept
+whose g is at most some G, and each takes room for g epochs, so that with room for r of all samples,
+q of which other nodes keep,
+
+    (q / N) E[g; g <= G] = r,    and    P[g <= G]
+
+of the samples that would come from others are found here: at N = 4 with room for all of the rest
+all, for half of it 0.73, for a quarter 0.55 (`expected_hits`). For many ranks g/N is exponential:
+1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q, about sqrt(2 r / q). Keeping any fixed set
+finds r / q; keeping what a rank uses most often in a run of E epochs more than that by
+what a binomial of E and 1/N strays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .extent import Int
+from .order import Order
+from .plan import Ids, Steps
+
+Mask = npt.NDArray[np.bool_]
+
+_gone = -1
+_none = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """When a rank uses samples, as seen from one epoch: the use at position p of epoch e has the
+    time e * count + p, so times of all epochs compare.
+
+    order:  of any epoch. Repeats that pad a step are not counted.
+    steps:  by place: strided or contiguous.
+    """
+
+    order: Order
+    steps: Steps
+    rank: int
+    epoch: int
+
+    @property
+    def begin(self) -> int:
+        """The time at which the epoch begins."""
+        return self._at(self.epoch)
+
+    def since(self, samples: Ids) -> Int:
+        """When each sample is used first in this epoch or a later one, int64.
+
+        A sample that is not used in `limits.replica_epochs` epochs has some time after them.
+        """
+        return self._from(self.epoch, samples)
+
+    def after(self, samples: Ids) -> Int:
+        """The same in the epochs after this one."""
+        return self._from(self.epoch + 1, samples)
+
+    def _from(self, first: int, samples: Ids) -> Int:
+        times = np.empty(len(samples), np.int64)
+        left = np.arange(len(samples))
+        end = first + limits.replica_epochs
+        for epoch in range(first, end + 1):
+            positions = self.order.at_epoch(epoch).positions(samples[left]).view(np.int64)
+            here = self.steps.ranks(positions) == self.rank
+            here |= epoch == end
+            times[left[here]] = self._at(epoch) + positions[here]
+            left = left[~here]
+            if not len(left):
+                break
+        return times
+
+    def _at(self, epoch: int) -> int:
+        # Runs do not get so far, but set_epoch does.
+        return min(epoch * self.order.count, limits.order_count_max)
+
+
+class Soonest:
+    """Entries that share a room, of which those that are used soonest are kept.
+
+    An entry is a number below `entries`, and takes some units of the `room`. Costs of a decision
+    grow with what is decided about, not with what is kept.
+    """
+
+    def __init__(self, entries: int, room: int) -> None:
+        self.free = room
+        self._time = np.full(entries, _gone, np.int64)
+        self._size = np.zeros(entries, np.int32)
+        # Entries of `_floor` and later, by time. The others are not sorted.
+        self._late = _none
+        self._floor = 0
+
+    def before(self, time: int) -> Int:
+        """The entries whose time is past."""
+        return np.flatnonzero((self._time != _gone) & (self._time < time))
+
+    def choose(self, times: Int, sizes: Int) -> tuple[Mask, Int]:
+        """Belady's rule, with bypass: which of these new things are to be put in, and which entries
+        have to be dropped for them. Of all of them, those used soonest, as many as there is room
+        for. Nothing is changed."""
+        short = int(sizes.sum()) - self.free
+        if short <= 0:
+            return np.ones(len(times), bool), _none
+        late = self._latest(short)
+        size = np.concatenate([self._size[late], sizes])
+        by_time = np.argsort(np.concatenate([self._time[late], times]), kind="stable")
+        room = self.free + int(self._size[late].sum())
+        kept = np.empty(len(size), bool)
+        kept[by_time] = np.cumsum(size[by_time]) <= room
+        return kept[len(late) :], late[~kept[: len(late)]]
+
+    def put(self, entries: Int, times: Int, sizes: Int) -> None:
+        """Put new entries in. There is room for them."""
+        self._size[entries] = sizes
+        self.free -= int(sizes.sum())
+        self._time[entries] = times
+        self._sort_in(entries)
+
+    def move(self, entries: Int, times: Int) -> None:
+        """Entries are used at other times than was said before."""
+        self._forget(entries)
+        self._time[entries] = times
+        self._sort_in(entries)
+
+    def drop(self, entries: Int) -> Int:
+        """Take entries out; returns their sizes."""
+        self._forget(entries)
+        self._time[entries] = _gone
+        sizes = self._size[entries].astype(np.int64)
+        self.free += int(sizes.sum())
+        return sizes
+
+    def _latest(self, units: int) -> Int:
+        """The latest entries, by time, that take so many units, or all."""
+        for _ in range(2):
+            late = self._late[-units:]  # each takes one or more
+            taken = np.cumsum(self._size[late[::-1]])
+            enough = int(np.searchsorted(taken, units)) + 1
+            if enough <= len(late):
+                return late[len(late) - enough :]
+            self._sort(units)
+        return self._late
+
+    def _sort(self, units: int) -> None:
+        """Sort so many of the latest entries that this need not be done soon again."""
+        live = np.flatnonzero(self._time != _gone)
+        time = self._time[live]
+        self._floor = 0
+        many = max(units, 1024, len(live) // 8)
+        if len(live) > many:
+            # Of those at the same time all are sorted, or none.
+            floor = int(np.partition(time, len(live) - many)[len(live) - many])
+            late = time >= floor
+            live, time, self._floor = live[late], time[late], floor
+        self._late = live[np.argsort(time, kind="stable")]
+
+    def _sort_in(self, entries: Int) -> None:
+        late = entries[self._time[entries] >= self._floor]
+        if len(late):
+            late = late[np.argsort(self._time[late], kind="stable")]
+            at = np.searchsorted(self._time[self._late], self._time[late], side="right")
+            self._late = np.insert(self._late, at, late)
+
+    def _forget(self, entries: Int) -> None:
+        late = entries[self._time[entries] >= self._floor]
+        if len(late):
+            self._late = self._late[~np.isin(self._late, late)]
+
+
+def expected_hits(ranks: int, others: float, room: float) -> float:
+    """The fraction of the samples that other nodes keep which a rank finds among its copies, in the
+    long run; see above.
+
+    others:  fraction of all samples that other nodes keep.
+    room:    for copies of so many, as a fraction of all samples.
+    """
+    if room >= others or ranks == 1:
+        return 1.0
+    # g - k has the density of a triangle on [-1, 1]; both are cut into bins.
+    bins = 1 << 8
+    epochs = math.ceil(40 * ranks)
+    triangle = 1 - np.abs((np.arange(2 * bins) + 0.5) / bins - 1)
+    p = np.zeros((epochs + 2) * bins)
+    for k in range(1, epochs + 1):
+        chance = (1 - 1 / ranks) ** (k - 1) / ranks
+        p[(k - 1) * bins : (k + 1) * bins] += chance * triangle / bins
+    taken = others / ranks * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
+    return float(np.interp(room, taken, np.cumsum(p)))
