@@ -67,7 +67,8 @@ LAYERS = {
         {"ground", "values", "codecs", "apart"},
     ),
     "policy": Layer(
-        {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"},
+        {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
+        | {"replication"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -99,6 +100,7 @@ LAYERS = {
         {
             "dataset",
             "membership",
+            "replicas",
             "addressed",
             "keeper",
             "cache",
@@ -142,7 +144,7 @@ NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning fo
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}
-    | {"blocking"}
+    | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | LAYERS["values"].modules
 )

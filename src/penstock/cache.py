@@ -27,9 +27,11 @@ from .dataset import Dataset
 from .disk_tier import DiskTier
 from .engines import engine_for
 from .errors import UsageError
+from .extent import Int
 from .index import Index
 from .membership import Gather, gather_of, host_identity, reachable_address, told
 from .placement import Placement
+from .replicas import Replicas
 from .tier import RamTier, alignment_default
 from .topology import Place
 
@@ -54,6 +56,9 @@ class Cache:
     disk_bytes: most that the folder may hold.
     lot_bytes:  neighbouring samples that are read and kept together have about so many; None
                 chooses: single samples where each is a file of its own or larger than 64 KiB.
+    replicas:   whether what the memory of this host has left, beyond its share of the data, holds
+                copies of what its ranks use next of the other hosts' shares: for assignment
+                "strided" and "contiguous". Each rank has its part of that memory.
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
                 hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
@@ -67,6 +72,7 @@ class Cache:
     disk_path: str | None = None
     disk_bytes: int = 0
     lot_bytes: int | None = None
+    replicas: bool = False
     host: str | None = None
     listen: str | None = None
     gather: Gather | None = None
@@ -78,6 +84,8 @@ class Cache:
                 continue
             if type(value) is not int or value < least:
                 raise UsageError(f"Cache.{name} is {value!r}: use a number of bytes from {least}")
+        if type(self.replicas) is not bool:
+            raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
         if bool(self.disk_bytes) != (self.disk_path is not None):
             raise UsageError(
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
@@ -101,6 +109,7 @@ class _Job:
     name:    made up for this job; nobody else knows it.
     nodes:   of each rank.
     leaders: of each node, its first rank, which makes what the others attach to.
+    left_bytes: of this node's memory, beyond what its share takes; 0 where no replicas are wanted.
     """
 
     name: str
@@ -109,6 +118,7 @@ class _Job:
     placement: Placement
     nodes: tuple[int, ...]
     leaders: tuple[int, ...]
+    left_bytes: int
 
     @property
     def node(self) -> int:
@@ -154,6 +164,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
             parts.slab,
             parts.disk,
             parts.peer,
+            parts.replicas,
         )
         opened.pop_all()
     if place.rank == 0:
@@ -170,6 +181,7 @@ def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
+        "replicas": cache.replicas,
         "data": dataset.fingerprint,
         "lot": lot_of(dataset.index, cache.lot_bytes),
         "job": secrets.token_hex(16),
@@ -198,7 +210,12 @@ def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]]) -> _J
         seed=_seed,
         lot=lot,
     )
-    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders)
+    left_bytes = 0
+    leader = members[leaders[nodes[place.rank]]]
+    if leader["replicas"] and len(hosts) > 1:
+        share = placement.shares[nodes[place.rank]]
+        left_bytes = max(0, leader["ram_bytes"] - room_for(index, lot, share, alignment_default))
+    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders, left_bytes)
 
 
 class _Parts:
@@ -208,15 +225,21 @@ class _Parts:
         self.slab: RamTier | None = None
         self.disk: DiskTier | None = None
         self.peer: ZeroMQPeer | None = None
+        self.replicas: Replicas | None = None
 
     def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
         """What this rank makes for others; returns where they find it."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
+        if job.left_bytes:
+            room_bytes = job.left_bytes // job.nodes.count(job.node)
+            self.replicas = Replicas(room_bytes, key_lengths(index), len(index.fields))
         if job.leaders[job.node] == job.place.rank:
             enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
             self.slab = RamTier.create(
-                max(1, ram), min(cache.ram_bytes, enough), job.identity(lasting=False)
+                max(1, ram),
+                min(cache.ram_bytes - job.left_bytes, enough),
+                job.identity(lasting=False),
             )
             saying["slab"] = self.slab.address
             if on_disk and cache.disk_path is not None:
@@ -272,6 +295,20 @@ def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
     # n lots of this mean and deviation: n mean + 3 deviation sqrt(n) <= room
     root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room_bytes)) / (2 * mean)
     return min(total, int(root**2))
+
+
+def room_for(index: Index, lot: int, lots: int, alignment: int) -> int:
+    """Bytes in which so many lots fit, as `lots_in` reckons."""
+    mean, deviation = lot_statistics(index, lot, alignment)
+    return math.ceil(lots * mean + 3 * deviation * math.sqrt(lots)) + limits.slab_spare_bytes
+
+
+def key_lengths(index: Index) -> Int:
+    """Bytes of some keys, of samples from everywhere: those of one field, then of the next."""
+    ids = np.linspace(0, index.count - 1, min(index.count, limits.lots_looked_at))
+    samples = ids.astype(np.uint64)
+    fields = range(len(index.fields))
+    return np.concatenate([index.lengths(samples, field) for field in fields])
 
 
 def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from . import limits
@@ -116,6 +117,11 @@ class Loader:
         if assignment == "local" and cache is None:
             raise UsageError(
                 "assignment='local' deals samples to the hosts that keep them: give cache= too"
+            )
+        if cache is not None and cache.replicas and assignment == "local":
+            raise UsageError(
+                "Cache.replicas is for assignment='strided' or 'contiguous': with 'local' hardly "
+                "anything comes from other hosts, and nobody knows long before when"
             )
         for name, function in (("decode", decode), ("collate", collate)):
             if function is not None and not callable(function):
@@ -404,6 +410,9 @@ class Reading:
         self._index = loader.dataset.index
         cached = engine.choice.cached
         joined = loader._joined
+        self._submit = engine.submit
+        if joined is not None and joined.engine.replicates:
+            self._submit = partial(joined.engine.submit, uses=loader._course.uses(epoch))
         self._session = Session(
             self._index if joined is None else joined.addressed,
             loader._course.order.at_epoch(epoch),
@@ -494,7 +503,7 @@ class Reading:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
-                    ticket = self._engine.submit(planned.requests, buffers)
+                    ticket = self._submit(planned.requests, buffers)
                     loader._waiting[ticket] = (weakref.ref(self), planned, group)
                     self._buffers[planned.step] = buffer
                 if loader._decode is not None:

@@ -34,7 +34,7 @@ from .plan import Ids, Steps
 
 Mask = npt.NDArray[np.bool_]
 
-_gone = -1
+_gone, _never = -1, np.iinfo(np.int64).max
 _none = np.empty(0, np.int64)
 
 
@@ -98,9 +98,9 @@ class Soonest:
         self.free = room
         self._time = np.full(entries, _gone, np.int64)
         self._size = np.zeros(entries, np.int32)
-        # Entries of `_floor` and later, by time. The others are not sorted.
-        self._late = _none
-        self._floor = 0
+        # Entries of `_floor` and later, by time, and their times. The others are not sorted.
+        self._late, self._late_times = _none, _none
+        self._floor = _never
 
     def before(self, time: int) -> Int:
         """The entries whose time is past."""
@@ -144,14 +144,17 @@ class Soonest:
 
     def _latest(self, units: int) -> Int:
         """The latest entries, by time, that take so many units, or all."""
-        for _ in range(2):
-            late = self._late[-units:]  # each takes one or more
-            taken = np.cumsum(self._size[late[::-1]])
-            enough = int(np.searchsorted(taken, units)) + 1
-            if enough <= len(late):
-                return late[len(late) - enough :]
-            self._sort(units)
-        return self._late
+        late = self._enough(units)
+        if len(late) or not self._floor:
+            return late if len(late) else self._late
+        self._sort(units)
+        return self._latest(units)
+
+    def _enough(self, units: int) -> Int:
+        """The same of those that are sorted; none where these take less."""
+        late = self._late[-units:]  # each takes one or more
+        enough = int(np.searchsorted(np.cumsum(self._size[late[::-1]]), units)) + 1
+        return late[len(late) - enough :] if enough <= len(late) else _none
 
     def _sort(self, units: int) -> None:
         """Sort so many of the latest entries that this need not be done soon again."""
@@ -164,19 +167,23 @@ class Soonest:
             floor = int(np.partition(time, len(live) - many)[len(live) - many])
             late = time >= floor
             live, time, self._floor = live[late], time[late], floor
-        self._late = live[np.argsort(time, kind="stable")]
+        by_time = np.argsort(time, kind="stable")
+        self._late, self._late_times = live[by_time], time[by_time]
 
     def _sort_in(self, entries: Int) -> None:
         late = entries[self._time[entries] >= self._floor]
         if len(late):
             late = late[np.argsort(self._time[late], kind="stable")]
-            at = np.searchsorted(self._time[self._late], self._time[late], side="right")
+            times = self._time[late]
+            at = np.searchsorted(self._late_times, times, side="right")
             self._late = np.insert(self._late, at, late)
+            self._late_times = np.insert(self._late_times, at, times)
 
     def _forget(self, entries: Int) -> None:
         late = entries[self._time[entries] >= self._floor]
         if len(late):
-            self._late = self._late[~np.isin(self._late, late)]
+            left = ~np.isin(self._late, late)
+            self._late, self._late_times = self._late[left], self._late_times[left]
 
 
 def expected_hits(ranks: int, others: float, room: float) -> float:
