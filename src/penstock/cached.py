@@ -311,8 +311,10 @@ class CachedEngine:
             self._keeper.want(tier, keys[rows], slots, lots[rows], self._copying(step, rows))
         away = owner >= 0
         away &= ~own
-        if away.any():
-            rows = self._replicated(step, np.flatnonzero(away))
+        rows = np.flatnonzero(away)
+        if self._replicas is not None and len(rows):
+            rows = self._replicated(step, self._replicas, rows)
+        if len(rows):
             rows = rows[np.argsort(owner[rows], kind="stable")]
             nodes, first = np.unique(owner[rows], return_index=True)
             for node, part in zip(nodes.tolist(), np.split(rows, first[1:]), strict=True):
@@ -336,9 +338,9 @@ class CachedEngine:
 
         return done
 
-    def _replicated(self, step: _Step, rows: Int) -> Int:
+    def _replicated(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
         """Rows of other nodes out of replicas; returns those of which there is none."""
-        if self._replicas is None or step.uses is None:
+        if step.uses is None:
             return rows
         found = np.zeros(len(rows), bool)
         keys, length = step.requests.offset.view(np.uint64), step.requests.length
@@ -347,18 +349,19 @@ class CachedEngine:
                 at = np.flatnonzero(step.requests.buffer[rows] == number)
                 some = rows[at]
                 target = step.requests.target[some]
-                here = self._replicas.take(keys[some], length[some], buffer, target, step.uses)
+                here = replicas.take(keys[some], length[some], buffer, target, step.uses)
                 found[at[here]] = True
         self._counts["replica_bytes"] += int(length[rows[found]].sum())
         return rows[~found]
 
     def _replicate(self, step: _Step, rows: Int) -> None:
         """Make replicas of rows that another node has brought, where they are worth it."""
-        if self._replicas is None or step.uses is None or not len(rows):
+        replicas = self._replicas
+        if replicas is None or step.uses is None or not len(rows):
             return
         requests = step.requests
         with self._spared():
-            self._replicas.offer(
+            replicas.offer(
                 requests.offset[rows].view(np.uint64),
                 requests.length[rows],
                 step.buffers[int(requests.buffer[rows[0]])],  # a fetch is into one

@@ -117,7 +117,7 @@ class Replicas:
         total = int(sizes.sum())
         pages = self._free[self._soonest.free - total : self._soonest.free]
         starts = np.cumsum(sizes) - sizes
-        entries = pages[starts]
+        entries: Int = pages[starts]
         which = np.repeat(np.arange(len(sizes)), sizes)
         self._pages[entries[which], np.arange(total) - starts[which]] = pages
         self._key[entries] = keys
@@ -137,7 +137,8 @@ class Replicas:
     def _pages_of(self, entries: Int, sizes: Int) -> Int:
         """All pages, entry by entry."""
         table = self._pages[entries]
-        return table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
+        found: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
+        return found
 
     def _copied(
         self, entries: Int, lengths: Int, at: Int, buffer: Buffer, *, inwards: bool

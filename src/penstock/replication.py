@@ -12,11 +12,10 @@ q of which other nodes keep,
 
     (q / N) E[g; g <= G] = r,    and    P[g <= G]
 
-of the samples that would come from others are found here: at N = 4 with room for all of the rest
-all, for half of it 0.73, for a quarter 0.55 (`expected_hits`). For many ranks g/N is exponential:
-1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q, about sqrt(2 r / q). Keeping any fixed set
-finds r / q; keeping what a rank uses most often in a run of E epochs more than that by
-what a binomial of E and 1/N strays.
+of the samples that would come from others are found here (`expected_hits`): at N = 4, with room for
+half of what others keep, 0.79, for a quarter of it 0.57. For many ranks g / N is exponential, and
+that is 1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q: about sqrt(2 r / q). Any fixed set finds
+r / q, and the set that a rank uses most often in its run more, by as much as frequencies differ.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from .plan import Ids, Steps
 Mask = npt.NDArray[np.bool_]
 
 _gone, _never = -1, np.iinfo(np.int64).max
+_sorted_min = 1024
 _none = np.empty(0, np.int64)
 
 
@@ -161,7 +161,7 @@ class Soonest:
         live = np.flatnonzero(self._time != _gone)
         time = self._time[live]
         self._floor = 0
-        many = max(units, 1024, len(live) // 8)
+        many = max(units, _sorted_min, len(live) // 8)
         if len(live) > many:
             # Of those at the same time all are sorted, or none.
             floor = int(np.partition(time, len(live) - many)[len(live) - many])

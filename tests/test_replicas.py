@@ -1,0 +1,215 @@
+"""Copies of what other hosts keep: the bytes, the room, and loaders that use them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import cache, limits
+from penstock.cache import key_lengths, room_for
+from penstock.errors import UsageError
+from penstock.order import Order
+from penstock.placement import Placement
+from penstock.plan import Steps
+from penstock.replicas import Replicas
+from penstock.replication import Uses
+from penstock.tier import alignment_default
+from test_cache import expected, global_batches, run, total
+from test_replication import dealt, hits_of
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(0, 2000), min_size=12, max_size=40),
+        st.integers(12, 40).map(lambda n: [300] * n),
+    ),
+    room=st.integers(0, 30_000),
+    fields=st.integers(1, 2),
+    epochs=st.lists(st.integers(0, 8), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+    lost=st.integers(0, 5),
+)
+def test_what_is_found_is_what_was_offered(sizes, room, fields, epochs, seed, lost):
+    """Byte by byte, within the room; in epochs of any sequence, also where some were left early."""
+    sizes = sizes[: len(sizes) // fields * fields]
+    length = np.array(sizes, np.int64)
+    content = [np.random.default_rng([seed, key]).bytes(size) for key, size in enumerate(sizes)]
+    samples = len(sizes) // fields
+    steps = Steps(samples, 6, 2)
+    replicas = Replicas(room, length, fields)
+    assert replicas.room_bytes <= room
+    order = Order(samples, seed)
+    rows = dealt(steps, 0)
+    for epoch in epochs:
+        uses = Uses(order, steps, 0, epoch)
+        of_epoch = order.at_epoch(epoch).samples(rows)[: len(rows) - lost]
+        for some in np.array_split(of_epoch, len(steps)):
+            keys = np.repeat(some * np.uint64(fields), fields)
+            keys += np.tile(np.arange(fields, dtype=np.uint64), len(some))
+            lengths = length[keys.astype(np.int64)]
+            at = np.cumsum(lengths) - lengths
+            true = np.frombuffer(b"".join(content[k] for k in keys.tolist()), np.uint8)
+            out = np.zeros(len(true), np.uint8)
+            found = replicas.take(keys, lengths, out, at, uses)
+            missing = np.setdiff1d(np.arange(len(keys)), found)
+            for row, k in enumerate(keys.tolist()):
+                part = out[at[row] : at[row] + lengths[row]].tobytes()
+                assert part == (content[k] if row in found else bytes(len(part)))
+            replicas.offer(keys[missing], lengths[missing], true, at[missing], uses)
+            held = replicas._soonest.free * replicas.page_bytes
+            assert 0 <= held <= replicas.room_bytes
+
+
+def test_room_for_everything_keeps_everything():
+    """And a page that samples fill to a half on average costs no more than was said."""
+    length = np.random.default_rng(4).integers(1000, 9000, 500)
+    enough = int(length.sum() * (1 + 0.5 / limits.replica_pages))
+    replicas = Replicas(enough, length, 1)
+    uses = Uses(Order(500, 3), Steps(500, 50, 2), 0, 0)
+    keys = np.arange(500, dtype=np.uint64)
+    source = np.zeros(int(length.sum()), np.uint8)
+    replicas.offer(keys, length, source, np.cumsum(length) - length, uses)
+    assert len(replicas) >= 495
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("records") / "x.npy"
+    np.save(path, np.random.default_rng(6).integers(0, 256, (2000, 300), np.uint8))
+    return path
+
+
+def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, lot: int = 1) -> int:
+    """Of a host, for its share and so many copies for each of its ranks."""
+    share = -(-dataset.index.count // lot // len(set(hosts))) + 1
+    ranks = max(hosts.count(host) for host in hosts)
+    room = int(dataset.index.mean_bytes * copies * ranks)
+    return room_for(dataset.index, lot, share, alignment_default) + room + alignment_default
+
+
+@pytest.mark.parametrize("assignment", ["strided", "contiguous"])
+@pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2, 3], [0, 0, 1, 1, 1]])
+def test_batches_are_the_same_and_less_comes_from_peers(hosts, assignment, records):
+    """About as much less as the best policy could do, for each rank by itself."""
+    dataset = penstock.open(records)
+    data = np.load(records)
+    copies, epochs = 400, 6
+
+    def check(batch: penstock.Batch) -> None:
+        assert (batch.data == data[batch.ids]).all()
+
+    options = {"global_batch_size": 60, "seed": 3, "assignment": assignment, "epochs": epochs}
+    options |= {"lot_bytes": 1, "check": check}
+    ram_bytes = memory(dataset, hosts, copies)
+    plain = run(dataset, hosts, ram_bytes, **options)
+    told = run(dataset, hosts, ram_bytes, replicas=True, **options)
+    assert [each.steps for each in told] == [each.steps for each in plain]
+    del options["epochs"], options["lot_bytes"], options["check"], options["assignment"]
+    assert global_batches(told)[:2] == expected(dataset, **options)
+    for name in ("loaded_bytes", "ram_bytes"):
+        assert total(told, name) == total(plain, name)
+    assert total(told, "direct_bytes") == total(plain, "replica_bytes") == 0
+    both = total(told, "replica_bytes") + total(told, "peer_bytes")
+    assert both == total(plain, "peer_bytes")
+    steps = Steps(len(data), 60, len(hosts), assignment=assignment)
+    best = sum(most(dataset, hosts, rank, steps, ram_bytes, epochs) for rank in range(len(hosts)))
+    found = total(told, "replica_bytes") / data.shape[1]
+    # Who reads ahead finds a copy before it is overwritten by what came before, or misses one.
+    assert found == pytest.approx(best, rel=0.03)
+
+
+def most(
+    dataset: penstock.Dataset,
+    hosts: list[int],
+    rank: int,
+    steps: Steps,
+    ram_bytes: int,
+    epochs: int,
+) -> int:
+    """What a rank could find among its copies, knowing the whole run, if fetches took no time."""
+    nodes = [sorted(set(hosts)).index(each) for each in hosts]
+    ranks = tuple(nodes.count(node) for node in range(len(set(hosts))))
+    count = dataset.index.count
+    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=cache._seed)
+    stream = []
+    for epoch in range(epochs):
+        positions, bounds, _ = steps.positions(0, len(steps), rank)
+        samples = Order(count, 3, epoch).samples(positions)
+        theirs = placement.owners(samples) != nodes[rank]
+        for a, b in itertools.pairwise(bounds.tolist()):
+            stream.append(samples[a:b][theirs[a:b]].tolist())
+    share = placement.shares[nodes[rank]]
+    room = ram_bytes - room_for(dataset.index, 1, share, alignment_default)
+    return hits_of(stream, room // ranks[nodes[rank]] // int(dataset.index.mean_bytes))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    hosts=st.sampled_from([[0], [0, 1], [0, 1, 1], [0, 1, 2]]),
+    copies=st.integers(0, 200),
+    lot_bytes=st.sampled_from([None, 1, 5000]),
+    last=st.sampled_from([{}, {"drop_last": True}, {"pad": True}]),
+    batch=st.integers(4, 60),
+)
+def test_budgets_change_no_batch(hosts, copies, lot_bytes, last, batch, files):
+    dataset = penstock.open(files)
+
+    def check(found: penstock.Batch) -> None:
+        for row, key in enumerate(dataset.index.keys(found.ids)):
+            assert bytes(found.data[row]) == (files / key).read_bytes()
+
+    lot = cache.lot_of(dataset.index, lot_bytes)
+    ram_bytes = memory(dataset, hosts, copies, lot)
+    told = run(
+        dataset,
+        hosts,
+        ram_bytes,
+        lot_bytes=lot_bytes,
+        assignment="strided",
+        replicas=True,
+        check=check,
+        global_batch_size=batch,
+        epochs=3,
+        **last,
+    )
+    steps = Steps(dataset.index.count, batch, len(hosts), **last)
+    for rank, each in enumerate(told):
+        assert [len(ids) for ids in each.steps[0]] == [
+            steps.rows(step, rank) for step in range(len(steps))
+        ]
+    seen = {sample for each in told for ids in each.steps[0] for sample in ids}
+    assert last.get("drop_last") or len(seen) == dataset.index.count
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Samples of all lengths, also none, each a file of its own."""
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(5)
+    for number, size in enumerate([0, 1, 70_000, *random.integers(0, 3000, 150).tolist()]):
+        (folder / f"{number:03}.bin").write_bytes(random.bytes(size))
+    return folder
+
+
+def test_what_cannot_be_known_is_refused(records):
+    replicating = penstock.Cache(ram_bytes=1 << 20, replicas=True)
+    dataset = penstock.open(records)
+    with pytest.raises(UsageError, match=r"Cache\.replicas is for assignment="):
+        penstock.Loader(dataset, 5, cache=replicating, assignment="local")
+    with pytest.raises(UsageError, match="use True or False"):
+        penstock.Cache(ram_bytes=1, replicas=1)
+    mixture = penstock.mix([(dataset, 1.0), (dataset, 2.0)])
+    with pytest.raises(UsageError, match="mixture"):
+        penstock.Loader(mixture, 5, rank=0, world_size=1)._course.uses(0)
+
+
+def test_lengths_looked_at_are_of_all_fields(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros((10, 3), np.uint8), b=np.zeros((10, 70), np.uint8))
+    assert key_lengths(penstock.open(tmp_path / "x.npz").index).tolist() == [3] * 10 + [70] * 10
