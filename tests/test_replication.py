@@ -64,6 +64,10 @@ def test_next_uses_are_those_of_epochs_written_out(steps, shuffle, seed, epoch, 
         for sample, time in enumerate(found.tolist()):
             assert time == expected.get(sample, time)
             assert (time >= end * steps.count) == (sample not in expected)
+        until = data.draw(st.integers(0, (end + 1) * steps.count))
+        looked = uses.since if first == epoch else uses.after
+        for time, known in zip(looked(everything, until).tolist(), found.tolist(), strict=True):
+            assert time == known or until < min(time, known)
     assert uses.begin == epoch * steps.count
 
 

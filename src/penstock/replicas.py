@@ -28,8 +28,8 @@ class Timed(Protocol):
 
     @property
     def begin(self) -> int: ...
-    def since(self, samples: Keys) -> Int: ...
-    def after(self, samples: Keys) -> Int: ...
+    def since(self, samples: Keys, until: int | None = None) -> Int: ...
+    def after(self, samples: Keys, until: int | None = None) -> Int: ...
 
 
 class Replicas:
@@ -79,8 +79,9 @@ class Replicas:
         if len(rows):
             entries = entries[rows]
             self._copied(entries, lengths[rows], targets[rows], out, inwards=False)
-            entries, first = np.unique(entries, return_index=True)
-            self._soonest.move(entries, uses.after(keys[rows[first]] // self._fields))
+            entries = np.unique(entries)
+            until = self._soonest.until(int(self._soonest.sizes(entries).sum()))
+            self._soonest.move(entries, uses.after(self._key[entries] // self._fields, until))
         return rows
 
     def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: Timed) -> None:
@@ -91,7 +92,7 @@ class Replicas:
         sizes = -(-lengths // self.page_bytes)
         new = (self._entries(keys) < 0) & (sizes > 0) & (sizes <= self._pages.shape[1])
         keys, lengths, at, sizes = keys[new], lengths[new], at[new], sizes[new]
-        times = uses.after(keys // self._fields)
+        times = uses.after(keys // self._fields, self._soonest.until(int(sizes.sum())))
         chosen, dropped = self._soonest.choose(times, sizes)
         self._drop(dropped)
         if chosen.any():

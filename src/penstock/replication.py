@@ -21,7 +21,7 @@ r / q, and the set that a rank uses most often in its run more, by as much as fr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -45,35 +45,38 @@ class Uses:
 
     order:  of any epoch. Repeats that pad a step are not counted.
     steps:  by place: strided or contiguous.
+
+    `until` says what matters: what is not used by that time, or in `limits.replica_epochs` epochs,
+    is looked for no further and has some time after these.
     """
 
     order: Order
     steps: Steps
     rank: int
     epoch: int
+    _orders: dict[int, Order] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def begin(self) -> int:
         """The time at which the epoch begins."""
         return self._at(self.epoch)
 
-    def since(self, samples: Ids) -> Int:
-        """When each sample is used first in this epoch or a later one, int64.
+    def since(self, samples: Ids, until: int | None = None) -> Int:
+        """When each sample is used first in this epoch or a later one, int64."""
+        return self._from(self.epoch, samples, until)
 
-        A sample that is not used in `limits.replica_epochs` epochs has some time after them.
-        """
-        return self._from(self.epoch, samples)
-
-    def after(self, samples: Ids) -> Int:
+    def after(self, samples: Ids, until: int | None = None) -> Int:
         """The same in the epochs after this one."""
-        return self._from(self.epoch + 1, samples)
+        return self._from(self.epoch + 1, samples, until)
 
-    def _from(self, first: int, samples: Ids) -> Int:
+    def _from(self, first: int, samples: Ids, until: int | None) -> Int:
         times = np.empty(len(samples), np.int64)
         left = np.arange(len(samples))
         end = first + limits.replica_epochs
+        if until is not None:
+            end = max(first, min(end, until // self.order.count + 1))
         for epoch in range(first, end + 1):
-            positions = self.order.at_epoch(epoch).positions(samples[left]).view(np.int64)
+            positions = self._order(epoch).positions(samples[left]).view(np.int64)
             here = self.steps.ranks(positions) == self.rank
             here |= epoch == end
             times[left[here]] = self._at(epoch) + positions[here]
@@ -81,6 +84,11 @@ class Uses:
             if not len(left):
                 break
         return times
+
+    def _order(self, epoch: int) -> Order:
+        if epoch not in self._orders:
+            self._orders[epoch] = self.order.at_epoch(epoch)
+        return self._orders[epoch]
 
     def _at(self, epoch: int) -> int:
         # Runs do not get so far, but set_epoch does.
@@ -102,9 +110,21 @@ class Soonest:
         self._late, self._late_times = _none, _none
         self._floor = _never
 
+    def sizes(self, entries: Int) -> Int:
+        """Units that each entry takes."""
+        return self._size[entries].astype(np.int64)
+
     def before(self, time: int) -> Int:
         """The entries whose time is past."""
         return np.flatnonzero((self._time != _gone) & (self._time < time))
+
+    def until(self, units: int) -> int | None:
+        """The time after which nothing would be kept that takes so many units: that of the latest
+        entry, or None while so many are free."""
+        if units <= self.free:
+            return None
+        late = self._latest(1)
+        return int(self._time[late[-1]]) if len(late) else 0
 
     def choose(self, times: Int, sizes: Int) -> tuple[Mask, Int]:
         """Belady's rule, with bypass: which of these new things are to be put in, and which entries
@@ -138,7 +158,7 @@ class Soonest:
         """Take entries out; returns their sizes."""
         self._forget(entries)
         self._time[entries] = _gone
-        sizes = self._size[entries].astype(np.int64)
+        sizes = self.sizes(entries)
         self.free += int(sizes.sum())
         return sizes
 
