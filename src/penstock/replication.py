@@ -157,7 +157,6 @@ class Soonest:
     def drop(self, entries: Int) -> Int:
         """Take entries out; returns their sizes."""
         self._forget(entries)
-        self._time[entries] = _gone
         sizes = self.sizes(entries)
         self.free += int(sizes.sum())
         return sizes
@@ -181,7 +180,7 @@ class Soonest:
         live = np.flatnonzero(self._time != _gone)
         time = self._time[live]
         self._floor = 0
-        many = max(units, _sorted_min, len(live) // 8)
+        many = max(units, _sorted_min, len(live) // 32)
         if len(live) > many:
             # Of those at the same time all are sorted, or none.
             floor = int(np.partition(time, len(live) - many)[len(live) - many])
@@ -200,10 +199,15 @@ class Soonest:
             self._late_times = np.insert(self._late_times, at, times)
 
     def _forget(self, entries: Int) -> None:
-        late = entries[self._time[entries] >= self._floor]
-        if len(late):
-            left = ~np.isin(self._late, late)
-            self._late, self._late_times = self._late[left], self._late_times[left]
+        """Have entries at no time, and not among those that are sorted."""
+        times = self._time[entries]
+        self._time[entries] = _gone
+        late = times >= self._floor
+        if late.any():
+            at = int(np.searchsorted(self._late_times, times[late].min()))
+            left = np.flatnonzero(self._time[self._late[at:]] != _gone) + at
+            self._late = np.concatenate([self._late[:at], self._late[left]])
+            self._late_times = np.concatenate([self._late_times[:at], self._late_times[left]])
 
 
 def expected_hits(ranks: int, others: float, room: float) -> float:
