@@ -227,15 +227,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_cannot_be_known_is_refused(records):
-    replicating = penstock.Cache(ram_bytes=1 << 20, replicas=True)
+    """On one host as well, so that it is noticed before there are many."""
     dataset = penstock.open(records)
-    with pytest.raises(UsageError, match=r"Cache\.replicas is for assignment="):
-        penstock.Loader(dataset, 5, cache=replicating, assignment="local")
+    replicating = penstock.Cache(ram_bytes=1 << 21, replicas=True)
+    mixture = penstock.mix([(dataset, 1.0), (dataset, 2.0)])
+    for asked, assignment in ((dataset, "local"), (mixture, "strided")):
+        options = {"cache": replicating, "rank": 0, "world_size": 1, "assignment": assignment}
+        with (
+            penstock.Loader(asked, 5, **options) as loader,
+            pytest.raises(UsageError, match="leave replicas out"),
+        ):
+            iter(loader)
     with pytest.raises(UsageError, match="use True or False"):
         penstock.Cache(ram_bytes=1, replicas=1)
-    mixture = penstock.mix([(dataset, 1.0), (dataset, 2.0)])
-    with pytest.raises(UsageError, match="mixture"):
-        penstock.Loader(mixture, 5, rank=0, world_size=1)._course.uses(0)
 
 
 def test_lengths_looked_at_are_of_all_fields(tmp_path):

@@ -171,6 +171,9 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d"
         placement = job.placement
         log.info(kept, dataset.path, placement.nodes, 100 * placement.kept, placement.lot)
+        if cache.replicas:
+            room_bytes = parts.replicas.room_bytes if parts.replicas else 0
+            log.info("room for copies of what other hosts keep: %d bytes a rank", room_bytes)
     return Joined(place, engine, Locality(job.placement, job.nodes), addressed)
 
 

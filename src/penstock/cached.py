@@ -102,7 +102,6 @@ class CachedEngine:
         peer: Peer | None,
         replicas: Replicas | None = None,
     ) -> None:
-        self.replicates = replicas is not None
         self._replicas = replicas
         self._addressed = addressed
         self._inner = inner

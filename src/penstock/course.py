@@ -210,9 +210,9 @@ class Course:
         """
         if not isinstance(self.order, Order) or self._assignment == "local":
             raise UsageError(
-                "replicas=True asks which samples a rank uses next, which is known of the order of "
-                "one data set and assignment='strided' or 'contiguous', not of a mixture and not "
-                "of assignment='local', which hardly needs it: leave replicas out"
+                "Cache.replicas is True, and when a rank uses samples next is known only with "
+                "assignment='strided' or 'contiguous', which 'local' makes needless, and of one "
+                "dataset, not of a mixture: leave replicas out"
             )
         return Uses(self.order, self.steps, self.place.rank, epoch)
 

@@ -118,11 +118,6 @@ class Loader:
             raise UsageError(
                 "assignment='local' deals samples to the hosts that keep them: give cache= too"
             )
-        if cache is not None and cache.replicas and assignment == "local":
-            raise UsageError(
-                "Cache.replicas is for assignment='strided' or 'contiguous': with 'local' hardly "
-                "anything comes from other hosts, and nobody knows long before when"
-            )
         for name, function in (("decode", decode), ("collate", collate)):
             if function is not None and not callable(function):
                 raise UsageError(f"{name} is {function!r}: give a function")
@@ -411,7 +406,7 @@ class Reading:
         cached = engine.choice.cached
         joined = loader._joined
         self._submit = engine.submit
-        if joined is not None and joined.engine.replicates:
+        if joined is not None and loader._cache is not None and loader._cache.replicas:
             self._submit = partial(joined.engine.submit, uses=loader._course.uses(epoch))
         self._session = Session(
             self._index if joined is None else joined.addressed,
