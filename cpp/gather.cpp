@@ -1,6 +1,7 @@
 #include "gather.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -42,5 +43,7 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
                 static_cast<std::size_t>(lengths[i]));
   }
 }
+
+void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 }  // namespace penstock

@@ -13,4 +13,8 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
             std::span<const std::int64_t> lengths, std::span<const std::int64_t> targets,
             std::span<std::byte> out);
 
+// What was written before it is seen before what is written after it, by all who do the same
+// between reading the latter and the former.
+void fence();
+
 }  // namespace penstock

@@ -48,33 +48,40 @@ def test_positions_belong_to_the_ranks_that_they_were_dealt_to(steps):
     data=st.data(),
 )
 def test_next_uses_are_those_of_epochs_written_out(steps, shuffle, seed, epoch, data):
-    """In the first epochs, by position; what is used in none of them comes after all of these."""
-    rank = data.draw(st.integers(0, steps.world_size - 1))
+    """In the first epochs, by position; what is used in none of them comes after all of these. What
+    is not to be looked for so long has no other time before that."""
+    ranks = data.draw(st.sets(st.integers(0, steps.world_size - 1), min_size=1))
     order = Order(steps.count, seed, shuffle=shuffle, block=8, group=3)
-    uses = Uses(order, steps, rank, epoch)
+    uses = Uses(order, steps, tuple(ranks), epoch)
+    assert uses.begin == epoch * steps.count == uses.end - steps.count
     everything = np.arange(steps.count, dtype=np.uint64)
-    for first, found in (epoch, uses.since(everything)), (epoch + 1, uses.after(everything)):
-        end = first + limits.replica_epochs
-        expected: dict[int, int] = {}
-        for later in range(first, end):
-            positions = dealt(steps, rank)
-            samples = order.at_epoch(later).samples(positions)
-            for sample, position in zip(samples.tolist(), positions.tolist(), strict=True):
+    start = data.draw(st.integers(uses.begin, uses.end + steps.count))
+    first = start // steps.count
+    end = first + limits.replica_epochs
+    expected: dict[int, int] = {}
+    for later in range(first, end):
+        positions = np.sort(np.concatenate([dealt(steps, rank) for rank in ranks]))
+        samples = order.at_epoch(later).samples(positions)
+        for sample, position in zip(samples.tolist(), positions.tolist(), strict=True):
+            if later * steps.count + position >= start:
                 expected.setdefault(sample, later * steps.count + position)
-        for sample, time in enumerate(found.tolist()):
-            assert time == expected.get(sample, time)
-            assert (time >= end * steps.count) == (sample not in expected)
-        until = data.draw(st.integers(0, (end + 1) * steps.count))
-        looked = uses.since if first == epoch else uses.after
-        for time, known in zip(looked(everything, until).tolist(), found.tolist(), strict=True):
-            assert time == known or until < min(time, known)
-    assert uses.begin == epoch * steps.count
+    found = uses.next(everything, start).tolist()
+    for sample, time in enumerate(found):
+        assert time == expected.get(sample, time)
+        assert (time >= end * steps.count) == (sample not in expected)
+    until = data.draw(st.integers(0, (end + 1) * steps.count))
+    for time, known in zip(uses.next(everything, start, until).tolist(), found, strict=True):
+        assert time == known or until < min(time, known)
+    some = order.at_epoch(epoch).samples(np.arange(steps.count)[: 1 + seed % steps.count])
+    assert uses.now(some) == uses.begin + len(some) - 1
 
 
 def test_epochs_that_no_run_reaches_have_times():
     order = Order(100, 1)
-    uses = Uses(order, Steps(100, 10, 2), 1, 2**63)
-    assert (uses.after(np.arange(100, dtype=np.uint64)) >= 0).all()
+    uses = Uses(order, Steps(100, 10, 2), (1,), 2**63)
+    samples = np.arange(100, dtype=np.uint64)
+    assert (uses.next(samples, uses.end) >= 0).all()
+    assert uses.now(samples) >= 0
 
 
 def most_hits(stream: list[list[int]], room: int) -> int:

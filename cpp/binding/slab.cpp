@@ -196,6 +196,7 @@ void slab(nb::module_& m) {
         asked([&] { slab->populate(); });
       });
 
+  m.def("fence", &fence);
   m.def("gather",
         [](const Source& source, const Ints& at, const Ints& lengths, const Ints& targets,
            const Bytes& out) {

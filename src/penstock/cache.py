@@ -31,7 +31,7 @@ from .extent import Int
 from .index import Index
 from .membership import Gather, gather_of, host_identity, reachable_address, told
 from .placement import Placement
-from .replicas import Replicas
+from .replicas import Layout, Replicas
 from .tier import RamTier, alignment_default
 from .topology import Place
 
@@ -58,7 +58,7 @@ class Cache:
                 chooses: single samples where each is a file of its own or larger than 64 KiB.
     replicas:   whether what the memory of this host has left, beyond its share of the data, holds
                 copies of what its ranks use next of the other hosts' shares: for assignment
-                "strided" and "contiguous". Each rank has its part of that memory.
+                "strided" and "contiguous".
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
                 hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
@@ -94,12 +94,16 @@ class Cache:
 
 
 class Joined(NamedTuple):
-    """A rank's part of the cache; `place` is the rank's, of the world that it was shared with."""
+    """A rank's part of the cache; `place` is the rank's, of the world that it was shared with.
+
+    neighbours: the ranks of its host.
+    """
 
     place: Place
     engine: CachedEngine
     locality: Locality
     addressed: Addressed
+    neighbours: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,15 @@ class _Job:
     def node(self) -> int:
         """Of this rank."""
         return self.nodes[self.place.rank]
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks of this node."""
+        return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
+
+    def shelf(self, index: Index) -> Layout:
+        """How each rank of this node divides its part of what is left."""
+        return Layout.of(self.left_bytes // len(self.neighbours), key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -164,7 +177,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
             parts.slab,
             parts.disk,
             parts.peer,
-            parts.replicas,
+            parts.replicas(job, index),
         )
         opened.pop_all()
     if place.rank == 0:
@@ -172,9 +185,8 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         placement = job.placement
         log.info(kept, dataset.path, placement.nodes, 100 * placement.kept, placement.lot)
         if cache.replicas:
-            room_bytes = parts.replicas.room_bytes if parts.replicas else 0
-            log.info("room for copies of what other hosts keep: %d bytes a rank", room_bytes)
-    return Joined(place, engine, Locality(job.placement, job.nodes), addressed)
+            log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
+    return Joined(place, engine, Locality(job.placement, job.nodes), addressed, job.neighbours)
 
 
 def _introduction(dataset: Dataset, cache: Cache) -> dict[str, Any]:
@@ -228,15 +240,16 @@ class _Parts:
         self.slab: RamTier | None = None
         self.disk: DiskTier | None = None
         self.peer: ZeroMQPeer | None = None
-        self.replicas: Replicas | None = None
+        self.shelves: list[RamTier] = []  # of the ranks of this host
 
     def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
         """What this rank makes for others; returns where they find it."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
-        if job.left_bytes:
-            room_bytes = job.left_bytes // job.nodes.count(job.node)
-            self.replicas = Replicas(room_bytes, key_lengths(index), len(index.fields))
+        layout = job.shelf(index)
+        if layout.pages:
+            self.shelves = [RamTier.create(1, layout.bytes, job.identity(lasting=False))]
+            saying["shelf"] = self.shelves[0].address
         if job.leaders[job.node] == job.place.rank:
             enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
             self.slab = RamTier.create(
@@ -266,6 +279,14 @@ class _Parts:
         if self.disk is None and "disk" in leader:
             folder, address = leader["disk"]
             self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
+        if self.shelves:
+            (own,) = self.shelves
+            self.shelves = [
+                own
+                if rank == job.place.rank
+                else RamTier.attach(tuple(members[rank]["shelf"]), job.identity(lasting=False))
+                for rank in job.neighbours
+            ]
         if self.peer is not None:
             from .zeromq_peer import Member
 
@@ -273,8 +294,16 @@ class _Parts:
             self.peer.meet({rank: Member(at, key.encode()) for rank, (at, key) in enumerate(met)})
         return {}
 
+    def replicas(self, job: _Job, index: Index) -> Replicas | None:
+        """Copies on these shelves, whose memory stays as long as they do."""
+        if not self.shelves:
+            return None
+        memories = [shelf.data for shelf in self.shelves]
+        own = job.neighbours.index(job.place.rank)
+        return Replicas(job.shelf(index), memories, own, len(index.fields))
+
     def close(self) -> None:
-        for part in (self.peer, self.disk, self.slab):
+        for part in (self.peer, self.disk, self.slab, *self.shelves):
             if part is not None:
                 part.close()
 

@@ -87,7 +87,7 @@ class CachedEngine:
     slab:       of this node, shared by its ranks; this engine closes it.
     disk:       of this node, for slots from `placement.ram_lots` of it on; this engine closes it.
     peer:       to the ranks of other nodes; None where there are none.
-    replicas:   of what other nodes keep, of this rank; None for none.
+    replicas:   of what other nodes keep; None for none.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class CachedEngine:
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
-        uses: when this rank uses samples, as seen from the epoch of these requests. Without it
-              replicas are not asked, and none are made.
+        uses: when the ranks of this node use samples, as seen from the epoch of these requests.
+              Without it replicas are not asked, and none are made.
         """
         check(requests, buffers, len(self._addressed.index.files))
         with self._lock:
@@ -235,6 +235,7 @@ class CachedEngine:
         if self._peer is not None:
             self._peer.close()
         self._keeper.close()
+        self._replicas = None
         os.close(self._wake_fd)
 
     def _check_usable(self) -> None:

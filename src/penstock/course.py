@@ -203,8 +203,8 @@ class Course:
                 yield Share(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
-    def uses(self, epoch: int) -> Uses:
-        """When this rank uses samples, as seen from an epoch.
+    def uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
+        """When these ranks use samples, as seen from an epoch.
 
         Raises UsageError where the order has no inverse, or the assignment goes by samples.
         """
@@ -214,7 +214,7 @@ class Course:
                 "assignment='strided' or 'contiguous', which 'local' makes needless, and of one "
                 "dataset, not of a mixture: leave replicas out"
             )
-        return Uses(self.order, self.steps, self.place.rank, epoch)
+        return Uses(self.order, self.steps, ranks, epoch)
 
     def begin(self) -> tuple[int, int]:
         """Open an epoch, on the ranks there are now: a process group may have been started since

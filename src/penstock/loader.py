@@ -407,7 +407,8 @@ class Reading:
         joined = loader._joined
         self._submit = engine.submit
         if joined is not None and loader._cache is not None and loader._cache.replicas:
-            self._submit = partial(joined.engine.submit, uses=loader._course.uses(epoch))
+            uses = loader._course.uses(epoch, joined.neighbours)
+            self._submit = partial(joined.engine.submit, uses=uses)
         self._session = Session(
             self._index if joined is None else joined.addressed,
             loader._course.order.at_epoch(epoch),

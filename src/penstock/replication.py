@@ -1,11 +1,11 @@
 """Replication: which samples of other nodes are worth keeping a copy of, and until when. Pure.
 
-Where ranks have the samples that their place in the order gives them (strided, contiguous), a rank
-uses each sample with probability 1/N an epoch, whoever keeps it. The order has an inverse, so what
-is used next, and when, is known (`Uses`), and Belady's rule needs no guess (`Soonest`): of what has
-just been used and what is kept, keep what is used soonest.
+Where ranks have the samples that their place in the order gives them (strided, contiguous), one of
+N nodes uses each sample with probability 1/N an epoch, whoever keeps it. The order has an inverse,
+so what is used next, and when, is known (`Uses`), and Belady's rule needs no guess (`Soonest`): of
+what has just been used and what is kept, keep what is used soonest.
 
-What it saves. Let an epoch last 1. Between a rank's uses of a sample lie g = k + v - u epochs, with
+What it saves. Let an epoch last 1. Between a node's uses of a sample lie g = k + v - u epochs, with
 k geometric, P[k] = (1 - 1/N)^(k-1) / N, and u, v uniform in [0, 1]. In the long run copies are kept
 whose g is at most some G, and each takes room for g epochs, so that with room for r of all samples,
 q of which other nodes keep,
@@ -13,9 +13,9 @@ q of which other nodes keep,
     (q / N) E[g; g <= G] = r,    and    P[g <= G]
 
 of the samples that would come from others are found here (`expected_hits`): at N = 4, with room for
-half of what others keep, 0.79, for a quarter of it 0.57. For many ranks g / N is exponential, and
+half of what others keep, 0.79, for a quarter of it 0.57. For many nodes g / N is exponential, and
 that is 1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q: about sqrt(2 r / q). Any fixed set finds
-r / q, and the set that a rank uses most often in its run more, by as much as frequencies differ.
+r / q, and the set that a node uses most often in its run more, by as much as frequencies differ.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ _none = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """When a rank uses samples, as seen from one epoch: the use at position p of epoch e has the
-    time e * count + p, so times of all epochs compare.
+    """When the ranks of a node use samples: the use at position p of epoch e has the time
+    e * count + p, so times of all epochs compare.
 
     order:  of any epoch. Repeats that pad a step are not counted.
     steps:  by place: strided or contiguous.
-
-    `until` says what matters: what is not used by that time, or in `limits.replica_epochs` epochs,
-    is looked for no further and has some time after these.
+    ranks:  of the node.
+    epoch:  that it is.
     """
 
     order: Order
     steps: Steps
-    rank: int
+    ranks: tuple[int, ...]
     epoch: int
     _orders: dict[int, Order] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -61,26 +60,36 @@ class Uses:
         """The time at which the epoch begins."""
         return self._at(self.epoch)
 
-    def since(self, samples: Ids, until: int | None = None) -> Int:
-        """When each sample is used first in this epoch or a later one, int64."""
-        return self._from(self.epoch, samples, until)
+    @property
+    def end(self) -> int:
+        """The time at which the next epoch begins."""
+        return self._at(self.epoch + 1)
 
-    def after(self, samples: Ids, until: int | None = None) -> Int:
-        """The same in the epochs after this one."""
-        return self._from(self.epoch + 1, samples, until)
+    def now(self, samples: Ids) -> int:
+        """The time at which the last of these samples is used in this epoch."""
+        return self.begin + int(self._order(self.epoch).positions(samples).max())
 
-    def _from(self, first: int, samples: Ids, until: int | None) -> Int:
+    def next(self, samples: Ids, start: int, until: int | None = None) -> Int:
+        """When each sample is used first at `start` or later, int64.
+
+        What is not used by `until`, or in `limits.replica_epochs` epochs, is looked for no further
+        and has some time after these.
+        """
         times = np.empty(len(samples), np.int64)
         left = np.arange(len(samples))
+        here = np.zeros(self.steps.world_size + 1, bool)  # the last one for nobody, -1
+        here[list(self.ranks)] = True
+        first = start // self.order.count
         end = first + limits.replica_epochs
         if until is not None:
-            end = max(first, min(end, until // self.order.count + 1))
+            end = max(first, min(end, until // self.order.count)) + 1
         for epoch in range(first, end + 1):
             positions = self._order(epoch).positions(samples[left]).view(np.int64)
-            here = self.steps.ranks(positions) == self.rank
-            here |= epoch == end
-            times[left[here]] = self._at(epoch) + positions[here]
-            left = left[~here]
+            time = positions + self._at(epoch)
+            found = here[self.steps.ranks(positions)] & (time >= start)
+            found |= epoch == end
+            times[left[found]] = time[found]
+            left = left[~found]
             if not len(left):
                 break
         return times
@@ -210,22 +219,22 @@ class Soonest:
             self._late_times = np.concatenate([self._late_times[:at], self._late_times[left]])
 
 
-def expected_hits(ranks: int, others: float, room: float) -> float:
-    """The fraction of the samples that other nodes keep which a rank finds among its copies, in the
+def expected_hits(nodes: int, others: float, room: float) -> float:
+    """The fraction of the samples that other nodes keep which a node finds among its copies, in the
     long run; see above.
 
     others:  fraction of all samples that other nodes keep.
     room:    for copies of so many, as a fraction of all samples.
     """
-    if room >= others or ranks == 1:
+    if room >= others or nodes == 1:
         return 1.0
     # g - k has the density of a triangle on [-1, 1]; both are cut into bins.
     bins = 1 << 8
-    epochs = math.ceil(40 * ranks)
+    epochs = math.ceil(40 * nodes)
     triangle = 1 - np.abs((np.arange(2 * bins) + 0.5) / bins - 1)
     p = np.zeros((epochs + 2) * bins)
     for k in range(1, epochs + 1):
-        chance = (1 - 1 / ranks) ** (k - 1) / ranks
+        chance = (1 - 1 / nodes) ** (k - 1) / nodes
         p[(k - 1) * bins : (k + 1) * bins] += chance * triangle / bins
-    taken = others / ranks * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
+    taken = others / nodes * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
     return float(np.interp(room, taken, np.cumsum(p)))

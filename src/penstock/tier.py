@@ -242,6 +242,12 @@ def gather(source: Buffer, at: Int, lengths: Int, out: Buffer, targets: Int) -> 
     _core.gather(source, at, lengths, targets, out)
 
 
+def fence() -> None:
+    """What this thread has written to shared memory so far is seen by others before what it writes
+    from now on, and what it reads from now on was not read before."""
+    _core.fence()
+
+
 def check_identity(identity: bytes) -> None:
     """Raises UsageError unless it has 16 bytes."""
     if len(identity) != 16:
