@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.plan import Steps
 from penstock.replicas import Layout, Replicas
 from penstock.replication import Uses
 from penstock.tier import alignment_default
+from ranks import Rank, begin, ended
 from test_cache import expected, global_batches, run, total
 from test_replication import dealt, hits_of
 
@@ -285,6 +287,44 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, size in enumerate([0, 1, 70_000, *random.integers(0, 3000, 150).tolist()]):
         (folder / f"{number:03}.bin").write_bytes(random.bytes(size))
     return folder
+
+
+def test_copies_of_a_rank_that_was_killed_stay(records):
+    """Ranks in processes of their own, which compare every batch with the data."""
+    dataset, hosts = penstock.open(records), [0, 0, 1, 1]
+    ram_bytes = memory(dataset, hosts, 500)
+    ranks = [
+        Rank(
+            records,
+            number,
+            len(hosts),
+            cache={
+                "ram_bytes": ram_bytes,
+                "lot_bytes": 1,
+                "replicas": True,
+                "host": str(host),
+                "listen": "127.0.0.1",
+            },
+            loader={"batch_size": 25, "assignment": "strided"},
+        )
+        for number, host in enumerate(hosts)
+    ]
+    with ended(ranks):
+        for epoch in range(4):
+            left = ranks if epoch < 2 else ranks[1:]
+            begin(left)
+            for each in left:
+                each.tell("take", None)
+            assert [len(list(each.batches())) for each in left] == [20] * len(left)
+            if epoch == 1:
+                found = [each.stats()["replica_bytes"] for each in ranks[1:]]
+                ranks[0].send(signal.SIGKILL)
+        later = [each.stats()["replica_bytes"] for each in ranks[1:]]
+    share = dataset.index.total_bytes / 4 / 2  # of a rank, of what the other host keeps
+    # Of that, half was used by its host in the first epoch, and three quarters in two. Without the
+    # shelf of who was killed it would be half of this.
+    assert min(found) > 0.4 * share
+    assert min(np.subtract(later, found)) > 1.3 * share
 
 
 def test_what_cannot_be_known_is_refused(records):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ForkError, LimitError, StateError, StorageError, UsageError
-from penstock.tier import BUSY, MINE, READY, Address, RamTier, Slots
+from penstock.tier import BUSY, MINE, READY, Address, RamTier, Slots, gather
 
 IDENTITY = b"of these tests.."
 SLOTS = 12
@@ -122,7 +122,7 @@ def check_contents(tier: RamTier, model: Model, length: int) -> None:
     at, lengths = tier.offsets(ints(*slots)), np.full(len(slots), length, np.int64)
     out = np.zeros(len(slots) * length, np.uint8)
     targets = np.arange(len(slots), dtype=np.int64)[::-1] * length
-    tier.gather(at, lengths, out, np.ascontiguousarray(targets))
+    gather(at, lengths, out, np.ascontiguousarray(targets))
     expected = [content(slot, length) for slot in reversed(slots)]
     assert np.array_equal(out, np.concatenate([*expected, content(0, 0)]))
 
@@ -143,10 +143,10 @@ def test_gather_is_slicing_or_an_error(data: st.DataObject) -> None:
         )
         if not good:
             with pytest.raises(UsageError, match="extent"):
-                tier.gather(at, lengths, out, targets)
+                gather(at, lengths, out, targets)
             assert not out.any()
             return
-        tier.gather(at, lengths, out, targets)
+        gather(at, lengths, out, targets)
         expected = np.zeros(out_size, np.uint8)
         for a, n, t in extents:
             expected[t : t + n] = content(1, size)[a : a + n]
@@ -190,7 +190,7 @@ def test_close_while_others_call(_: int) -> None:
         try:
             while True:
                 tier.claim(np.arange(1000))
-                tier.gather(ints(0), ints(1 << 19), out, ints(0))
+                gather(ints(0), ints(1 << 19), out, ints(0))
         except UsageError as error:
             refused.append(str(error))
 
@@ -257,7 +257,7 @@ def test_a_forked_child_has_no_claims() -> None:
         if child == 0:
             out, code = np.zeros(100, np.uint8), 1
             try:
-                tier.gather(ints(at), ints(100), out, ints(0))
+                gather(ints(at), ints(100), out, ints(0))
                 tier.claim(ints(1))
             except ForkError:
                 code = 0 if np.array_equal(out, content(0, 100)) else 2
@@ -277,3 +277,14 @@ def test_populate_takes_the_memory_now() -> None:
                 tier.populate()
             taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
     assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
+
+
+def test_pieces_that_are_not_inside_are_not_copied():
+    source, out = np.arange(10, dtype=np.uint8), np.zeros(4, np.uint8)
+    two = np.array([2, 2])
+    gather(source, np.array([8, 0]), two, out, np.array([0, 2]))
+    assert out.tolist() == [8, 9, 0, 1]
+    for at, to in ([9, 0], [0, 2]), ([0, 0], [0, 3]), ([-1, 0], [0, 0]):
+        with pytest.raises(IndexError, match="leaves the"):
+            gather(source, np.array(at), two, out, np.array(to))
+    assert out.tolist() == [8, 9, 0, 1]
