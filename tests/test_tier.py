@@ -122,7 +122,7 @@ def check_contents(tier: RamTier, model: Model, length: int) -> None:
     at, lengths = tier.offsets(ints(*slots)), np.full(len(slots), length, np.int64)
     out = np.zeros(len(slots) * length, np.uint8)
     targets = np.arange(len(slots), dtype=np.int64)[::-1] * length
-    gather(at, lengths, out, np.ascontiguousarray(targets))
+    tier.gather(at, lengths, out, np.ascontiguousarray(targets))
     expected = [content(slot, length) for slot in reversed(slots)]
     assert np.array_equal(out, np.concatenate([*expected, content(0, 0)]))
 
@@ -143,10 +143,10 @@ def test_gather_is_slicing_or_an_error(data: st.DataObject) -> None:
         )
         if not good:
             with pytest.raises(UsageError, match="extent"):
-                gather(at, lengths, out, targets)
+                tier.gather(at, lengths, out, targets)
             assert not out.any()
             return
-        gather(at, lengths, out, targets)
+        tier.gather(at, lengths, out, targets)
         expected = np.zeros(out_size, np.uint8)
         for a, n, t in extents:
             expected[t : t + n] = content(1, size)[a : a + n]
@@ -190,7 +190,7 @@ def test_close_while_others_call(_: int) -> None:
         try:
             while True:
                 tier.claim(np.arange(1000))
-                gather(ints(0), ints(1 << 19), out, ints(0))
+                tier.gather(ints(0), ints(1 << 19), out, ints(0))
         except UsageError as error:
             refused.append(str(error))
 
@@ -257,7 +257,7 @@ def test_a_forked_child_has_no_claims() -> None:
         if child == 0:
             out, code = np.zeros(100, np.uint8), 1
             try:
-                gather(ints(at), ints(100), out, ints(0))
+                tier.gather(ints(at), ints(100), out, ints(0))
                 tier.claim(ints(1))
             except ForkError:
                 code = 0 if np.array_equal(out, content(0, 100)) else 2
@@ -275,6 +275,8 @@ def test_populate_takes_the_memory_now() -> None:
         with RamTier.create(1, 32 << 20, IDENTITY) as tier:
             if populate:
                 tier.populate()
+            taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
+    assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
             taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
     assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
 
