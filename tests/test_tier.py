@@ -277,8 +277,6 @@ def test_populate_takes_the_memory_now() -> None:
                 tier.populate()
             taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
     assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
-            taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
-    assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
 
 
 def test_pieces_that_are_not_inside_are_not_copied():
