@@ -17,6 +17,8 @@
 #include <system_error>
 #include <utility>
 
+#include "gather.hpp"
+
 namespace penstock {
 
 // Fixed once written, up to `cursor`; padded so that what changes has cache lines of its own.
@@ -395,36 +397,7 @@ void Slab::drop(std::span<const std::int64_t> slots, std::span<const std::int64_
 
 void Slab::gather(std::span<const std::int64_t> at, std::span<const std::int64_t> lengths,
                   std::span<const std::int64_t> targets, std::span<std::byte> out) const {
-  const std::size_t count = at.size();
-  same_length(count, lengths.size());
-  same_length(count, targets.size());
-  const auto inside = [](std::int64_t from, std::int64_t length, std::size_t size) {
-    return from >= 0 && length >= 0 && static_cast<std::uint64_t>(from) <= size &&
-           static_cast<std::uint64_t>(length) <= size - static_cast<std::uint64_t>(from);
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool source = inside(at[i], lengths[i], data_.size());
-    if (source && inside(targets[i], lengths[i], out.size())) continue;
-    const std::int64_t from = source ? targets[i] : at[i];
-    throw std::out_of_range("extent " + std::to_string(i) + " at " + std::to_string(from) + ", " +
-                            std::to_string(lengths[i]) + " bytes, leaves the " +
-                            (source ? "destination of " + std::to_string(out.size())
-                                    : "slab's data of " + std::to_string(data_.size())) +
-                            " bytes");
-  }
-  // Samples lie anywhere: the processor sees where one begins only when it gets there, and goes on
-  // by itself after a few lines. These figures were best of 1 to 4 ahead and 4 to 64 lines.
-  constexpr std::size_t ahead = 2, line = 64, lines_max = 4;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i + ahead < count) {
-      const std::byte* next = data_.data() + at[i + ahead];
-      const auto bytes =
-          std::min(static_cast<std::size_t>(lengths[i + ahead]), lines_max * line);
-      for (std::size_t b = 0; b < bytes; b += line) __builtin_prefetch(next + b);
-    }
-    std::memcpy(out.data() + targets[i], data_.data() + at[i],
-                static_cast<std::size_t>(lengths[i]));
-  }
+  penstock::gather(data_, at, lengths, targets, out);
 }
 
 void Slab::populate() const {

@@ -97,8 +97,7 @@ class Slab {
   // lay there is not given out again.
   void drop(std::span<const std::int64_t> slots, std::span<const std::int64_t> at);
 
-  // Copies `lengths[i]` bytes at `at[i]` to `targets[i]` of `out`. Whatever is not inside of the
-  // data or of `out` throws std::out_of_range before anything is copied.
+  // From the data to `out`, see gather.hpp.
   void gather(std::span<const std::int64_t> at, std::span<const std::int64_t> lengths,
               std::span<const std::int64_t> targets, std::span<std::byte> out) const;
 

@@ -55,6 +55,7 @@ def run(
     lot_bytes: int | None = None,
     disk: tuple[Path, int] | None = None,
     assignment: str = "local",
+    replicas: bool = False,
     check: Callable[[penstock.Batch], None] = lambda batch: None,
     **options: Any,
 ) -> list[Told]:
@@ -70,6 +71,7 @@ def run(
             lot_bytes=lot_bytes,
             disk_path=None if disk is None else str(disk[0] / str(hosts[number])),
             disk_bytes=0 if disk is None else disk[1],
+            replicas=replicas,
             host=f"host {hosts[number]}",
             listen="127.0.0.1",
             gather=gathering.of(number),

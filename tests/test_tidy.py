@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots"},
+        | {"lots", "replication"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -102,6 +102,7 @@ LAYERS = {
         {
             "dataset",
             "membership",
+            "replicas",
             "addressed",
             "keeper",
             "cache",
@@ -146,7 +147,7 @@ NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning fo
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking"}
+    | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | LAYERS["values"].modules
 )

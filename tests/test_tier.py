@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ForkError, LimitError, StateError, StorageError, UsageError
-from penstock.tier import BUSY, MINE, READY, Address, RamTier, Slots
+from penstock.tier import BUSY, MINE, READY, Address, RamTier, Slots, gather
 
 IDENTITY = b"of these tests.."
 SLOTS = 12
@@ -277,3 +277,14 @@ def test_populate_takes_the_memory_now() -> None:
                 tier.populate()
             taken[populate] = os.stat(f"/proc/self/fd/{tier.address.fd}").st_blocks * 512
     assert taken[False] < 1 << 20 < 32 << 20 <= taken[True]
+
+
+def test_pieces_that_are_not_inside_are_not_copied():
+    source, out = np.arange(10, dtype=np.uint8), np.zeros(4, np.uint8)
+    two = np.array([2, 2])
+    gather(source, np.array([8, 0]), two, out, np.array([0, 2]))
+    assert out.tolist() == [8, 9, 0, 1]
+    for at, to in ([9, 0], [0, 2]), ([0, 0], [0, 3]), ([-1, 0], [0, 0]):
+        with pytest.raises(IndexError, match="leaves the"):
+            gather(source, np.array(at), two, out, np.array(to))
+    assert out.tolist() == [8, 9, 0, 1]

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "columns.hpp"
+#include "gather.hpp"
 #include "gil.hpp"
 
 namespace nb = nanobind;
@@ -22,6 +23,7 @@ namespace {
 
 using Ints = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Source = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const std::int64_t> view(const Ints& column) {
   return {column.data(), column.shape(0)};
@@ -193,6 +195,18 @@ void slab(nb::module_& m) {
         const auto slab = self.held();
         asked([&] { slab->populate(); });
       });
+
+  m.def("fence", &fence);
+  m.def("gather",
+        [](const Source& source, const Ints& at, const Ints& lengths, const Ints& targets,
+           const Bytes& out) {
+          const WithoutGil released;
+          gather({reinterpret_cast<const std::byte*>(source.data()), source.shape(0)}, view(at),
+                 view(lengths), view(targets),
+                 {reinterpret_cast<std::byte*>(out.data()), out.shape(0)});
+        },
+        "source"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert(),
+        "targets"_a.noconvert(), "out"_a.noconvert());
 }
 
 }  // namespace penstock::binding

@@ -29,10 +29,11 @@ from .disk_tier import DiskTier, noted
 from .engines import engine_for
 from .errors import PenstockError, UsageError
 from .index import Index
-from .lots import LotChoice, choose_lot, lots_in, samples_in
+from .lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in
 from .membership import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
 from .peer import Peer
 from .placement import Placement
+from .replicas import Layout, Replicas
 from .tier import RamTier, alignment_default
 from .topology import Place
 
@@ -59,6 +60,9 @@ class Cache:
                 of rank 0 (0.2 s) show to be read about as fast as large ones: see
                 `loader.stats()["lot"]`. Give it where each rank is to have the same samples in each
                 run, with assignment="local".
+    replicas:   whether what the memory of this host has left, beyond its share of the data, holds
+                copies of what its ranks use next of the other hosts' shares: for assignment
+                "strided" and "contiguous".
     host:       name of this host, the same for the ranks that share its memory; None finds it. For
                 hosts that are emulated, or containers that see each other's processes.
     listen:     address at which this host's ranks are reached by the others; None finds it.
@@ -75,6 +79,7 @@ class Cache:
     disk_path: str | None = None
     disk_bytes: int = 0
     lot_bytes: int | None = None
+    replicas: bool = False
     host: str | None = None
     listen: str | None = None
     gather: Gather | None = None
@@ -87,6 +92,8 @@ class Cache:
                 continue
             if type(value) is not int or value < least:
                 raise UsageError(f"Cache.{name} is {value!r}: use a number of bytes from {least}")
+        if type(self.replicas) is not bool:
+            raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
         if bool(self.disk_bytes) != (self.disk_path is not None):
             raise UsageError(
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
@@ -103,6 +110,7 @@ class Joined(NamedTuple):
     lot:    samples, reason, reached of `LotChoice`; where storage was measured for it, latency_ns,
             reads_per_s, bytes_per_s and took_s of `probe.Probed`.
     group:  the store of the process group there was, if there was one.
+    neighbours: the ranks of its host.
     """
 
     place: Place
@@ -111,6 +119,7 @@ class Joined(NamedTuple):
     addressed: Addressed
     lot: Mapping[str, Any]
     group: Any
+    neighbours: tuple[int, ...]
 
     def holds(self, place: Place) -> bool:
         """Whether this rank is where it was, among the ranks that it was among."""
@@ -126,6 +135,7 @@ class _Job:
     name:    made up for this job; nobody else knows it.
     nodes:   of each rank.
     leaders: of each node, its first rank, which makes what the others attach to.
+    left_bytes: of this node's memory, beyond what its share takes; 0 where no replicas are wanted.
     """
 
     name: str
@@ -134,11 +144,21 @@ class _Job:
     placement: Placement
     nodes: tuple[int, ...]
     leaders: tuple[int, ...]
+    left_bytes: int
 
     @property
     def node(self) -> int:
         """Of this rank."""
         return self.nodes[self.place.rank]
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks of this node."""
+        return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
+
+    def shelf(self, index: Index) -> Layout:
+        """How each rank of this node divides its part of what is left."""
+        return Layout.of(self.left_bytes // len(self.neighbours), key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -195,6 +215,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
             parts.slab,
             parts.disk,
             parts.peer,
+            parts.replicas(job, index),
         )
         opened.pop_all()
     if leads:
@@ -202,8 +223,11 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         placement = job.placement
         share, peers = 100 * placement.kept, type(parts.peer).__name__ if parts.peer else "none"
         log.info(kept, dataset.path, placement.nodes, share, placement.lot, lot["reason"], peers)
+        if cache.replicas:
+            log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
+    group = store_of(sys.modules)
     locality = Locality(job.placement, job.nodes)
-    return Joined(place, engine, locality, addressed, lot, store_of(sys.modules))
+    return Joined(place, engine, locality, addressed, lot, group, job.neighbours)
 
 
 def _peers(cache: Cache, gather: Gather, place: Place) -> str:
@@ -228,6 +252,7 @@ def _introduction(dataset: Dataset, cache: Cache, gather: Gather, place: Place) 
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
+        "replicas": cache.replicas,
         "data": dataset.fingerprint,
         "lot_bytes": cache.lot_bytes,
         "lot_on_disk": _lot_on_disk(dataset, cache),
@@ -318,7 +343,12 @@ def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]], lot: 
         seed=_seed,
         lot=lot,
     )
-    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders)
+    left_bytes = 0
+    leader = members[leaders[nodes[place.rank]]]
+    if leader["replicas"] and len(hosts) > 1:
+        share = placement.shares[nodes[place.rank]]
+        left_bytes = max(0, leader["ram_bytes"] - room_for(index, lot, share, alignment_default))
+    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders, left_bytes)
 
 
 class _Parts:
@@ -328,6 +358,7 @@ class _Parts:
         self.slab: RamTier | None = None
         self.disk: DiskTier | None = None
         self.peer: Peer | None = None
+        self.shelves: list[RamTier] = []  # of the ranks of this host
 
     def speak_mpi(self, job: _Job) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
@@ -339,10 +370,16 @@ class _Parts:
         """What this rank makes for others; returns where they find it."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
+        layout = job.shelf(index)
+        if layout.pages:
+            self.shelves = [RamTier.create(1, layout.bytes, job.identity(lasting=False))]
+            saying["shelf"] = self.shelves[0].address
         if job.leaders[job.node] == job.place.rank:
             enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
             self.slab = RamTier.create(
-                max(1, ram), min(cache.ram_bytes, enough), job.identity(lasting=False)
+                max(1, ram),
+                min(cache.ram_bytes - job.left_bytes, enough),
+                job.identity(lasting=False),
             )
             saying["slab"] = self.slab.address
             if on_disk and cache.disk_path is not None:
@@ -369,6 +406,14 @@ class _Parts:
         if self.disk is None and "disk" in leader:
             folder, address = leader["disk"]
             self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
+        if self.shelves:
+            (own,) = self.shelves
+            self.shelves = [
+                own
+                if rank == job.place.rank
+                else RamTier.attach(tuple(members[rank]["shelf"]), job.identity(lasting=False))
+                for rank in job.neighbours
+            ]
         if "peer" in leader:
             from .zeromq_peer import Member, ZeroMQPeer
 
@@ -377,7 +422,15 @@ class _Parts:
             self.peer.meet({rank: Member(at, key.encode()) for rank, (at, key) in enumerate(met)})
         return {}
 
+    def replicas(self, job: _Job, index: Index) -> Replicas | None:
+        """Copies on these shelves, whose memory stays as long as they do."""
+        if not self.shelves:
+            return None
+        memories = [shelf.data for shelf in self.shelves]
+        own = job.neighbours.index(job.place.rank)
+        return Replicas(job.shelf(index), memories, own, len(index.fields))
+
     def close(self) -> None:
-        for part in (self.peer, self.disk, self.slab):
+        for part in (self.peer, self.disk, self.slab, *self.shelves):
             if part is not None:
                 part.close()

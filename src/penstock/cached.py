@@ -3,12 +3,13 @@
 `CachedEngine` executes requests of keys (`penstock.addressed`), and decides for each by arithmetic
 where its bytes come from:
 
+    there is a replica             copied from it (`penstock.replicas`), where that was asked for
     the lot is kept by this node   copied from the slab, into which the first who wants it reads it;
                                    or out of the lot read from this node's disk
     by another node                asked of that node, which reads what it does not have yet
     by nobody                      read from storage, into the batch
 
-Whatever goes wrong on the first two ways (no room in the slab, a peer that is gone, slow, or has no
+Whatever goes wrong on the first ways (no room in the slab, a peer that is gone, slow, or has no
 such lot) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
 No other batch waits for a peer that has failed: it is given one key at a time, which nobody waits
 for, until it brings that.
@@ -20,13 +21,14 @@ One thread for each engine does all of this and answers the peers; a second one 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import select
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,8 +45,10 @@ from .keeper import Keeper, Wanted
 from .native import Choice
 from .peer import Peer, PeerCompletion, PeerRequest
 from .placement import Placement
+from .replicas import Replicas, Timed
 from .tier import RamTier
 
+log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
 _busy_ns = 500_000
 """How often a lot that another rank is reading is looked at."""
@@ -59,6 +63,7 @@ class _Step:
     ticket: int
     requests: Requests
     buffers: Sequence[Buffer]
+    uses: Timed | None
     parts: int = 1
     failures: list[Failure] = field(default_factory=list)
 
@@ -82,6 +87,7 @@ class CachedEngine:
     slab:       of this node, shared by its ranks; this engine closes it.
     disk:       of this node, for slots from `placement.ram_lots` of it on; this engine closes it.
     peer:       to the ranks of other nodes; None where there are none.
+    replicas:   of what other nodes keep; None for none.
     """
 
     def __init__(
@@ -94,7 +100,9 @@ class CachedEngine:
         slab: RamTier,
         disk: DiskTier | None,
         peer: Peer | None,
+        replicas: Replicas | None = None,
     ) -> None:
+        self._replicas = replicas
         self._addressed = addressed
         self._inner = inner
         self._placement = placement
@@ -154,15 +162,21 @@ class CachedEngine:
         """How storage is read."""
         return self._inner.choice
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
-        """Accept requests of keys, as `Addressed` gives them."""
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], uses: Timed | None = None
+    ) -> int:
+        """Accept requests of keys, as `Addressed` gives them.
+
+        uses: when the ranks of this node use samples, as seen from the epoch of these requests.
+              Without it replicas are not asked, and none are made.
+        """
         check(requests, buffers, len(self._addressed.index.files))
         with self._lock:
             self._check_usable()
             ticket = self._submitted
             self._submitted += 1
             self._outstanding += 1
-            self._asked.append(_Step(ticket, requests, list(buffers)))
+            self._asked.append(_Step(ticket, requests, list(buffers), uses))
         self._wake()
         return ticket
 
@@ -183,14 +197,15 @@ class CachedEngine:
 
     def counters(self) -> dict[str, int]:
         """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
-        peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which peers were
-        given; what went another way; and `slab_`, those of `tier.Counters`, of all ranks of this
-        host.
+        replica_bytes, peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which
+        peers were given; what went another way; and `slab_`, those of `tier.Counters`, of all ranks
+        of this host.
         """
         names = (
             "loaded_bytes",
             "ram_bytes",
             "disk_bytes",
+            "replica_bytes",
             "peer_bytes",
             "direct_bytes",
             "served_bytes",
@@ -220,6 +235,7 @@ class CachedEngine:
         if self._peer is not None:
             self._peer.close()
         self._keeper.close()
+        self._replicas = None
         os.close(self._wake_fd)
 
     def _check_usable(self) -> None:
@@ -295,8 +311,10 @@ class CachedEngine:
             self._keeper.want(tier, keys[rows], slots, lots[rows], self._copying(step, rows))
         away = owner >= 0
         away &= ~own
-        if away.any():
-            rows = np.flatnonzero(away)
+        rows = np.flatnonzero(away)
+        if self._replicas is not None and len(rows):
+            rows = self._replicated(step, self._replicas, rows)
+        if len(rows):
             rows = rows[np.argsort(owner[rows], kind="stable")]
             nodes, first = np.unique(owner[rows], return_index=True)
             for node, part in zip(nodes.tolist(), np.split(rows, first[1:]), strict=True):
@@ -319,6 +337,46 @@ class CachedEngine:
             self._end_part(step)
 
         return done
+
+    def _replicated(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
+        """Rows of other nodes out of replicas; returns those of which there is none."""
+        if step.uses is None:
+            return rows
+        found = np.zeros(len(rows), bool)
+        keys, length = step.requests.offset.view(np.uint64), step.requests.length
+        with self._spared():
+            for number, buffer in enumerate(step.buffers):
+                at = np.flatnonzero(step.requests.buffer[rows] == number)
+                some = rows[at]
+                target = step.requests.target[some]
+                here = replicas.take(keys[some], length[some], buffer, target, step.uses)
+                found[at[here]] = True
+        self._counts["replica_bytes"] += int(length[rows[found]].sum())
+        return rows[~found]
+
+    def _replicate(self, step: _Step, rows: Int) -> None:
+        """Make replicas of rows that another node has brought, where they are worth it."""
+        replicas = self._replicas
+        if replicas is None or step.uses is None or not len(rows):
+            return
+        requests = step.requests
+        with self._spared():
+            replicas.offer(
+                requests.offset[rows].view(np.uint64),
+                requests.length[rows],
+                step.buffers[int(requests.buffer[rows[0]])],  # a fetch is into one
+                requests.target[rows],
+                step.uses,
+            )
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        """Without replicas things go on, should something be wrong with them."""
+        try:
+            yield
+        except Exception:
+            self._replicas = None
+            log.exception("copies of what other hosts keep are given up; batches are not affected")
 
     def _fetch(self, step: _Step, node: int, rows: Int) -> None:
         """Ask another node, buffer by buffer, or storage where nobody there would answer."""
@@ -372,6 +430,7 @@ class CachedEngine:
         missing = rows[completion.failures]
         length = step.requests.length
         self._counts["peer_bytes"] += int(length[rows].sum() - length[missing].sum())
+        self._replicate(step, np.delete(rows, completion.failures))
         self._read(step, missing)
         self._end_part(step)
 

@@ -18,8 +18,9 @@ import numpy as np
 from .assignment import Locality
 from .cursor import Cursor, Identity
 from .errors import UsageError
-from .order import Marks, Ordering
+from .order import Marks, Order, Ordering
 from .plan import Assignment, Ids, Steps
+from .replication import Uses
 from .topology import Place, detect
 
 
@@ -204,6 +205,19 @@ class Course:
                 own = {name: column[part] for name, column in marks.items()}
                 yield Share(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
+
+    def uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
+        """When these ranks use samples, as seen from an epoch.
+
+        Raises UsageError where the order has no inverse, or the assignment goes by samples.
+        """
+        if not isinstance(self.order, Order) or self._assignment == "local":
+            raise UsageError(
+                "Cache.replicas is True, and when a rank uses samples next is known only with "
+                "assignment='strided' or 'contiguous', which 'local' makes needless, and of one "
+                "dataset, not of a mixture: leave replicas out"
+            )
+        return Uses(self.order, self.steps, ranks, epoch)
 
     def begin(self) -> tuple[int, int]:
         """Open an epoch, on the ranks there are now: a process group may have been started since

@@ -155,6 +155,14 @@ disk_threads = 4
 """Threads that read and write the disk tier of a rank."""
 slab_spare_bytes = 1 * MIB
 """Of a slab that holds all of a data set."""
+replica_epochs = 32
+"""How far it is looked ahead to when a sample is used again: with N ranks that is after N epochs,
+on average."""
+replica_pages = 8
+"""Copies of samples lie in pages, of this fraction of a mean sample: half a page of each is lost,
+6 %."""
+replica_pages_max = 64
+"""Pages of one sample; what is larger is not copied."""
 busy_lot_s = 30.0
 """How long a lot that another rank of the host reads is waited for, before it is read anew."""
 

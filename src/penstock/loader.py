@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from . import limits
@@ -409,6 +410,10 @@ class Reading:
         self._index = loader.dataset.index
         cached = engine.choice.cached
         joined = loader._joined
+        self._submit = engine.submit
+        if joined is not None and loader._cache is not None and loader._cache.replicas:
+            uses = loader._course.uses(epoch, joined.neighbours)
+            self._submit = partial(joined.engine.submit, uses=uses)
         self._session = Session(
             self._index if joined is None else joined.addressed,
             loader._course.order.at_epoch(epoch),
@@ -499,7 +504,7 @@ class Reading:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
-                    ticket = self._engine.submit(planned.requests, buffers)
+                    ticket = self._submit(planned.requests, buffers)
                     loader._waiting[ticket] = (weakref.ref(self), planned, group)
                     self._buffers[planned.step] = buffer
                 if loader._decode is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import limits
 from .blocking import Measured
+from .extent import Int
 from .index import Index
 
 _enough = 0.9
@@ -73,6 +74,20 @@ def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
     # n lots of this mean and deviation: n mean + 3 deviation sqrt(n) <= room
     root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room_bytes)) / (2 * mean)
     return min(total, int(root**2))
+
+
+def room_for(index: Index, lot: int, lots: int, alignment: int) -> int:
+    """Bytes in which so many lots fit, as `lots_in` reckons."""
+    mean, deviation = lot_statistics(index, lot, alignment)
+    return math.ceil(lots * mean + 3 * deviation * math.sqrt(lots)) + limits.slab_spare_bytes
+
+
+def key_lengths(index: Index) -> Int:
+    """Bytes of some keys, of samples from everywhere: those of one field, then of the next."""
+    ids = np.linspace(0, index.count - 1, min(index.count, limits.lots_looked_at))
+    samples = ids.astype(np.uint64)
+    fields = range(len(index.fields))
+    return np.concatenate([index.lengths(samples, field) for field in fields])
 
 
 def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:

@@ -176,6 +176,27 @@ class Steps:
         samples = order.samples(positions % np.uint64(self.count) if repeated else positions)
         return positions.reshape(-1)[self.locality.rows(samples, quotas, rank)]
 
+    def ranks(self, positions: Int) -> Int:
+        """The rank that has each position of an epoch, -1 where it is left out, int64. Not for
+        local assignment, which goes by samples, and without the repeats that fill a padded step."""
+        assert self.locality is None, "who keeps a sample depends on which one it is"
+        inside = positions % self.global_batch
+        if self.assignment == "strided":
+            rank = inside % self.world_size
+        else:
+            rank = self._stretch(inside, self.quotas(0))
+            last = np.flatnonzero(positions >= self.full * self.global_batch)
+            if len(last) and len(self) > self.full:
+                rank[last] = self._stretch(inside[last], self.quotas(self.full))
+        rank[positions >= len(self) * self.global_batch] = -1
+        return rank
+
+    @staticmethod
+    def _stretch(inside: Int, quotas: Int) -> Int:
+        """Whose stretch of a step each place is in."""
+        found: Int = np.searchsorted(np.cumsum(quotas), inside, side="right")
+        return found
+
     def _dealt(self, held: int, rows: int, rank: int) -> Ids:
         """Which of a step's `held` positions a rank has; from `held` on they are repeats."""
         number = np.arange(rows, dtype=np.uint64)

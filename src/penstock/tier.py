@@ -234,6 +234,20 @@ class RamTier(Slots):
         self._call(self._core.gather, at, lengths, targets, out)
 
 
+def gather(source: Buffer, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
+    """Copies `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for many i.
+
+    Raises IndexError, with nothing copied, where an extent leaves `source` or `out`.
+    """
+    _core.gather(source, at, lengths, targets, out)
+
+
+def fence() -> None:
+    """What this thread has written to shared memory so far is seen by others before what it writes
+    from now on, and what it reads from now on was not read before."""
+    _core.fence()
+
+
 def check_identity(identity: bytes) -> None:
     """Raises UsageError unless it has 16 bytes."""
     if len(identity) != 16:

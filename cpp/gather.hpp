@@ -1,0 +1,20 @@
+// Many pieces copied from one memory to another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace penstock {
+
+// Copies `lengths[i]` bytes at `at[i]` of `source` to `targets[i]` of `out`. Whatever is not inside
+// of either throws std::out_of_range before anything is copied.
+void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
+            std::span<const std::int64_t> lengths, std::span<const std::int64_t> targets,
+            std::span<std::byte> out);
+
+// What was written before it is seen before what is written after it, by all who do the same
+// between reading the latter and the former.
+void fence();
+
+}  // namespace penstock

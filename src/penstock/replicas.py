@@ -1,0 +1,235 @@
+"""Replicas: copies of what other nodes keep, in memory of this node that nothing else needs.
+
+Each rank of a node has a part of that memory, a *shelf*. It alone puts copies there and overwrites
+them; all ranks of the node find copies on all shelves. What is copied, and for how long, is said by
+`penstock.replication`: what the ranks of the node use soonest, which the order of epochs tells.
+
+Nobody waits for anybody. A copy has a stamp, which its shelf gives once; it is taken away before
+the copy is overwritten, and put there after it is whole. Who copies from a shelf reads the stamp
+before and after: where it has changed, nothing was found.
+
+A copy lies in pages, each a fraction of a mean sample, or one sample where all have one length; so
+any page serves any sample, and room does not fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from . import limits
+from .addressed import Keys
+from .engine import Buffer
+from .extent import Int
+from .replication import Soonest
+from .tier import fence, gather
+
+_ways = 8
+_sweeps = 64  # in an epoch
+
+
+class Timed(Protocol):
+    """When the ranks of a node use samples: `penstock.replication.Uses`."""
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def now(self, samples: Keys) -> int: ...
+    def next(self, samples: Keys, start: int, until: int | None = None) -> Int: ...
+
+
+class Layout(NamedTuple):
+    """How a shelf is divided: the same for all ranks of a node.
+
+    width:   most pages of a copy; what is longer is not copied.
+    buckets: of 8 entries. A key's entry is in the one that a hash of it names.
+    """
+
+    page_bytes: int
+    width: int
+    pages: int
+    buckets: int
+
+    @classmethod
+    def of(cls, room_bytes: int, lengths: Int) -> Self:
+        """A shelf of so many bytes, all in all, for keys of about these lengths. No pages where
+        that is too little."""
+        longest, mean = max(1, int(lengths.max(initial=1))), max(1.0, float(lengths.mean()))
+        if (lengths == longest).all():
+            page_bytes = copy_bytes = max(64, longest)
+        else:
+            page_bytes = max(64, int(mean) // limits.replica_pages)
+            copy_bytes = int(mean) + page_bytes // 2
+        width = min(limits.replica_pages_max, -(-longest // page_bytes))
+        # Half of the entries are empty, so that few buckets are too full.
+        entry_bytes = 16 + 4 * width
+        buckets = 2 * room_bytes // (copy_bytes + 2 * entry_bytes) // _ways + 1
+        left_bytes = room_bytes - buckets * _ways * entry_bytes
+        pages = max(0, min(left_bytes // page_bytes, np.iinfo(np.int32).max))
+        return cls(page_bytes, width, pages, buckets)
+
+    @property
+    def entries(self) -> int:
+        return self.buckets * _ways
+
+    @property
+    def bytes(self) -> int:
+        return self.entries * (16 + 4 * self.width) + self.pages * self.page_bytes
+
+
+class _Shelf:
+    """The memory of one rank's copies, as any rank of the node sees it; zeros at first."""
+
+    def __init__(self, layout: Layout, memory: Buffer) -> None:
+        self.layout = layout
+        entries, width = layout.entries, layout.width
+        cut = np.cumsum([8 * entries, 8 * entries, 4 * entries * width]).tolist()
+        stamps, keys, pages, data = np.split(memory[: layout.bytes], cut)
+        self.stamps, self.keys = stamps.view(np.uint64), keys.view(np.uint64)  # of each entry
+        self.pages = pages.view(np.int32).reshape(entries, width)
+        self.data = data
+
+    def bucket(self, keys: Keys) -> Int:
+        """The first entry of each key's bucket."""
+        mixed = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        found: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
+        return found
+
+    def find(self, keys: Keys) -> tuple[Int, Int, Keys]:
+        """Rows of keys that are here, their entries and stamps."""
+        ways = self.bucket(keys)[:, None] + np.arange(_ways)
+        stamps = self.stamps[ways]
+        fence()
+        here = (self.keys[ways] == keys[:, None]) & (stamps > 0)
+        rows, way = np.nonzero(here)
+        return rows, ways[rows, way], stamps[rows, way]
+
+    def copy(self, keys: Keys, lengths: Int, out: Buffer, targets: Int) -> Int:
+        """Copy keys that are here to `out[targets]`; returns their rows."""
+        rows, entries, stamps = self.find(keys)
+        if not len(rows):
+            return rows
+        here, there, part = self.parts(entries, lengths[rows], targets[rows])
+        gather(self.data, here, part, out, there)
+        fence()
+        found: Int = rows[self.stamps[entries] == stamps]
+        return found
+
+    def parts(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
+        """Of all pages of these entries: where they are here, where in a buffer in which the copies
+        begin at `at`, and how much of them is used."""
+        page = self.layout.page_bytes
+        sizes = np.minimum(-(-lengths // page), self.layout.width)
+        which = np.repeat(np.arange(len(sizes)), sizes)
+        inside = (np.arange(len(which)) - (np.cumsum(sizes) - sizes)[which]) * page
+        part = np.minimum(page, lengths[which] - inside)
+        return self.pages_of(entries, sizes) * page, at[which] + inside, part
+
+    def pages_of(self, entries: Int, sizes: Int) -> Int:
+        """All pages, entry by entry."""
+        table = self.pages[entries]
+        found: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
+        return found
+
+
+class Replicas:
+    """Copies of keys (`penstock.addressed`), as one rank of a node finds and makes them.
+
+    memories: `layout.bytes` of each rank of the node, which they share; zeros at first.
+    own:      which one is this rank's.
+    fields:   of a sample.
+
+    Used by one thread.
+    """
+
+    def __init__(self, layout: Layout, memories: Sequence[Buffer], own: int, fields: int) -> None:
+        self._shelves = [_Shelf(layout, memory) for memory in memories]
+        self._shelf = self._shelves[own]
+        self._shelves.insert(0, self._shelves.pop(own))
+        self._fields = np.uint64(fields)
+        self._free = np.arange(layout.pages - 1, -1, -1)  # the first soonest.free of them
+        self._soonest = Soonest(layout.entries, layout.pages)
+        self._stamp = 0
+        self._swept = 0
+
+    def take(self, keys: Keys, lengths: Int, out: Buffer, targets: Int, uses: Timed) -> Int:
+        """Copy those keys of a step that there are copies of to `out[targets]`; returns which ones,
+        as rows. They are used now."""
+        self._sweep(uses.now(keys[-1:] // self._fields), uses)
+        left = np.arange(len(keys))
+        for shelf in self._shelves:
+            found = shelf.copy(keys[left], lengths[left], out, targets[left])
+            left = np.delete(left, found)
+        return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
+
+    def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: Timed) -> None:
+        """Keys that were fetched, at `source[at]`: copies are made of those that are used sooner
+        than what is here, in its place."""
+        keys, first = np.unique(keys, return_index=True)
+        lengths, at = lengths[first], at[first]
+        sizes = -(-lengths // self._shelf.layout.page_bytes)
+        new = (sizes > 0) & (sizes <= self._shelf.layout.width)
+        new[self._shelf.find(keys)[0]] = False
+        keys, lengths, at, sizes = keys[new], lengths[new], at[new], sizes[new]
+        until = self._soonest.until(int(sizes.sum()))
+        times = uses.next(keys // self._fields, uses.end, until)
+        chosen, dropped = self._soonest.choose(times, sizes)
+        self._drop(dropped)
+        rows, entries = self._places(keys, np.flatnonzero(chosen))
+        if len(rows):
+            self._put(entries, keys[rows], times[rows], sizes[rows])
+            here, there, part = self._shelf.parts(entries, lengths[rows], at[rows])
+            gather(source, there, part, self._shelf.data, here)
+            self._publish(entries)
+
+    def _sweep(self, now: int, uses: Timed) -> None:
+        """Now and then, what has been used is given the time of its next use. What was to be used a
+        while ago and was not, as its epoch was left early or passed over, is no different."""
+        if 0 <= now - self._swept < (uses.end - uses.begin) // _sweeps:
+            return
+        used = self._soonest.before(min(now, self._swept))
+        self._swept = now
+        if len(used):
+            until = self._soonest.until(int(self._soonest.sizes(used).sum()))
+            if until is not None and until < now:  # all have been used
+                until = None
+            self._soonest.move(used, uses.next(self._shelf.keys[used] // self._fields, now, until))
+
+    def _places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
+        """Empty entries for these rows; those whose buckets are full are left out."""
+        bucket = self._shelf.bucket(keys[rows])
+        order = np.argsort(bucket, kind="stable")
+        rows, bucket = rows[order], bucket[order]
+        number = np.arange(len(rows)) - np.searchsorted(bucket, bucket)  # in its bucket
+        ways = bucket[:, None] + np.arange(_ways)
+        taken = self._shelf.stamps[ways] > 0
+        fits = number < _ways - np.count_nonzero(taken, axis=1)
+        way = np.argsort(taken, axis=1, kind="stable")[np.arange(len(rows)), number % _ways]
+        return rows[fits], (bucket + way)[fits]
+
+    def _put(self, entries: Int, keys: Keys, times: Int, sizes: Int) -> None:
+        """Have new entries, with pages, that nobody finds yet."""
+        total = int(sizes.sum())
+        pages = self._free[self._soonest.free - total : self._soonest.free]
+        which = np.repeat(np.arange(len(sizes)), sizes)
+        inside = np.arange(total) - (np.cumsum(sizes) - sizes)[which]
+        fence()  # after what was dropped
+        self._shelf.pages[entries[which], inside] = pages
+        self._shelf.keys[entries] = keys
+        self._soonest.put(entries, times, sizes)
+        fence()
+
+    def _publish(self, entries: Int) -> None:
+        fence()
+        self._shelf.stamps[entries] = np.arange(self._stamp + 1, self._stamp + 1 + len(entries))
+        self._stamp += len(entries)
+
+    def _drop(self, entries: Int) -> None:
+        if len(entries):
+            self._shelf.stamps[entries] = 0
+            free = self._soonest.free
+            sizes = self._soonest.drop(entries)
+            self._free[free : self._soonest.free] = self._shelf.pages_of(entries, sizes)

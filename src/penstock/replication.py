@@ -1,0 +1,240 @@
+"""Replication: which samples of other nodes are worth keeping a copy of, and until when. Pure.
+
+Where ranks have the samples that their place in the order gives them (strided, contiguous), one of
+N nodes uses each sample with probability 1/N an epoch, whoever keeps it. The order has an inverse,
+so what is used next, and when, is known (`Uses`), and Belady's rule needs no guess (`Soonest`): of
+what has just been used and what is kept, keep what is used soonest.
+
+What it saves. Let an epoch last 1. Between a node's uses of a sample lie g = k + v - u epochs, with
+k geometric, P[k] = (1 - 1/N)^(k-1) / N, and u, v uniform in [0, 1]. In the long run copies are kept
+whose g is at most some G, and each takes room for g epochs, so that with room for r of all samples,
+q of which other nodes keep,
+
+    (q / N) E[g; g <= G] = r,    and    P[g <= G]
+
+of the samples that would come from others are found here (`expected_hits`): at N = 4, with room for
+half of what others keep, 0.79, for a quarter of it 0.57. For many nodes g / N is exponential, and
+that is 1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q: about sqrt(2 r / q). Any fixed set finds
+r / q, and the set that a node uses most often in its run more, by as much as frequencies differ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .extent import Int
+from .order import Order
+from .plan import Ids, Steps
+
+Mask = npt.NDArray[np.bool_]
+
+_gone, _never = -1, np.iinfo(np.int64).max
+_sorted_min = 1024
+_none = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """When the ranks of a node use samples: the use at position p of epoch e has the time
+    e * count + p, so times of all epochs compare.
+
+    order:  of any epoch. Repeats that pad a step are not counted.
+    steps:  by place: strided or contiguous.
+    ranks:  of the node.
+    epoch:  that it is.
+    """
+
+    order: Order
+    steps: Steps
+    ranks: tuple[int, ...]
+    epoch: int
+    _orders: dict[int, Order] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def begin(self) -> int:
+        """The time at which the epoch begins."""
+        return self._at(self.epoch)
+
+    @property
+    def end(self) -> int:
+        """The time at which the next epoch begins."""
+        return self._at(self.epoch + 1)
+
+    def now(self, samples: Ids) -> int:
+        """The time at which the last of these samples is used in this epoch."""
+        return self.begin + int(self._order(self.epoch).positions(samples).max())
+
+    def next(self, samples: Ids, start: int, until: int | None = None) -> Int:
+        """When each sample is used first at `start` or later, int64.
+
+        What is not used by `until`, or in `limits.replica_epochs` epochs, is looked for no further
+        and has some time after these.
+        """
+        times = np.empty(len(samples), np.int64)
+        left = np.arange(len(samples))
+        here = np.zeros(self.steps.world_size + 1, bool)  # the last one for nobody, -1
+        here[list(self.ranks)] = True
+        first = start // self.order.count
+        end = first + limits.replica_epochs
+        if until is not None:
+            end = max(first, min(end, until // self.order.count)) + 1
+        for epoch in range(first, end + 1):
+            positions = self._order(epoch).positions(samples[left]).view(np.int64)
+            time = positions + self._at(epoch)
+            found = here[self.steps.ranks(positions)] & (time >= start)
+            found |= epoch == end
+            times[left[found]] = time[found]
+            left = left[~found]
+            if not len(left):
+                break
+        return times
+
+    def _order(self, epoch: int) -> Order:
+        if epoch not in self._orders:
+            self._orders[epoch] = self.order.at_epoch(epoch)
+        return self._orders[epoch]
+
+    def _at(self, epoch: int) -> int:
+        # Runs do not get so far, but set_epoch does.
+        return min(epoch * self.order.count, limits.order_count_max)
+
+
+class Soonest:
+    """Entries that share a room, of which those that are used soonest are kept.
+
+    An entry is a number below `entries`, and takes some units of the `room`. Costs of a decision
+    grow with what is decided about, not with what is kept.
+    """
+
+    def __init__(self, entries: int, room: int) -> None:
+        self.free = room
+        self._time = np.full(entries, _gone, np.int64)
+        self._size = np.zeros(entries, np.int32)
+        # Entries of `_floor` and later, by time, and their times. The others are not sorted.
+        self._late, self._late_times = _none, _none
+        self._floor = _never
+
+    def sizes(self, entries: Int) -> Int:
+        """Units that each entry takes."""
+        return self._size[entries].astype(np.int64)
+
+    def before(self, time: int) -> Int:
+        """The entries whose time is past."""
+        return np.flatnonzero((self._time != _gone) & (self._time < time))
+
+    def until(self, units: int) -> int | None:
+        """The time after which nothing would be kept that takes so many units: that of the latest
+        entry, or None while so many are free."""
+        if units <= self.free:
+            return None
+        late = self._latest(1)
+        return int(self._time[late[-1]]) if len(late) else 0
+
+    def choose(self, times: Int, sizes: Int) -> tuple[Mask, Int]:
+        """Belady's rule, with bypass: which of these new things are to be put in, and which entries
+        have to be dropped for them. Of all of them, those used soonest, as many as there is room
+        for. Nothing is changed."""
+        short = int(sizes.sum()) - self.free
+        if short <= 0:
+            return np.ones(len(times), bool), _none
+        late = self._latest(short)
+        size = np.concatenate([self._size[late], sizes])
+        by_time = np.argsort(np.concatenate([self._time[late], times]), kind="stable")
+        room = self.free + int(self._size[late].sum())
+        kept = np.empty(len(size), bool)
+        kept[by_time] = np.cumsum(size[by_time]) <= room
+        return kept[len(late) :], late[~kept[: len(late)]]
+
+    def put(self, entries: Int, times: Int, sizes: Int) -> None:
+        """Put new entries in. There is room for them."""
+        self._size[entries] = sizes
+        self.free -= int(sizes.sum())
+        self._time[entries] = times
+        self._sort_in(entries)
+
+    def move(self, entries: Int, times: Int) -> None:
+        """Entries are used at other times than was said before."""
+        self._forget(entries)
+        self._time[entries] = times
+        self._sort_in(entries)
+
+    def drop(self, entries: Int) -> Int:
+        """Take entries out; returns their sizes."""
+        self._forget(entries)
+        sizes = self.sizes(entries)
+        self.free += int(sizes.sum())
+        return sizes
+
+    def _latest(self, units: int) -> Int:
+        """The latest entries, by time, that take so many units, or all."""
+        late = self._enough(units)
+        if len(late) or not self._floor:
+            return late if len(late) else self._late
+        self._sort(units)
+        return self._latest(units)
+
+    def _enough(self, units: int) -> Int:
+        """The same of those that are sorted; none where these take less."""
+        late = self._late[-units:]  # each takes one or more
+        enough = int(np.searchsorted(np.cumsum(self._size[late[::-1]]), units)) + 1
+        return late[len(late) - enough :] if enough <= len(late) else _none
+
+    def _sort(self, units: int) -> None:
+        """Sort so many of the latest entries that this need not be done soon again."""
+        live = np.flatnonzero(self._time != _gone)
+        time = self._time[live]
+        self._floor = 0
+        many = max(units, _sorted_min, len(live) // 32)
+        if len(live) > many:
+            # Of those at the same time all are sorted, or none.
+            floor = int(np.partition(time, len(live) - many)[len(live) - many])
+            late = time >= floor
+            live, time, self._floor = live[late], time[late], floor
+        by_time = np.argsort(time, kind="stable")
+        self._late, self._late_times = live[by_time], time[by_time]
+
+    def _sort_in(self, entries: Int) -> None:
+        late = entries[self._time[entries] >= self._floor]
+        if len(late):
+            late = late[np.argsort(self._time[late], kind="stable")]
+            times = self._time[late]
+            at = np.searchsorted(self._late_times, times, side="right")
+            self._late = np.insert(self._late, at, late)
+            self._late_times = np.insert(self._late_times, at, times)
+
+    def _forget(self, entries: Int) -> None:
+        """Have entries at no time, and not among those that are sorted."""
+        times = self._time[entries]
+        self._time[entries] = _gone
+        late = times >= self._floor
+        if late.any():
+            at = int(np.searchsorted(self._late_times, times[late].min()))
+            left = np.flatnonzero(self._time[self._late[at:]] != _gone) + at
+            self._late = np.concatenate([self._late[:at], self._late[left]])
+            self._late_times = np.concatenate([self._late_times[:at], self._late_times[left]])
+
+
+def expected_hits(nodes: int, others: float, room: float) -> float:
+    """The fraction of the samples that other nodes keep which a node finds among its copies, in the
+    long run; see above.
+
+    others:  fraction of all samples that other nodes keep.
+    room:    for copies of so many, as a fraction of all samples.
+    """
+    if room >= others or nodes == 1:
+        return 1.0
+    # g - k has the density of a triangle on [-1, 1]; both are cut into bins.
+    bins = 1 << 8
+    epochs = math.ceil(40 * nodes)
+    triangle = 1 - np.abs((np.arange(2 * bins) + 0.5) / bins - 1)
+    p = np.zeros((epochs + 2) * bins)
+    for k in range(1, epochs + 1):
+        chance = (1 - 1 / nodes) ** (k - 1) / nodes
+        p[(k - 1) * bins : (k + 1) * bins] += chance * triangle / bins
+    taken = others / nodes * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
+    return float(np.interp(room, taken, np.cumsum(p)))
