@@ -1,8 +1,9 @@
 """python -m benchmarks.peers [--quick]: samples from another process, against a bare loop.
 
 Messages of 1 MiB over TCP on the loopback, encrypted by CURVE, 32 in flight: penstock's peer
-against pyzmq with the same sockets. Once a message is one key; once, for information, 256 keys of
-4 KiB that go to places of their own. Then the same between two ranks of MPI, against a bare loop of
+against pyzmq with the same sockets. A fetch asks for eight keys of 1 MiB, as much as a loader asks
+for at once; for information, for one of them, and for 256 keys of 4 KiB that go to places of their
+own. Then the same between two ranks of MPI, against a bare loop of
 Get, where mpi4py and mpiexec are there. CPU time is that of both processes, where mpiexec lets
 them be seen.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+
+from penstock import limits
 
 from . import __main__ as command
 from .baselines.peer_loop import MESSAGE_BYTES
@@ -25,14 +28,22 @@ BATCH = 32
 RATIO = 0.8
 
 
-def race(name: str, record_bytes: int, count: int, target: float | None) -> Race:
-    """Fetches of 1 MiB, of so many bytes a key."""
+SHAPES: tuple[tuple[str, dict[str, int], float | None], ...] = (
+    ("1m", {"record_bytes": MESSAGE_BYTES, "fetch_bytes": limits.peer_fetch_bytes}, RATIO),
+    ("1m-single", {"record_bytes": MESSAGE_BYTES, "fetch_bytes": MESSAGE_BYTES}, None),
+    ("4k", {"record_bytes": 4096, "fetch_bytes": MESSAGE_BYTES}, None),
+)
+"""Bytes of a key, and of a fetch."""
+
+
+def race(name: str, fetches: dict[str, int], count: int, target: float | None) -> Race:
+    """Fetches over ZeroMQ."""
     shape = {"path": "/", "batch": BATCH, "count": count}
     return Race(
         name,
         lambda: Path("/"),
         lambda _: None,
-        lambda: baseline("peer_fetches", "default", record_bytes=record_bytes, **shape),
+        lambda: baseline("peer_fetches", "default", **fetches, **shape),
         (
             Reference(
                 "floor",
@@ -44,14 +55,14 @@ def race(name: str, record_bytes: int, count: int, target: float | None) -> Race
     )
 
 
-def mpi_race(name: str, record_bytes: int, count: int, target: float | None) -> Race:
+def mpi_race(name: str, fetches: dict[str, int], count: int, target: float | None) -> Race:
     """The same by MPI."""
     shape = {"batch": BATCH, "count": count}
     return Race(
         name,
         lambda: Path("/"),
         lambda _: None,
-        lambda: ranks("peer_fetches", "mpi", "default", record_bytes=record_bytes, **shape),
+        lambda: ranks("peer_fetches", "mpi", "default", **fetches, **shape),
         (
             Reference(
                 "floor",
@@ -76,11 +87,10 @@ def messages_of(options: argparse.Namespace) -> int:
 def races(options: argparse.Namespace) -> list[Race]:
     """The races of this benchmark, also for `benchmarks.cluster`."""
     count = messages_of(options)
-    found = [race("peers1m", MESSAGE_BYTES, count, RATIO), race("peers4k", 4096, count, None)]
+    found = [race(f"peers{name}", fetches, count, target) for name, fetches, target in SHAPES]
     if launch():
         found += [
-            mpi_race("mpi1m", MESSAGE_BYTES, count, RATIO),
-            mpi_race("mpi4k", 4096, count, None),
+            mpi_race(f"mpi{name}", fetches, count, target) for name, fetches, target in SHAPES
         ]
     return found
 

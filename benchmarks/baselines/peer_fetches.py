@@ -1,4 +1,4 @@
-"""The messages of `peer_loop` by penstock's peers; with --record-bytes, many keys make one up.
+"""The messages of `peer_loop` by penstock's peers: so many to a fetch as --fetch-bytes says.
 
 Over ZeroMQ, to a process that this one starts; over MPI, to rank 1, where mpiexec -n 2 starts it.
 """
@@ -85,11 +85,12 @@ def over_mpi() -> None:
 
 def fetching(peer: Peer, options: argparse.Namespace) -> Epochs:
     """Batches in order, the next one asked for meanwhile."""
-    parts = MESSAGE_BYTES // options.record_bytes
+    parts = options.fetch_bytes // options.record_bytes
+    messages = options.fetch_bytes // MESSAGE_BYTES
     lengths = np.full(parts, options.record_bytes, np.int64)
     # Records lie in the buffer in another order than they come in, as samples of a batch do.
-    places = np.arange(parts) if parts == 1 else np.random.default_rng(2).permutation(parts)
-    assert SOURCE_MESSAGES % 2 == 0
+    places = np.random.default_rng(2).permutation(parts)
+    assert options.batch % messages == SOURCE_MESSAGES % messages == 0
 
     def epochs() -> Iterator[np.ndarray]:
         batches: dict[int, np.ndarray] = {}
@@ -98,19 +99,19 @@ def fetching(peer: Peer, options: argparse.Namespace) -> Epochs:
         sent = 0
         for first in range(0, options.count, options.batch):
             while left[first]:
-                while sent < options.count and len(row_of) < INFLIGHT:
+                while sent < options.count and len(row_of) * messages < INFLIGHT:
                     batch, row = sent // options.batch * options.batch, sent % options.batch
                     if row == 0:
                         batches[batch] = np.empty((options.batch, MESSAGE_BYTES), np.uint8)
-                    numbers = (sent * parts + places).astype(np.uint64)
+                    numbers = (sent // messages * parts + places).astype(np.uint64)
                     targets = row * MESSAGE_BYTES + places * options.record_bytes
                     ticket = peer.submit(1, numbers, lengths, targets, batches[batch].reshape(-1))
                     row_of[ticket] = batch
-                    sent += 1
+                    sent += messages
                 for completion in peer.step(10 * SECOND_NS).completions:
                     if completion.reason is not None or len(completion.failures):
                         raise RuntimeError(f"a fetch failed: {completion}")
-                    left[row_of.pop(completion.ticket)] -= 1
+                    left[row_of.pop(completion.ticket)] -= messages
             yield batches.pop(first)
 
     return epochs
