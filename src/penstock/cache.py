@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import math
 import os
 import secrets
 import sys
@@ -29,7 +28,7 @@ from .engines import engine_for
 from .errors import UsageError
 from .index import Index
 from .membership import Gather, gather_of, host_identity, reachable_address, told
-from .placement import Placement
+from .placement import Placement, lots_fitting
 from .tier import RamTier, alignment_default
 from .topology import Place
 
@@ -269,9 +268,7 @@ def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
     total = -(-index.count // lot)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
         return total
-    # n lots of this mean and deviation: n mean + 3 deviation sqrt(n) <= room
-    root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room_bytes)) / (2 * mean)
-    return min(total, int(root**2))
+    return min(total, lots_fitting(room_bytes, mean, deviation))
 
 
 def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:

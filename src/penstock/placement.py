@@ -12,6 +12,7 @@ from storage than such a fixed division, as every epoch needs every sample once.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
@@ -210,6 +211,16 @@ def shares_of(lots: int, capacities: list[int], weights: tuple[int, ...]) -> lis
     for k in by_remainder[: left - sum(shares[k] for k in open_nodes)]:
         shares[k] += 1
     return shares
+
+
+def lots_fitting(room: float, mean: float, deviation: float) -> int:
+    """How many lots of this mean size and standard deviation fit into a room, nearly for sure: their
+    sum exceeds its mean by three standard deviations once in 700 cases."""
+    if deviation == 0:
+        return int(room // mean)
+    # n mean + 3 deviation sqrt(n) <= room
+    root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room)) / (2 * mean)
+    return int(root**2)
 
 
 def _whole(name: str, values: object, least: int) -> tuple[int, ...]:

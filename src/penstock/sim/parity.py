@@ -228,9 +228,7 @@ def _preloaded(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Int
     rate = float(cluster.storage[-1])
     logs = [cluster.finished(kind, part, stream.sizes, rate) for part in parts]
     stall = float(logs[-1].max(initial=0.0))
-    return _Rule(
-        remote=True, stall=stall, held=[_Held(kind, part) for part in parts], logs=logs
-    )
+    return _Rule(remote=True, stall=stall, held=[_Held(kind, part) for part in parts], logs=logs)
 
 
 def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
@@ -264,9 +262,9 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
     part = cluster.scenario.batch
     if len({b - a for a, b in zip(first, end, strict=True)}) == 1 and nodes > 1:
         # Of one width, what is drawn does not depend on whose range it is: all in one call.
-        draws = random.randint(
-            [[1, 0]], [[nodes, end[0] - first[0]]], (ids.size, 2)
-        ).reshape(len(ids), nodes, part, 2)
+        draws = random.randint([[1, 0]], [[nodes, end[0] - first[0]]], (ids.size, 2)).reshape(
+            len(ids), nodes, part, 2
+        )
         node = np.arange(nodes)[None, :, None]
         own = (draws[..., 0] == 1) | (node == 0)
         at = np.where(own, np.array(first)[node], np.array([0, *first[:-1]])[node])
@@ -282,7 +280,12 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
 
 def _replaced(rule: _Rule, ids: Ints) -> _Rule:
     return _Rule(
-        ring=rule.ring, remote=rule.remote, stall=rule.stall, held=rule.held, logs=rule.logs, ids=ids
+        ring=rule.ring,
+        remote=rule.remote,
+        stall=rule.stall,
+        held=rule.held,
+        logs=rule.logs,
+        ids=ids,
     )
 
 
@@ -365,9 +368,7 @@ def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
         _while_fitting(*_shard(cluster, node), stream.sizes, capacity) for node in range(nodes)
     ]
     rule = _preloaded(cluster, stream, 1, parts)
-    return _Rule(
-        remote=True, storage=True, stall=rule.stall, held=rule.held, logs=rule.logs
-    )
+    return _Rule(remote=True, storage=True, stall=rule.stall, held=rule.held, logs=rule.logs)
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:

@@ -163,8 +163,8 @@ def load(source: str | Path) -> Scenario:
         return parse(text, str(path))
     if str(source) not in names():
         raise UsageError(
-            f"there is no scenario {str(source)!r}: use one of {', '.join(names())}, or the path of "
-            "a .yaml file"
+            f"there is no scenario {str(source)!r}: use one of {', '.join(names())}, or the path "
+            "of a .yaml file"
         )
     return parse(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
 
@@ -229,6 +229,6 @@ def _told(where: str, error: Any) -> str:
         case "missing":
             return f"{where}: {key} is missing: give it"
         case "value_error":
-            return f"{where}: {str(error['ctx']['error'])}"
+            return f"{where}: {error['ctx']['error']!s}"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")
     return f"{where}: {key} is {value!r}: use {rule}"
