@@ -228,7 +228,8 @@ std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraf
       const std::int64_t staged = cluster.serial ? stagers.pass(i, need, std::max(from, fetched), 0)
                                                  : stagers.pass(i, need, from, fetched);
       const std::int64_t computes = duration(static_cast<double>(need), cluster.compute);
-      end = std::max(end, std::max(staged, before) + computes);
+      const std::int64_t last = cluster.serial ? computes : computes / cluster.batch;
+      end = std::max({end, before + computes, staged + last});
     }
     ends.push_back(end);
   }

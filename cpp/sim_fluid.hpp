@@ -10,8 +10,8 @@
 //             sequence; bytes go on as they come, so a step ends at the slowest of what it goes
 //             through, but at none before its bytes have passed at that server's rate.
 //   exchange  who receives in a step waits for the last node that sends in it.
-//   compute   a node begins a step when it has all of its bytes and all nodes are done with the one
-//             before.
+//   compute   a node begins a step when all nodes are done with the one before, goes through its
+//             samples as they come, and ends one sample after the last of them.
 //   window    a step opens, for all nodes at once, when it fits into the fullest node's staging memory.
 #pragma once
 
@@ -24,7 +24,8 @@ namespace penstock::sim {
 struct FluidCluster {
   std::int64_t nodes;
   std::int64_t window;                     // bytes staged ahead; 0: nothing ahead of the step
-  bool serial;                             // staging begins when all is fetched
+  std::int64_t batch;                      // samples of a step on one node
+  bool serial;                             // fetching, staging and computing follow each other
   bool setup;                              // the first step fills caches: nothing opens before its end
   double compute;                          // rates in bytes/ns
   double stage;

@@ -75,6 +75,7 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
     ends: Ints = _core.sim_fluid(
         nodes=nodes,
         window=window,
+        batch=scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,
         compute=training.compute_mb_s * _bytes_per_ns,

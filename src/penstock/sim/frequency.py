@@ -2,12 +2,12 @@
 
 A node looks through its whole stream, fills its tiers with its most frequent samples, the fastest
 tier first, and reads them from shared storage by itself, each before it first needs it. What it
-does not keep it asks a peer for that does, else reads from storage every time. One peer is known for each
-sample: the one with the fastest tier, then the one that needs it soonest among what it keeps.
+does not keep it asks a peer for that does, else reads from storage every time. One peer is known
+for each sample: the one with the fastest tier, then the one that needs it soonest of what it keeps.
 
 How far peers are ahead, a node of NoPFS guesses. The model is on its side: from the second epoch on
-a peer has a sample whenever somebody asks for it. In the first, whoever needs a sample reads it from
-storage, since each is needed once.
+a peer has a sample whenever somebody asks for it. In the first, whoever needs a sample reads it
+from storage, since each is needed once.
 """
 
 from __future__ import annotations
