@@ -42,6 +42,8 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
+from .cli_simulate import simulate
+
 app = typer.Typer(
     help="Training data from storage to accelerators: look at data, index it.",
     no_args_is_help=True,
@@ -307,6 +309,9 @@ def convert(
         terminal.say("stopped: what is finished is kept, and the same command goes on after it")
         raise
     _show_converted(done, time.monotonic() - started)
+
+
+app.command()(simulate)
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

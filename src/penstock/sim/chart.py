@@ -118,12 +118,13 @@ def bars(
     """Rows of stacked bars from zero. rule: the first row's end is one through all of them."""
     left, width, step, bottom = 168.0, 860.0, 30.0, 44.0
     high = max((sum(row.parts) for row in rows), default=1.0) or 1.0
-    scale = Axis(0.0, high, left, width - 180)
+    scale = Axis(0.0, high, left, width - 196)
     foot = 8 + step * len(rows)
     drawn = [
         *(_upright(scale.at(tick), 4, foot, said(tick)) for tick in scale.ticks()),
         _text(left, foot + 34, axis, "axis"),
     ]
+    notes = []
     for number, row in enumerate(rows):
         y = 8 + step * number
         drawn.append(_text(left - 10, y + 16, row.label, f"label {row.mark}".strip(), "end"))
@@ -134,11 +135,11 @@ def bars(
             if end > x:
                 drawn.append(_rectangle(x, y + 2, end - x, step - 9, kind))
             x = end
-        drawn.append(_text(x + 8, y + 16, row.note, "note"))
+        notes.append(_text(x + 8, y + 16, row.note, "note"))
     if rule:
         x = scale.at(sum(rows[0].parts))
         drawn.append(_line(x, 4, x, foot, "bound"))
-    return drawing(width, foot + bottom, title, *drawn)
+    return drawing(width, foot + bottom, title, *drawn, *notes)
 
 
 # -- small columns ---------------------------------------------------------------------------------
@@ -164,10 +165,10 @@ def columns(
     """
     width, height, left, foot = 300.0, 132.0, 54.0, 108.0
     across = Axis(0, len(stacks), left, width - 6)
-    up = Axis(0, high or 1.0, foot, 8)
+    up = Axis(0, 1.04 * high or 1.0, foot, 4)
     drawn = [
         part
-        for tick in up.ticks(3)
+        for tick in up.ticks(4)
         for part in (
             _line(left, up.at(tick), width - 6, up.at(tick), "grid"),
             _text(left - 6, up.at(tick) + 4, said(tick), "tick", "end"),
@@ -209,7 +210,7 @@ def lines(
     *,
     own: float,
     axes: tuple[str, str],
-    said: tuple[Said, Said],
+    said: Said,
 ) -> Element:
     """Lines over logarithmic axes, named at their right ends; `own` is a rule.
 
@@ -220,10 +221,10 @@ def lines(
     low, high = min(values), max(values)
     over = Axis(min(across), max(across), left + 10, right - 10, log=True)
     up = Axis(low / 1.08, high * 1.08, foot, top, log=True)
-    drawn = [_upright(over.at(x), top, foot, said[0](x)) for x in _apart(across, over)]
+    drawn = [_upright(over.at(x), top, foot, said(x)) for x in _apart(across, over)]
     for tick in up.ticks(7):
         drawn.append(_line(left, up.at(tick), right, up.at(tick), "grid"))
-        drawn.append(_text(left - 8, up.at(tick) + 4, said[1](tick), "tick", "end"))
+        drawn.append(_text(left - 8, up.at(tick) + 4, said(tick), "tick", "end"))
     drawn += [
         _line(over.at(own), top, over.at(own), foot, "own"),
         _text(over.at(own), top - 9, "this scenario", "tick", "middle"),

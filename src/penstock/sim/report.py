@@ -6,7 +6,8 @@ scenario are text wherever they appear; its policy of content lets a browser loa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, tostring
@@ -147,15 +148,16 @@ def _summary(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[Elemen
         ("data", size(data), f"{scenario.data.samples:,} samples of {size(mean)}"),
         (
             "training",
-            f"{counted(training.nodes, 'node')}, {counted(training.epochs, 'epoch')}",
-            f"global batch {training.global_batch:,}; {counted(scenario.steps, 'step')} an epoch",
+            counted(training.nodes, "node"),
+            f"{counted(training.epochs, 'epoch')} of {counted(scenario.steps, 'step')}; global "
+            f"batch {training.global_batch:,}",
         ),
-        ("cache of one node", size(one), f"{one / data:.2g} × the data: {tiers}"),
-        ("caches of all nodes", size(every), f"{every / data:.2g} × the data"),
+        ("cache of one node", size(one), f"{ratio(one / data)} × the data: {tiers}"),
+        ("caches of all nodes", size(every), f"{ratio(every / data)} × the data"),
         (
             "training takes up to",
             f"{size(wanted)}/s",
-            f"storage gives {size(given)}/s to all nodes: {given / wanted:.2g} × that",
+            f"storage gives {size(given)}/s to all nodes: {ratio(given / wanted)} × that",
         ),
     )
     yield element(
@@ -197,31 +199,34 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def _model(model: str, outcomes: Sequence[Outcome]) -> Iterator[Element]:
-    results = _results(outcomes)
-    bound = results.get("lower_bound")
-    ranked = _ranked(results)
+    results = ranked(outcomes)
+    bound = next((each for each in results if each.policy == "lower_bound"), None)
     yield element("h2", f"The run by policy: {model} model")
     yield element("p", MODELS[model], class_="soft")
-    if ranked:
-        yield _totals(ranked, bound)
-    yield _table(ranked, bound, [each for each in outcomes if isinstance(each, Refusal)])
-    if not ranked:
+    if results:
+        yield _totals(results, bound)
+    yield _table(results, bound, [each for each in outcomes if isinstance(each, Refusal)])
+    if not results:
         return
     yield element("h3", "Epoch by epoch")
-    yield _times(ranked, bound)
-    if moving := [each for each in ranked if each.policy != "lower_bound"]:
+    yield _times(results, bound)
+    if moving := [each for each in results if each.policy != "lower_bound"]:
         yield element("h3", "Where bytes came from")
         yield _bytes(moving)
-    yield element("details", element("summary", "Numbers of each epoch"), _epochs(ranked))
+    yield element("details", element("summary", "Numbers of each epoch"), _epochs(results))
 
 
-def _results(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> dict[str, Result]:
+def _results(outcomes: Iterable[Outcome]) -> dict[str, Result]:
     return {each.policy: each for each in outcomes if isinstance(each, Result)}
 
 
-def _ranked(results: dict[str, Result]) -> list[Result]:
-    """The bound, then the fastest first."""
-    return sorted(results.values(), key=lambda each: (each.policy != "lower_bound", each.total_s))
+def ranked(outcomes: Iterable[Outcome]) -> list[Result]:
+    """The bound, then the fastest first; those that the bound does not hold for are last."""
+
+    def rank(each: Result) -> tuple[bool, bool, float]:
+        return each.policy != "lower_bound", each.policy in REPLACING, each.total_s
+
+    return sorted((each for each in outcomes if isinstance(each, Result)), key=rank)
 
 
 def _parts(result: Result) -> tuple[float, float, float]:
@@ -231,29 +236,31 @@ def _parts(result: Result) -> tuple[float, float, float]:
     return result.setup_s, total - waiting, waiting
 
 
-def _marked(policy: str) -> str:
+def marked(policy: str) -> str:
+    """The policy, with a star where it trains on other samples."""
     return f"{policy} *" if policy in REPLACING else policy
 
 
-def _totals(ranked: Sequence[Result], bound: Result | None) -> Element:
+def _totals(results: Sequence[Result], bound: Result | None) -> Element:
+    unit, name = _time_unit(max(each.total_s for each in results))
     rows = []
-    for each in ranked:
+    for each in results:
         note = duration(each.total_s)
         if bound is not None and each is not bound:
             note += f" · {each.total_s / bound.total_s:.2f} × bound"
         mark = "strong" if each.policy == "penstock" else ""
-        rows.append(chart.Bar(_marked(each.policy), _parts(each), note, mark))
-    unit, name = _time_unit(max(each.total_s for each in ranked))
+        parts = [part / unit for part in _parts(each)]
+        rows.append(chart.Bar(marked(each.policy), parts, note, mark))
     drawn = chart.bars(
         f"Time of the run by policy: {', '.join(f'{row.label} {row.note}' for row in rows)}",
         rows,
         _time_kinds,
         f"time of the run, {name}",
-        lambda value: number(value / unit),
+        number,
         rule=bound is not None,
     )
     caption = "How long the run takes, and what it is spent on. Shorter is better."
-    if any(each.policy in REPLACING for each in ranked):
+    if any(each.policy in REPLACING for each in results):
         caption += " * trains on other samples than a full shuffle would: not held by the bound."
     return element(
         "figure",
@@ -263,45 +270,46 @@ def _totals(ranked: Sequence[Result], bound: Result | None) -> Element:
     )
 
 
-def _table(ranked: Sequence[Result], bound: Result | None, refusals: Sequence[Refusal]) -> Element:
+def _table(results: Sequence[Result], bound: Result | None, refusals: Sequence[Refusal]) -> Element:
     headings = ["policy", "run, s", "× bound", "before it, s", "first epoch, s"]
     headings += ["later epochs, mean s", "waiting, s", *(f"{name}, MB" for name in SOURCES)]
-    rows = []
-    for each in ranked:
+    names, kinds, values = [], [], []
+    for each in results:
         later = float(each.epochs_s[1:].mean()) if len(each.epochs_s) > 1 else None
         times = [each.total_s, each.total_s / bound.total_s if bound is not None else None]
         times += [each.setup_s, float(each.epochs_s[0]), later, float(each.stall_s.sum())]
-        moved = list(map(float, each.moved_mb.sum(axis=0)))
+        moved: list[float | None] = [float(total) for total in each.moved_mb.sum(axis=0)]
         if each.policy == "lower_bound":
-            moved = []
-        cells = [*map(_number_cell, times), *(_number_cell(value) for value in moved)]
-        cells += [element("td", "–")] * (len(headings) - 1 - len(cells))
-        kind = {"penstock": "strong", "lower_bound": "bound"}.get(each.policy)
-        rows.append(_row(_marked(each.policy), cells, kind))
+            moved = [None] * len(moved)
+        names.append(marked(each.policy))
+        kinds.append({"penstock": "strong", "lower_bound": "bound"}.get(each.policy))
+        values.append([*times, *moved])
+    rows = _number_rows(names, values, kinds)
     for refusal in refusals:
-        reason = element("td", refusal.reason, class_="reason", colspan=len(headings) - 1)
-        rows.append(_row(_marked(refusal.policy), [reason]))
+        reason = element("td", why(refusal), class_="reason", colspan=len(headings) - 1)
+        rows.append(_row(marked(refusal.policy), [reason]))
     return _tabled(headings, rows)
 
 
-def _times(ranked: Sequence[Result], bound: Result | None) -> Element:
+def _times(results: Sequence[Result], bound: Result | None) -> Element:
     """Each policy's epochs: computing and waiting, the bound across them."""
-    epochs = len(ranked[0].epochs_s)
+    epochs = len(results[0].epochs_s)
     each = -(-epochs // _most_columns)
-    high = max(float(_grouped(result.epochs_s, each).max()) for result in ranked)
+    high = max(float(_grouped(result.epochs_s, each).max()) for result in results)
     unit, name = _time_unit(high)
+    marks = [] if bound is None else (_grouped(bound.epochs_s, each) / unit).tolist()
     panels = []
-    for result in ranked:
+    for result in results:
         took = _grouped(result.epochs_s, each)
         waiting = np.clip(_grouped(result.stall_s, each), 0, took)
         drawn = chart.columns(
             f"Time of each epoch, {result.policy}: first {duration(float(took[0]))}, last "
             f"{duration(float(took[-1]))}",
-            np.stack([took - waiting, waiting], axis=1).tolist(),
+            (np.stack([took - waiting, waiting], axis=1) / unit).tolist(),
             _time_kinds[1:],
-            high=high,
-            said=lambda value: number(value / unit),
-            marks=[] if bound is None else _grouped(bound.epochs_s, each).tolist(),
+            high=high / unit,
+            said=number,
+            marks=[] if result.policy in REPLACING else marks,
             each=each,
         )
         panels.append(_panel(result.policy, f"first {duration(float(took[0]))}", drawn))
@@ -309,21 +317,21 @@ def _times(ranked: Sequence[Result], bound: Result | None) -> Element:
     return _grid(caption, _legend(_time_kinds[1:], _time_names[1:], bound is not None), panels)
 
 
-def _bytes(ranked: Sequence[Result]) -> Element:
+def _bytes(results: Sequence[Result]) -> Element:
     """Each policy's epochs: bytes by source."""
-    each = -(-len(ranked[0].epochs_s) // _most_columns)
-    high = max(float(_grouped(result.moved_mb, each).sum(axis=1).max()) for result in ranked)
+    each = -(-len(results[0].epochs_s) // _most_columns)
+    high = max(float(_grouped(result.moved_mb, each).sum(axis=1).max()) for result in results)
     unit, name = _size_unit(high)
     panels = []
-    for result in ranked:
+    for result in results:
         storage, peers, local = (float(total) for total in result.moved_mb.sum(axis=0))
         drawn = chart.columns(
             f"Bytes of each epoch by source, {result.policy}: in all {size(storage)} from storage, "
             f"{size(peers)} from peers, {size(local)} from the node itself",
-            _grouped(result.moved_mb, each).tolist(),
+            (_grouped(result.moved_mb, each) / unit).tolist(),
             SOURCES,
-            high=high,
-            said=lambda value: number(value / unit),
+            high=high / unit,
+            said=number,
             each=each,
         )
         panels.append(_panel(result.policy, f"{size(storage)} from storage", drawn))
@@ -334,19 +342,19 @@ def _bytes(ranked: Sequence[Result]) -> Element:
     return _grid(caption, _legend(SOURCES, _source_names), panels)
 
 
-def _epochs(ranked: Sequence[Result]) -> Element:
+def _epochs(results: Sequence[Result]) -> Element:
     """Numbers of each epoch, or of groups of them."""
-    each = -(-len(ranked[0].epochs_s) // _most_columns)
+    each = -(-len(results[0].epochs_s) // _most_columns)
     headings = ["policy", "epoch" if each == 1 else f"mean of {each} epochs from", "took, s"]
     headings += ["waiting, s", *(f"{name}, MB" for name in SOURCES)]
-    rows = []
-    for result in ranked:
+    names: list[str] = []
+    values: list[list[float | None]] = []
+    for result in results:
         columns = [result.epochs_s, result.stall_s, *result.moved_mb.T]
         grouped = np.stack([_grouped(column, each) for column in columns], axis=1)
-        for group, values in enumerate(grouped.tolist()):
-            cells = [element("td", str(1 + group * each)), *map(_number_cell, values)]
-            rows.append(_row(result.policy, cells))
-    return _tabled(headings, rows)
+        names += [result.policy] * len(grouped)
+        values += [[1 + group * each, *row] for group, row in enumerate(grouped.tolist())]
+    return _tabled(headings, _number_rows(names, values))
 
 
 def _grouped(values: Floats, each: int) -> Floats:
@@ -388,7 +396,11 @@ _sweep_words = {
 def _sweeps(sweeps: Sequence[Sweep], remark: str) -> Iterator[Element]:
     yield element("h2", "If the cluster were another")
     if sweeps:
-        yield element("p", f"By the {sweeps[0].model} model. Both axes are logarithmic.")
+        yield element(
+            "p",
+            f"By the {sweeps[0].model} model. Both axes are logarithmic; a line ends where its "
+            "policy cannot run.",
+        )
     if remark:
         yield element("p", remark, class_="soft")
     for each in sweeps:
@@ -399,40 +411,37 @@ def _sweeps(sweeps: Sequence[Sweep], remark: str) -> Iterator[Element]:
 
 def _swept(sweep: Sweep, told: _Told) -> Element:
     policies = [each.policy for each in sweep.outcomes[0]]
+    totals = [[_total(each) for each in row] for row in sweep.outcomes]
+    unit, name = _time_unit(max((each for row in totals for each in row if each), default=1.0))
     series = {
-        policy: [
-            each.total_s if isinstance(each, Result) else float("nan")
-            for each in (row[number] for row in sweep.outcomes)
-        ]
-        for number, policy in enumerate(policies)
+        policy: [float("nan") if total is None else total / unit for total in column]
+        for policy, column in zip(policies, zip(*totals, strict=True), strict=True)
     }
-    # What matters most is drawn last, on top.
-    order = sorted(policies, key=lambda policy: (policy == "penstock", policy == "lower_bound"))
+    # The thick line is drawn first, so that those on it are seen.
+    order = sorted(policies, key=lambda policy: (policy != "penstock", policy == "lower_bound"))
     drawn = chart.lines(
         f"{told.title}: time of the run by policy; the table has the numbers",
         sweep.values,
-        [chart.Line(_marked(policy), series[policy], _kinds[policy]) for policy in order],
+        [chart.Line(marked(policy), series[policy], _kinds[policy]) for policy in order],
         own=sweep.own,
-        axes=(told.axis, "time of the run"),
-        said=(number, short_duration),
+        axes=(told.axis, f"time of the run, {name}"),
+        said=number,
     )
-    headings = ("policy, s", *(number(value) for value in sweep.values))
-    rows = []
-    for at, policy in enumerate(policies):
-        cells = []
-        for row in sweep.outcomes:
-            each = row[at]
-            if isinstance(each, Result):
-                cells.append(_number_cell(each.total_s))
-            else:
-                cells.append(element("td", element("span", "cannot run", title=each.reason)))
-        rows.append(_row(_marked(policy), cells))
+    headings = ["policy, s", *(number(value) for value in sweep.values)]
+    rows = _number_rows(
+        [marked(policy) for policy in policies],
+        list(zip(*totals, strict=True)),
+    )
     return element(
         "figure",
         element("figcaption", told.caption),
         element("div", drawn, class_="wide"),
         element("details", element("summary", "Numbers"), _tabled(headings, rows)),
     )
+
+
+def _total(outcome: Outcome) -> float | None:
+    return outcome.total_s if isinstance(outcome, Result) else None
 
 
 # -- the end of the page ---------------------------------------------------------------------------
@@ -448,7 +457,7 @@ def _appendix(scenario: Scenario, outcomes: Sequence[Outcome], command: str) -> 
     policies = list(dict.fromkeys(each.policy for each in outcomes))
     entries: list[Element] = []
     for policy in policies:
-        entries += [element("dt", _marked(policy)), element("dd", POLICIES[policy])]
+        entries += [element("dt", marked(policy)), element("dd", POLICIES[policy])]
     yield element("dl", *entries, class_="policies")
     if command:
         yield element("p", "To repeat it:")
@@ -476,7 +485,7 @@ def _legend(kinds: Sequence[str], names: Sequence[str], rule: bool = False) -> E
 
 
 def _panel(policy: str, note: str, drawn: Element) -> Element:
-    return element("section", element("h4", _marked(policy), element("span", f" – {note}")), drawn)
+    return element("section", element("h4", marked(policy), " ", element("span", note)), drawn)
 
 
 def _grid(caption: str, legend: Element, panels: Sequence[Element]) -> Element:
@@ -501,21 +510,55 @@ def _row(name: str, cells: Sequence[Element], kind: str | None = None) -> Elemen
     return element("tr", element("th", name, scope="row"), *cells, class_=kind)
 
 
-def _number_cell(value: float | None) -> Element:
-    """A number as people read it, and exactly, for programs."""
+def _number_rows(
+    names: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    kinds: Sequence[str | None] | None = None,
+) -> list[Element]:
+    """Rows of numbers, as people read them and exactly, for programs; a column has one number of
+    decimals."""
+    columns = zip(*values, strict=True)
+    decimals = [_decimals([each for each in column if each is not None]) for column in columns]
+    return [
+        _row(name, list(map(_number_cell, row, decimals)), kind)
+        for name, row, kind in zip(names, values, kinds or [None] * len(names), strict=True)
+    ]
+
+
+def _number_cell(value: float | None, decimals: int) -> Element:
     if value is None:
         return element("td", "–")
-    return element("td", element("data", number(value), value=repr(value)))
+    text = f"{value:,.{decimals}f}"
+    if not float(text.replace(",", "")):
+        text = "0"
+    return element("td", element("data", text, value=repr(value)))
+
+
+def _decimals(values: Sequence[float]) -> int:
+    """As many as show four digits of the largest, and none of whole numbers."""
+    largest = max(map(abs, values), default=0.0)
+    if not largest or all(value == int(value) for value in values):
+        return 0
+    return min(6, max(0, 3 - math.floor(math.log10(largest))))
 
 
 def number(value: float) -> str:
-    """Four digits, as far as they are there, with thousands apart."""
-    value = 0.0 if abs(value) < 5e-7 else value
-    for digits, least in ((0, 1000), (1, 100), (2, 1), (4, 0.01)):
-        if abs(value) >= least:
-            text = f"{value:,.{digits}f}"
-            return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{value:.2g}"
+    """Three or more digits, as far as they are there, with thousands apart."""
+    if abs(value) < 1e-9:
+        return "0"
+    decimals = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def ratio(value: float) -> str:
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def why(refusal: Refusal) -> str:
+    """Why a policy cannot run, where policy and scenario are known."""
+    known = f"{refusal.policy} cannot run in {refusal.scenario}: "
+    return f"cannot run: {refusal.reason.removeprefix(known)}"
 
 
 def counted(count: int, what: str) -> str:
@@ -537,20 +580,13 @@ def duration(seconds: float) -> str:
     if seconds < 119.5:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
+    if minutes < 60:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours < 72:
         return f"{hours} h {minutes} min"
     days, hours = divmod(round(seconds / 3600), 24)
     return f"{days:,} d {hours} h"
-
-
-def short_duration(seconds: float) -> str:
-    """A round number of seconds, for an axis."""
-    unit, _ = _time_unit(seconds)
-    name = {1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}[unit]
-    return f"{number(seconds / unit)} {name}"
 
 
 def _time_unit(high: float) -> tuple[float, str]:

@@ -76,7 +76,10 @@ def outcome(run: Run) -> Outcome:
     try:
         return simulate(run.scenario, run.policy)
     except UsageError as error:
-        return Refusal(run.scenario.name, run.policy, run.model, str(error))
+        reason = str(error)
+    except MemoryError:
+        reason = "this machine has not the memory for it: use fewer samples, nodes or epochs"
+    return Refusal(run.scenario.name, run.policy, run.model, reason)
 
 
 def outcomes(
@@ -169,10 +172,15 @@ def own(scenario: Scenario, key: Key) -> float:
 
 
 def points(scenario: Scenario, key: Key) -> list[float]:
-    """A handful of values of a key, ascending, all of which the scenario may have."""
+    """A handful of values of a key, ascending, all of which the scenario may have; its own and such
+    as are near it are left out."""
     here = own(scenario, key)
     around = _cache_shares if key == "cache" else [here * factor for factor in _factors]
-    return [value for value in around if _may_have(scenario, key, value)]
+    return [
+        value
+        for value in around
+        if not 0.8 < value / here < 1.25 and _may_have(scenario, key, value)
+    ]
 
 
 def _may_have(scenario: Scenario, key: Key, value: float) -> bool:
