@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import rich.box
+import rich.console
 import rich.table
 import typer
 
@@ -30,7 +31,7 @@ def simulate(
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Simulate only this policy; may be repeated. [default: the scenario's]"),
+        typer.Option(help="Simulate only this policy; may be repeated. (default: the scenario's)"),
     ] = None,
     model: Annotated[
         str, typer.Option(help="corrected, parity (the published simulator) or both.")
@@ -38,13 +39,13 @@ def simulate(
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Vary nodes, cache or bandwidth; may be repeated. [default: all three, where "
-            "that takes a minute or so]"
+            help="Vary nodes, cache or bandwidth; may be repeated. (default: all three, where "
+            "that takes a minute or so)"
         ),
     ] = None,
     no_sweeps: Annotated[bool, typer.Option("--no-sweeps", help="Vary nothing.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="The page to write. [default: NAME.html, here]")
+        Path | None, typer.Option(help="The page to write. (default: NAME.html, here)")
     ] = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all results as one JSON object, too.")
@@ -89,6 +90,8 @@ def simulate(
     for target in (page, json_path):
         if target is not None and not target.absolute().parent.is_dir():
             raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
+        if target is not None and target.is_dir():
+            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
     _simulate(
         chosen,
         policies,
@@ -236,13 +239,13 @@ def _list() -> None:
         training = each.training
         data = report.size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
-    terminal.out.print(table, width=_width())
+    _console().print(table)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     table.add_column("what it does")
     for policy, what in report.POLICIES.items():
         table.add_row(policy, what)
-    terminal.out.print(table, width=_width())
+    _console().print(table)
 
 
 def _show(model: str, outcomes: Sequence[Any]) -> None:
@@ -256,7 +259,7 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
     )
     headings = ["run", "× bound", "before it", "first epoch", "later ones"]
-    full = _width() >= _full_width
+    full = _console().width >= _full_width
     headings += ["waiting", *SOURCES] if full else []
     table.add_column("policy", no_wrap=True)
     for heading in headings:
@@ -279,16 +282,18 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
         table.add_row(report.marked(refusal.policy), "cannot run", style="dim")
-    terminal.out.print(table, width=_width())
+    _console().print(table)
     for refusal in refusals:
         terminal.show(terminal.escaped(f"{refusal.policy} {report.why(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         terminal.show("* trains on other samples than are due: not held by the bound")
 
 
-def _width() -> int:
-    """A terminal's; whatever else reads us gets whole lines."""
-    return terminal.out.width if terminal.out.is_terminal else _full_width
+def _console() -> rich.console.Console:
+    """The terminal; whatever else reads us gets whole lines."""
+    if terminal.out.is_terminal:
+        return terminal.out
+    return rich.console.Console(width=_full_width, highlight=False)
 
 
 def _values(scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]) -> dict[str, Any]:

@@ -107,8 +107,9 @@ def page(
     if sweeps or remark:
         body.extend(_sweeps(sweeps, remark))
     body.extend(_appendix(scenario, outcomes, command))
-    text = tostring(element("html", head, body, lang="en"), "unicode")
-    return f"<!doctype html>\n{text}\n"
+    text = tostring(element("html", head, body, lang="en"), "unicode", short_empty_elements=False)
+    # Of HTML's elements that are never closed, a page has this one.
+    return f"<!doctype html>\n{text.replace('></meta>', ' />')}\n"
 
 
 # -- the scenario ----------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def _summary(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[Elemen
     given *= training.nodes
     yield element("p", "penstock simulate", class_="eyebrow")
     yield element("h1", scenario.name)
-    yield element("p", scenario.about, class_="about") if scenario.about else element("p", "")
+    yield element("p", scenario.about, class_="about")
     yield element("p", f"{regime(scenario)} {_verdict(outcomes)}".strip(), class_="verdict")
     mean = data / scenario.data.samples
     tiers = ", ".join(f"{tier.name} {size(tier.capacity_mb)}" for tier in system.tiers)
@@ -575,8 +576,10 @@ def size(megabytes: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people read them."""
+    if seconds < 5e-7:
+        return "0 s"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms"
+        return f"{number(seconds * 1000)} ms"
     if seconds < 119.5:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

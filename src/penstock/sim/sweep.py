@@ -235,7 +235,7 @@ def accesses(runs: Sequence[Run]) -> int:
 def data_mb(scenario: Scenario) -> float:
     """The expected size of all data: normal sizes, of which negative ones are drawn again."""
     data = scenario.data
-    if not data.sigma_mb:
+    if data.mean_mb > 9 * data.sigma_mb:  # none is negative
         return data.samples * data.mean_mb
     normal = NormalDist(data.mean_mb, data.sigma_mb)
     cut = data.sigma_mb**2 * normal.pdf(0) / (1 - normal.cdf(0))
