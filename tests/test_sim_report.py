@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import sim
+from penstock import cli, sim
 from penstock.errors import UsageError
 from penstock.sim import chart, report, sweep
 from penstock.sim.corrected import TRAFFIC
@@ -375,14 +376,18 @@ def test_simulate_lists():
         (("s1", "--model", "parity", "--policy", "penstock"), "no policy can run in s1"),
     ],
 )
-def test_bad_input_is_one_message(arguments, said, tmp_path):
-    """The error names what is wrong; there is no traceback, and nothing is written."""
+def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys):
+    """The error names what is wrong and ends with code 1; nothing is written."""
     (tmp_path / "bad.yaml").write_text("name: x\ndata: {samples: many, mean_mb: 1}\n")
     (tmp_path / "taken.yaml").write_text(SMALL.format(name="taken", about="x", tier="ram"))
     (tmp_path / "taken.html").write_text("my own")
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = run("simulate", *arguments, folder=tmp_path, code=1)
-    assert said in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["penstock", "simulate", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "taken.html").read_text() == "my own"
 
