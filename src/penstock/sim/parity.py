@@ -249,7 +249,6 @@ def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
     """Ids are drawn among those cached, from ranges that are off by one: fault 11."""
     rule = _deepio(cluster, stream)
-    nodes = cluster.scenario.training.nodes
     first = [int(held.samples[0]) if len(held.samples) else 0 for held in rule.held]
     end = [*(start - 1 for start in first[1:]), int(rule.held[-1].samples.max(initial=0))]
     if any(b <= a for a, b in zip(first, end, strict=True)):
