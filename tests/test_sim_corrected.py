@@ -43,7 +43,7 @@ def scenario_of(seed: int, **changes: Any) -> Scenario:
         "training": {
             "nodes": nodes,
             "global_batch": batch,
-            "epochs": int(random.integers(1, 5)),
+            "epochs": int(random.integers(1, 6)),
             "compute_mb_s": some(50, 300),
             "preprocess_mb_s": some(50, 300),
             "seed": seed,
@@ -60,9 +60,9 @@ def scenario_of(seed: int, **changes: Any) -> Scenario:
                 "read_mb_s": {1: some(100, 900)},
             },
             "tiers": [
-                {"name": "ram", "capacity_mb": some(0.1, 1) * data, "threads": 1}
+                {"name": "ram", "capacity_mb": some(0.02, 0.4) * data, "threads": 1}
                 | {"read_mb_s": {1: some(100, 900)}},
-                {"name": "ssd", "capacity_mb": some(0.1, 1) * data, "threads": 2}
+                {"name": "ssd", "capacity_mb": some(0.02, 0.4) * data, "threads": 2}
                 | {"read_mb_s": {1: some(50, 100), 2: some(100, 200)}},
             ],
         },
@@ -352,7 +352,7 @@ def test_bytes_are_conserved(policy: str) -> None:
 def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
     """penstock reads each sample once if the cluster can hold all, whoever processes it."""
     for seed in SEEDS:
-        scenario = scenario_of(seed, system__tiers__0__capacity_mb=20)
+        scenario = scenario_of(seed, system__tiers__0__capacity_mb=100)
         workload = Workload(scenario)
         used = {int(s) for window in workload.windows() for s in window.samples.reshape(-1)}
         for policy in ("penstock", "penstock_local"):
@@ -383,7 +383,7 @@ RATES = [
     *("system__tiers__0__read_mb_s", "system__tiers__1__read_mb_s"),
 ]
 # More staging memory may cost a little: who reads ahead shares storage with who is late.
-SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.02}
+SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.05}
 
 
 @pytest.mark.parametrize("path", SLACK)

@@ -33,7 +33,6 @@ class Traffic:
     setup:     whether the first row is what happens before training, which nothing overtakes.
     staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
-    synchronous:  whether each epoch uses every sample once; see `corrected.bound`.
     """
 
     need: Ints
@@ -45,7 +44,6 @@ class Traffic:
     own: Ints
     setup: bool = False
     staged: bool = True
-    synchronous: bool = True
 
     @classmethod
     def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
@@ -118,7 +116,7 @@ def flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = Traffic.empty(scenario, setup=setup, staged=staged, synchronous=replace is None)
+    traffic = Traffic.empty(scenario, setup=setup, staged=staged)
     present = np.full(scenario.data.samples, caches.preloaded)
     if setup:
         kept = caches.owner >= 0
@@ -245,7 +243,7 @@ def parallel_staging(workload: Workload) -> Traffic:
     tier = _last_tier(scenario, "parallel_staging")
     room = scenario.system.tiers[tier].capacity_mb * BYTES
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
-    traffic = Traffic.empty(scenario, setup=True, synchronous=False)
+    traffic = Traffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
     starts = np.arange(nodes) * each
     stops = np.minimum(
