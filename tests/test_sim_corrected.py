@@ -93,14 +93,16 @@ def traffic_of(scenario: Scenario, policy: str) -> Traffic | None:
 # -- times, against an event simulation that is run again until nothing changes ------------------
 
 
-def slow_storage(scenario: Scenario, traffic: Traffic, opens: list[float]) -> list[list[float]]:
-    """When each node has what it reads of each step, if steps open at these times (seconds)."""
+def slow_storage(
+    scenario: Scenario, traffic: Traffic, opens: list[float], begins: list[float]
+) -> list[list[float]]:
+    """When each node has what it reads of each step, if steps open and begin then (seconds)."""
     steps, nodes = traffic.need.shape
     training, storage = scenario.training, scenario.system.storage
     rates = shares(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
     todo = [
         [[(k, b) for k in range(steps) if (b := int(bytes_[k, i]))] for i in range(nodes)]
-        for bytes_ in (traffic.ahead, traffic.ring)
+        for bytes_ in (traffic.ahead, traffic.demand, traffic.ring)
     ]
     done = [[0.0] * nodes for _ in range(steps)]
     for kind in todo:
@@ -117,13 +119,15 @@ def slow_storage(scenario: Scenario, traffic: Traffic, opens: list[float]) -> li
         for i in range(nodes):
             if i in under_way:
                 continue
-            ahead, ring = todo[0][i], todo[1][i]
-            heads = [(ahead[0][0], 0)] if ahead else []
-            if ring and opens[ring[0][0]] <= now:
-                heads.append((ring[0][0], 1))
+            times = ([0.0] * steps, begins, opens)
+            heads = [
+                (todo[kind][i][0][0], kind)
+                for kind, released in enumerate(times)
+                if todo[kind][i] and released[todo[kind][i][0][0]] <= now
+            ]
             if heads:
                 under_way[i] = todo[min(heads)[1]][i].pop(0)
-        later = [t for t in opens if now < t < math.inf]
+        later = [t for t in opens + begins if now < t < math.inf]
         if not under_way and not later:
             return done
         ends = [left / rates[len(under_way) - 1] for _, left in under_way.values()]
@@ -171,7 +175,7 @@ def slow_run(scenario: Scenario, traffic: Traffic) -> list[float]:
     ends = [math.inf] * steps
     for _ in range(steps + 1):
         opens = [0.0 if m < 0 else ends[m] for m in after]
-        done = slow_storage(scenario, traffic, opens)
+        done = slow_storage(scenario, traffic, opens, [0.0, *ends[:-1]])
         servers = Servers()
         found: list[float] = []
         for k in range(steps):
@@ -260,7 +264,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
 
 
 def same(got: Traffic, wanted: Traffic) -> None:
-    for name in ("need", "ring", "ahead", "tiers", "sent", "received", "own"):
+    for name in ("need", "ring", "demand", "ahead", "tiers", "sent", "received", "own"):
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name), name)
 
 
@@ -333,7 +337,7 @@ def test_bytes_are_conserved(policy: str) -> None:
             continue
         ran += 1
         assert traffic.sent.sum() == traffic.received.sum()
-        storage = int(traffic.ring.sum() + traffic.ahead.sum())
+        storage = int(traffic.ring.sum() + traffic.demand.sum() + traffic.ahead.sum())
         need = traffic.need.sum(axis=1).reshape(-1)[traffic.setup :]
         used = need.reshape(scenario.training.epochs, -1).sum(axis=1)
         if policy in ("naive", "staging"):

@@ -26,6 +26,7 @@ class Traffic:
 
     need:      what a node processes.
     ring:      what it reads from storage when the step is staged.
+    demand:    what it reads from storage only when the step begins.
     ahead:     what it reads from storage to keep, by when it is first needed.
     tiers:     what is read from each of its tiers, for itself and for others.
     sent, received:  what goes over its link.
@@ -37,6 +38,7 @@ class Traffic:
 
     need: Ints
     ring: Ints
+    demand: Ints
     ahead: Ints
     tiers: Ints
     sent: Ints
@@ -50,9 +52,10 @@ class Traffic:
         """No bytes, and room for all of them."""
         steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
         shape = (steps, scenario.training.nodes)
-        need, ring, ahead, sent, received = (np.zeros(shape, np.int64) for _ in range(5))
+        need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
         tiers = np.zeros((len(scenario.system.tiers), *shape), np.int64)
-        return cls(need, ring, ahead, tiers, sent, received, np.zeros(steps, np.int64), **how)
+        own = np.zeros(steps, np.int64)
+        return cls(need, ring, demand, ahead, tiers, sent, received, own, **how)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def flows(
     *,
     local: bool = False,
     staged: bool = True,
+    ahead: bool = True,
     replace: Replace | None = None,
 ) -> Traffic:
     """The flows of a policy in which a sample has one owner at most.
@@ -112,6 +116,7 @@ def flows(
     there is none. What its owner has not got yet is read by the owner, once, and kept.
 
     local:    samples are processed where they are kept, as far as seats allow; else strided.
+    ahead:    what nobody keeps is read when the step is staged, not when it begins.
     """
     scenario = workload.scenario
     nodes = scenario.training.nodes
@@ -133,9 +138,10 @@ def flows(
         kept = owner >= 0
         new = kept & ~present[samples]
         present[samples[new]] = True
-        tally.add(traffic.ring, np.where(kept, owner, node), ~kept | new)
+        tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
         if not kept.any():
             continue
+        tally.add(traffic.ring, owner, new)
         away = kept & (owner != node)
         tally.add(traffic.sent, owner, away)
         tally.add(traffic.received, node, away)
@@ -211,7 +217,7 @@ def _while_fitting(workload: Workload, first: int, last: int, tier: int) -> slic
 
 
 def deepio(workload: Workload) -> Traffic:
-    return flows(workload, _shards(workload, 0))
+    return flows(workload, _shards(workload, 0), ahead=False)
 
 
 def deepio_opportunistic(workload: Workload) -> Traffic:
