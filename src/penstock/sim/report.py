@@ -304,8 +304,9 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
     for result in results:
         took = _grouped(result.epochs_s, each)
         waiting = np.clip(_grouped(result.stall_s, each), 0, took)
+        first = f"first {duration(float(result.epochs_s[0]))}"
         drawn = chart.columns(
-            f"Time of each epoch, {result.policy}: first {duration(float(result.epochs_s[0]))}, last "
+            f"Time of each epoch, {result.policy}: {first}, last "
             f"{duration(float(result.epochs_s[-1]))}",
             (np.stack([took - waiting, waiting], axis=1) / unit).tolist(),
             _time_kinds[1:],
@@ -314,7 +315,6 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
             marks=[] if result.policy in REPLACING else marks,
             epochs=len(result.epochs_s),
         )
-        first = f"first {duration(float(result.epochs_s[0]))}"
         panels.append(_panel(result.policy, first, drawn))
     caption = f"How long each epoch takes, in {name}; all on one scale.{_shared(each)}"
     return _grid(caption, _legend(_time_kinds[1:], _time_names[1:], bound is not None), panels)
