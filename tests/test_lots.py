@@ -133,7 +133,7 @@ def test_rank_0_measures_for_all(holes: Path) -> None:
     samples; the other ranks read nothing for it, and rank 0 little."""
     for parameters, lot_bytes in (
         ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, limits.lot_bytes_max),
-        ({"read_ns": 500_000, "bytes_per_s": 20e6}, RECORD),
+        ({"read_ns": 500_000, "bytes_per_s": 10e6}, RECORD),
     ):
         with emulation.Shared(**parameters) as storage:
             mounts = [storage.mount(holes.parent, direct=True) for _ in range(2)]

@@ -132,18 +132,19 @@ LAYERS = {
         {"torch", "gpu", "bench"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
     ),
-    # The simulator has its own clock, engine and peers.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "engine", "engine_wrappers"}),
+    # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "__main__"},
+        {"cli", "cli_simulate", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
 
-NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning folders, sharing
+# Reading, permuting, scanning folders, sharing; the simulators' inner loops.
+NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}

@@ -9,6 +9,7 @@ void slab(nanobind::module_& m);
 void checksum(nanobind::module_& m);
 void walk_lmdb(nanobind::module_& m);
 void walk(nanobind::module_& m);
+void sim(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
@@ -27,4 +28,5 @@ NB_MODULE(_core, m) {
   penstock::binding::checksum(m);
   penstock::binding::walk_lmdb(m);
   penstock::binding::walk(m);
+  penstock::binding::sim(m);
 }

@@ -65,15 +65,22 @@ def samples_in(lot_bytes: int, count: int, mean_bytes: float) -> int:
 
 
 def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
-    """How many lots fit for sure, or nearly so: where lengths vary, the sum of so many exceeds its
-    mean by three standard deviations once in 700 cases, and then a lot is left out."""
+    """How many lots fit; one that by chance does not is left out."""
     mean, deviation = lot_statistics(index, lot, alignment)
     total = -(-index.count // lot)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
         return total
-    # n lots of this mean and deviation: n mean + 3 deviation sqrt(n) <= room
-    root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room_bytes)) / (2 * mean)
-    return min(total, int(root**2))
+    return min(total, lots_fitting(room_bytes, mean, deviation))
+
+
+def lots_fitting(room: float, mean: float, deviation: float) -> int:
+    """How many lots of this mean size and standard deviation fit into a room, nearly for sure:
+    their sum exceeds its mean by three standard deviations once in 700 cases."""
+    if deviation == 0:
+        return int(room // mean)
+    # n mean + 3 deviation sqrt(n) <= room
+    root = (-3 * deviation + math.sqrt(9 * deviation**2 + 4 * mean * room)) / (2 * mean)
+    return int(root**2)
 
 
 def room_for(index: Index, lot: int, lots: int, alignment: int) -> int:

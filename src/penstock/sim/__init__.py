@@ -1,0 +1,42 @@
+"""The simulator: what a policy of caching and prefetching takes, on a cluster that is described.
+
+    scenario = penstock.sim.load("s1")  # or a path; names() lists those that come along
+    result = penstock.sim.simulate(scenario, "penstock")
+
+Two models: "corrected", in which bandwidth that is shared is shared, and "parity", the published
+simulator of clairvoyant prefetching with its faults. docs/simulator.md states both.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ..errors import UsageError
+from . import corrected, parity
+from .results import SOURCES, Result
+from .scenario import POLICIES, Policy, Scenario, load, names, parse
+
+__all__ = [
+    "POLICIES",
+    "SOURCES",
+    "Model",
+    "Policy",
+    "Result",
+    "Scenario",
+    "load",
+    "names",
+    "parse",
+    "simulate",
+]
+
+Model = Literal["corrected", "parity"]
+"""Which simulator."""
+
+
+def simulate(scenario: Scenario, policy: str, model: Model = "corrected") -> Result:
+    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run."""
+    if model not in get_args(Model):
+        raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
+    if model == "parity":
+        return parity.simulate(scenario, policy)
+    return corrected.simulate(scenario, policy)

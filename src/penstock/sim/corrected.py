@@ -1,0 +1,178 @@
+"""The corrected model: bandwidth that is shared is shared (cpp/sim_fluid.hpp).
+
+`policies` say which bytes go where, the core when; this module hands one to the other and states
+the bound that no policy can beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .. import _core
+from ..errors import UsageError
+from . import frequency, policies
+from .devices import Floats, rates_at, shares
+from .policies import Traffic
+from .results import SOURCES, Result
+from .scenario import POLICIES, Scenario
+from .workload import BYTES, Ints, Workload
+
+TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
+    "naive": policies.naive,
+    "staging": policies.staging,
+    "deepio": policies.deepio,
+    "deepio_opportunistic": policies.deepio_opportunistic,
+    "parallel_staging": policies.parallel_staging,
+    "lbann_dynamic": policies.lbann_dynamic,
+    "lbann_preloading": policies.lbann_preloading,
+    "locality_aware": policies.locality_aware,
+    "nopfs": frequency.nopfs,
+    "penstock": policies.penstock,
+    "penstock_local": policies.penstock_local,
+}
+
+_ns = 1e9  # of a second
+_bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
+
+
+def simulate(scenario: Scenario, policy: str) -> Result:
+    """One policy by the corrected model. Raises UsageError where the policy cannot run."""
+    workload = Workload(scenario)
+    epochs = scenario.training.epochs
+    if policy == "lower_bound":
+        need = _needed(workload)
+        ends, setup = bound(workload, need), 0
+        moved = np.zeros((epochs, len(SOURCES)))
+    elif policy in TRAFFIC:
+        traffic = TRAFFIC[policy](workload)
+        times = run(scenario, traffic)
+        setup = int(times[0]) if traffic.setup else 0
+        ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
+        need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
+    else:
+        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
+    took = np.diff(ends, prepend=setup)
+    stall = took - _computing(scenario, need)
+    times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
+    return Result(scenario.name, policy, "corrected", *times_s, moved, {})
+
+
+def run(scenario: Scenario, traffic: Traffic) -> Ints:
+    """When each step of the traffic ends, int64 (steps,), in ns."""
+    training, system = scenario.training, scenario.system
+    nodes = training.nodes
+    window = int(system.staging.capacity_mb * BYTES) if traffic.staged else 0
+    most = int(traffic.need.max())
+    if traffic.staged and most > window:
+        raise UsageError(
+            f"{scenario.name}: system.staging.capacity_mb is {system.staging.capacity_mb:g}, and a "
+            f"node's part of a step has up to {most / BYTES:g} MB: give it more, or use smaller "
+            "batches"
+        )
+    tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+    ends: Ints = _core.sim_fluid(
+        nodes=nodes,
+        window=window,
+        batch=scenario.batch,
+        serial=not traffic.staged,
+        setup=traffic.setup,
+        compute=training.compute_mb_s * _bytes_per_ns,
+        stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
+        link=system.network_mb_s * _bytes_per_ns,
+        storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        * _bytes_per_ns,
+        tier_rates=np.array(tiers) * _bytes_per_ns,
+        need=traffic.need.reshape(-1),
+        ring=_or_nothing(traffic.ring),
+        demand=_or_nothing(traffic.demand),
+        ahead=_or_nothing(traffic.ahead),
+        tiers=_or_nothing(traffic.tiers),
+        sent=_or_nothing(traffic.sent),
+        received=_or_nothing(traffic.received),
+    )
+    return ends
+
+
+def _or_nothing(amounts: Ints) -> Ints:
+    return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
+
+
+def _stage_rate(scenario: Scenario, staged: bool) -> float:
+    """MB/s that a node decodes and stores, with all its staging threads or with one."""
+    staging = scenario.system.staging
+    threads = staging.threads if staged else 1
+    together = float(rates_at(staging.read_mb_s, staging.threads)) / staging.threads * threads
+    return min(scenario.training.preprocess_mb_s * threads, together)
+
+
+def _needed(workload: Workload) -> Ints:
+    """What each node processes in each step, dealt strided: int64 (steps, nodes)."""
+    training = workload.scenario.training
+    parts = [
+        workload.sizes[window.samples].reshape(len(window.samples), -1, training.nodes).sum(axis=1)
+        for window in workload.windows()
+    ]
+    return np.concatenate(parts)
+
+
+def _computing(scenario: Scenario, need: Ints) -> Ints:
+    """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
+    rate = scenario.training.compute_mb_s * _bytes_per_ns
+    slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64)
+    summed: Ints = slowest.reshape(scenario.training.epochs, -1).sum(axis=1)
+    return summed
+
+
+def bound(workload: Workload, need: Ints) -> Ints:
+    """When each epoch can end at the earliest, whatever the policy: int64 (epochs,), in ns.
+
+    need:  what each node processes in each step.
+
+    Three things cannot be had faster, from cold caches, if every epoch uses each of its samples
+    once and all of its uses come before those of the next epoch:
+
+    - computing: a step takes as long as its slowest node computes, and steps follow each other;
+    - storage: let D be all memory and disks of the cluster, staging included, and U_e the bytes
+      that epoch e uses. Of what epoch e+1 uses at most D bytes are in the cluster when it begins,
+      so max(0, U_{e+1} - D) are read from storage after that; and epoch 1 reads U_1. So at its end
+      epoch e has read R_e = U_1 + sum_{2..e} max(0, U - D), at most at T, the most that any number
+      of clients reads together. What is computed in later epochs comes after that:
+      end_e >= max_{f <= e} (R_f / T + computing of epochs f+1..e);
+    - staging: each node decodes and stores all that it processes.
+
+    The bound goes by who processes what: another assignment has another slowest node. Policies
+    that replace samples by such as are at hand are not bound by storage.
+    """
+    scenario = workload.scenario
+    training, system = scenario.training, scenario.system
+    computing = _computing(scenario, need)
+    used = need.sum(axis=1).reshape(training.epochs, -1).sum(axis=1)
+    room = system.staging.capacity_mb + sum(tier.capacity_mb for tier in system.tiers)
+    room *= training.nodes * BYTES
+    read = np.cumsum(np.append(used[0], np.maximum(0, used[1:] - room)))
+    clients = np.arange(1, training.nodes + 1)
+    best = float(
+        (shares(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes) * clients).max()
+    )
+    by_storage = read / (best * _bytes_per_ns)
+    staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
+    by_staging = staged.max(axis=1) / (_stage_rate(scenario, staged=True) * _bytes_per_ns)
+    least = np.floor(np.maximum(by_storage, by_staging)).astype(np.int64)
+    ends = np.empty(training.epochs, np.int64)
+    end = 0
+    for epoch in range(training.epochs):
+        end = max(end + int(computing[epoch]), int(least[epoch]))
+        ends[epoch] = end
+    return ends
+
+
+def _moved(scenario: Scenario, traffic: Traffic) -> Floats:
+    """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
+    storage = (traffic.ring + traffic.demand + traffic.ahead).sum(axis=1)
+    moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES
+    rows: Floats = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)
+    if traffic.setup:
+        rows[0] += moved[0]
+    return rows

@@ -1,0 +1,332 @@
+"""Policies: which bytes each node takes from where, step by step. Pure.
+
+A policy is who keeps which samples (`Caches`), who processes which, and what is read ahead. For all
+but NoPFS, whose nodes each keep samples of their own choice, one function makes flows of bytes of
+that (`flows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..assignment import seat
+from ..errors import UsageError
+from ..lots import lots_fitting
+from ..placement import Placement
+from .scenario import Scenario
+from .workload import BYTES, Ints, Nodes, Window, Workload
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes by step and node, int64 (steps, nodes) each; tiers (tiers, steps, nodes).
+
+    need:      what a node processes.
+    ring:      what it reads from storage when the step is staged.
+    demand:    what it reads from storage only when the step begins.
+    ahead:     what it reads from storage to keep, by when it is first needed.
+    tiers:     what is read from each of its tiers, for itself and for others.
+    sent, received:  what goes over its link.
+    own:       what all nodes process from tiers of their own, int64 (steps,).
+    setup:     whether the first row is what happens before training, which nothing overtakes.
+    staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
+               by one thread, and decoded when it is read.
+    """
+
+    need: Ints
+    ring: Ints
+    demand: Ints
+    ahead: Ints
+    tiers: Ints
+    sent: Ints
+    received: Ints
+    own: Ints
+    setup: bool = False
+    staged: bool = True
+
+    @classmethod
+    def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
+        """No bytes, and room for all of them."""
+        steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
+        shape = (steps, scenario.training.nodes)
+        need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
+        tiers = np.zeros((len(scenario.system.tiers), *shape), np.int64)
+        own = np.zeros(steps, np.int64)
+        return cls(need, ring, demand, ahead, tiers, sent, received, own, **how)
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
+
+    preloaded:  before the run; otherwise when they are first needed.
+    """
+
+    owner: Nodes
+    tier: npt.NDArray[np.int8]
+    preloaded: bool = False
+
+    @classmethod
+    def none(cls, samples: int) -> Caches:
+        return cls(np.full(samples, -1, np.int32), np.zeros(samples, np.int8))
+
+
+Replace = Callable[[Window, Nodes], Ints]
+"""What policies that change the order read instead of the window's samples, and for which node."""
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """Adds bytes to cells of (step, node)."""
+
+    first: int
+    nodes: int
+    size: Ints
+    row: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        steps = len(self.size)
+        object.__setattr__(self, "row", np.arange(steps, dtype=np.int64)[:, None] * self.nodes)
+
+    def add(self, into: Ints, nodes: Nodes, where: npt.NDArray[np.bool_] | None = None) -> None:
+        """The sizes of samples, those of `where`, at the nodes given of them."""
+        cells = self.row + nodes
+        size = self.size if where is None else self.size[where]
+        cells = cells.reshape(-1) if where is None else cells[where]
+        steps = len(self.size)
+        sums = np.bincount(cells, size.reshape(-1), steps * self.nodes)
+        into[self.first : self.first + steps] += sums.astype(np.int64).reshape(steps, self.nodes)
+
+
+def flows(
+    workload: Workload,
+    caches: Caches,
+    *,
+    local: bool = False,
+    staged: bool = True,
+    ahead: bool = True,
+    replace: Replace | None = None,
+) -> Traffic:
+    """The flows of a policy in which a sample has one owner at most.
+
+    Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
+    there is none. What its owner has not got yet is read by the owner, once, and kept.
+
+    local:    samples are processed where they are kept, as far as seats allow; else strided.
+    ahead:    what nobody keeps is read when the step is staged, not when it begins.
+    """
+    scenario = workload.scenario
+    nodes = scenario.training.nodes
+    setup = caches.preloaded
+    traffic = Traffic.empty(scenario, setup=setup, staged=staged)
+    present = np.full(scenario.data.samples, caches.preloaded)
+    if setup:
+        kept = caches.owner >= 0
+        traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
+    seats = np.full(nodes, scenario.batch, np.int64)
+    for window in workload.windows():
+        node = np.broadcast_to(workload.strided, window.samples.shape)
+        samples = window.samples if replace is None else replace(window, node)
+        owner = caches.owner[samples]
+        if local:
+            node = seat(owner, seats)
+        tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
+        tally.add(traffic.need, node)
+        kept = owner >= 0
+        new = kept & ~present[samples]
+        present[samples[new]] = True
+        tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
+        if not kept.any():
+            continue
+        tally.add(traffic.ring, owner, new)
+        away = kept & (owner != node)
+        tally.add(traffic.sent, owner, away)
+        tally.add(traffic.received, node, away)
+        had = kept & ~new
+        own = np.where(had & ~away, tally.size, 0).sum(axis=1)
+        traffic.own[tally.first : tally.first + len(own)] = own
+        for number, tier in enumerate(traffic.tiers):
+            tally.add(tier, owner, had & (caches.tier[samples] == number))
+    return traffic
+
+
+def _per_node(node: Nodes, size: Ints, nodes: int) -> Ints:
+    return np.bincount(node, size, nodes).astype(np.int64)
+
+
+# -- the policies ------------------------------------------------------------------------------
+
+
+def naive(workload: Workload) -> Traffic:
+    return flows(workload, Caches.none(len(workload.sizes)), staged=False)
+
+
+def staging(workload: Workload) -> Traffic:
+    return flows(workload, Caches.none(len(workload.sizes)))
+
+
+def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
+    """penstock's own placement, of single samples, and how many of them each tier takes."""
+    scenario, sizes = workload.scenario, workload.sizes
+    total, mean, deviation = int(sizes.sum()), float(sizes.mean()), float(sizes.std())
+    rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
+    lots = [
+        len(sizes) if room >= total else min(len(sizes), lots_fitting(room, mean, deviation))
+        for room in rooms
+    ]
+    nodes = scenario.training.nodes
+    placement = Placement(
+        len(sizes), (lots[0],) * nodes, (sum(lots[1:]),) * nodes, seed=scenario.training.seed
+    )
+    return placement, lots
+
+
+def _placed(workload: Workload) -> Caches:
+    placement, lots = placement_of(workload)
+    owner, slot = placement.place(np.arange(len(workload.sizes)))
+    tier = np.searchsorted(np.cumsum(lots), slot, side="right")
+    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8))
+
+
+def penstock(workload: Workload) -> Traffic:
+    return flows(workload, _placed(workload))
+
+
+def penstock_local(workload: Workload) -> Traffic:
+    return flows(workload, _placed(workload), local=True)
+
+
+def _shards(workload: Workload, tier: int) -> Caches:
+    """Each node keeps ids that follow each other, as many as fit, up to its share."""
+    scenario, samples = workload.scenario, len(workload.sizes)
+    nodes, each = scenario.training.nodes, samples // scenario.training.nodes
+    owner = np.full(samples, -1, np.int32)
+    for node in range(nodes):
+        last = samples if node == nodes - 1 else (node + 1) * each
+        owner[_while_fitting(workload, node * each, last, tier)] = node
+    return Caches(owner, np.full(samples, tier, np.int8), preloaded=True)
+
+
+def _while_fitting(workload: Workload, first: int, last: int, tier: int) -> slice:
+    room = workload.scenario.system.tiers[tier].capacity_mb * BYTES
+    filled = np.cumsum(workload.sizes[first:last])
+    return slice(first, first + int(np.searchsorted(filled, room, side="right")))
+
+
+def deepio(workload: Workload) -> Traffic:
+    return flows(workload, _shards(workload, 0), ahead=False)
+
+
+def deepio_opportunistic(workload: Workload) -> Traffic:
+    """Nodes take any cached sample instead of the one that is due: one of their own with
+    probability 1/nodes, else one of any other node."""
+    caches = _shards(workload, 0)
+    nodes = workload.scenario.training.nodes
+    kept = np.flatnonzero(caches.owner >= 0)
+    starts = np.searchsorted(caches.owner[kept], np.arange(nodes + 1))
+    if (np.diff(starts) == 0).any():
+        raise UsageError(
+            f"deepio_opportunistic cannot run in {workload.scenario.name}: a node's memory holds "
+            "no sample; give tiers[0] more capacity"
+        )
+
+    def replace(window: Window, node: Nodes) -> Ints:
+        random = workload.random(1, window.step)
+        # Of all nodes alike: its own with probability 1/nodes.
+        source = random.integers(0, nodes, node.shape)
+        return kept[random.integers(starts[source], starts[source + 1])]
+
+    return flows(workload, caches, replace=replace)
+
+
+def parallel_staging(workload: Workload) -> Traffic:
+    """Each node keeps its shard, and after it ids that follow, of others, as many as fit; it reads
+    nothing else. The shard comes from storage, the others from who has them."""
+    scenario, samples = workload.scenario, len(workload.sizes)
+    tier = _last_tier(scenario, "parallel_staging")
+    room = scenario.system.tiers[tier].capacity_mb * BYTES
+    nodes, each = scenario.training.nodes, samples // scenario.training.nodes
+    traffic = Traffic.empty(scenario, setup=True)
+    ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
+    starts = np.arange(nodes) * each
+    stops = np.minimum(
+        np.searchsorted(ends, ends[starts] + room, side="right") - 1, starts + samples
+    )
+    own = np.minimum(stops, np.append(starts[1:], samples))
+    if (stops == starts).any():
+        raise UsageError(
+            f"parallel_staging cannot run in {scenario.name}: tiers[{tier}] of a node holds no "
+            "sample; give it more capacity"
+        )
+    traffic.ring[0] = ends[own] - ends[starts]
+    traffic.received[0] = ends[stops] - ends[own]
+    borders = np.append(starts, samples)
+    for shift in (0, samples):  # ids that follow the last one are the first again
+        for first, last in zip(own, stops, strict=True):
+            low = np.maximum(first, borders[:-1] + shift)
+            high = np.minimum(last, borders[1:] + shift)
+            traffic.sent[0] += np.where(high > low, ends[high] - ends[np.minimum(low, high)], 0)
+    traffic.tiers[tier, 0] = traffic.sent[0]
+    for window in workload.windows():
+        node = np.broadcast_to(workload.strided, window.samples.shape)
+        random = workload.random(1, window.step)
+        drawn = random.integers(starts[node], stops[node]) % samples
+        tally = _Tally(window.step + 1, nodes, workload.sizes[drawn])
+        tally.add(traffic.need, node)
+        tally.add(traffic.tiers[tier], node)
+    traffic.own[1:] = traffic.tiers[tier, 1:].sum(axis=1)
+    return traffic
+
+
+def _last_tier(scenario: Scenario, policy: str) -> int:
+    if len(scenario.system.tiers) < 2:
+        raise UsageError(
+            f"{policy} cannot run in {scenario.name}: it keeps samples in the second tier, and "
+            "there is one; add a tier, or leave the policy out"
+        )
+    return 1
+
+
+def _in_memory(workload: Workload, policy: str) -> None:
+    scenario, total = workload.scenario, float(workload.sizes.sum()) / BYTES
+    room = scenario.training.nodes * scenario.system.tiers[0].capacity_mb
+    if total > room:
+        raise UsageError(
+            f"{policy} cannot run in {scenario.name}: it keeps all data in memory, and tiers[0] of "
+            f"all nodes holds {room:,.0f} MB of {total:,.0f} MB; use more nodes, or leave it out"
+        )
+
+
+def lbann_dynamic(workload: Workload) -> Traffic:
+    """A sample is kept by whoever reads it first, up to an equal share of all samples."""
+    _in_memory(workload, "lbann_dynamic")
+    caches = Caches.none(len(workload.sizes))
+    nodes = workload.scenario.training.nodes
+    left = np.full(nodes, -(-len(workload.sizes) // nodes))
+    for window in workload.windows():
+        node = np.broadcast_to(workload.strided, window.samples.shape).reshape(-1)
+        samples = window.samples.reshape(-1)
+        new = np.flatnonzero(caches.owner[samples] < 0)
+        if not len(new):
+            continue
+        by_node = new[np.argsort(node[new], kind="stable")]
+        held = np.bincount(node[new], minlength=nodes)
+        turn = np.arange(len(new)) - np.repeat(np.cumsum(held) - held, held)
+        taken = by_node[turn < np.repeat(left, held)]
+        caches.owner[samples[taken]] = node[taken]
+        left -= np.minimum(left, held)
+    return flows(workload, caches)
+
+
+def lbann_preloading(workload: Workload) -> Traffic:
+    _in_memory(workload, "lbann_preloading")
+    return flows(workload, _shards(workload, 0))
+
+
+def locality_aware(workload: Workload) -> Traffic:
+    tier = _last_tier(workload.scenario, "locality_aware")
+    return flows(workload, _shards(workload, tier), local=True)

@@ -1,0 +1,238 @@
+"""Scenarios: a cluster, a data set and a training run, from YAML, checked strictly.
+
+Sizes are MB (10^6 bytes) and rates MB/s. Tables of rates say what so many clients or threads read
+together. An unknown key, a key given twice, a missing or an impossible value is a UsageError that
+names file, key, value and remedy: nothing in a scenario is ignored.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from ..errors import UsageError
+
+try:
+    import pydantic
+    import yaml
+    from pydantic import BaseModel, ConfigDict, Field, model_validator
+except ModuleNotFoundError as error:
+    raise UsageError(
+        f"penstock.sim needs {error.name}: install it with pip install 'penstock[sim]'"
+    ) from None
+
+Policy = Literal[
+    "naive",
+    "staging",
+    "deepio",
+    "deepio_opportunistic",
+    "parallel_staging",
+    "lbann_dynamic",
+    "lbann_preloading",
+    "locality_aware",
+    "nopfs",
+    "penstock",
+    "penstock_local",
+    "lower_bound",
+]
+"""What may be simulated; see docs/simulator.md."""
+
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+Count = Annotated[int, Field(ge=1, le=2**40)]
+Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+Spread = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Table = Annotated[dict[Count, Amount], Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    """A mapping of a scenario: every key is known, nothing is converted, nothing changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(_Part):
+    """So many samples of normally distributed size, those of negative size drawn again."""
+
+    samples: Count
+    mean_mb: Amount
+    sigma_mb: Spread = 0.0
+
+
+class Training(_Part):
+    """One worker a node; the samples that do not fill a global batch are left out.
+
+    compute_mb_s:     of stored data that one node trains on.
+    preprocess_mb_s:  of stored data that one thread decodes and augments.
+    seed:             of order, sizes and placement.
+    """
+
+    nodes: Annotated[int, Field(ge=1, le=2**20)]
+    global_batch: Count
+    epochs: Annotated[int, Field(ge=1, le=100_000)]
+    compute_mb_s: Amount
+    preprocess_mb_s: Amount
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+
+
+class Storage(_Part):
+    """The shared storage: what so many nodes read together, and each node's way to it."""
+
+    link_mb_s: Amount
+    read_mb_s: Table
+
+
+class Staging(_Part):
+    """Memory in which batches are staged ahead, and the threads that fill it."""
+
+    capacity_mb: Amount
+    threads: Annotated[int, Field(ge=1, le=65_536)]
+    read_mb_s: Table
+
+
+class Tier(Staging):
+    """What a node may keep samples in."""
+
+    name: str
+
+
+class System(_Part):
+    """The cluster, of nodes that are alike. tiers: the fastest first."""
+
+    network_mb_s: Amount
+    storage: Storage
+    staging: Staging
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
+
+
+class Scenario(_Part):
+    """What is simulated. policies: those that are asked for; all, if left out."""
+
+    name: str
+    about: str = ""
+    data: Data
+    training: Training
+    system: System
+    policies: Annotated[tuple[Policy, ...], Field(strict=False, min_length=1)] = POLICIES
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Scenario:
+        nodes, batch = self.training.nodes, self.training.global_batch
+        if batch % nodes:
+            raise ValueError(
+                f"training.global_batch is {batch}, for {nodes} nodes: use a multiple of the nodes"
+            )
+        if self.data.samples < batch:
+            raise ValueError(
+                f"data.samples is {self.data.samples}, and training.global_batch {batch}: an epoch "
+                "holds no step; use a smaller batch"
+            )
+        if len(set(self.policies)) < len(self.policies):
+            raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.data.samples // self.training.global_batch
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step on one node."""
+        return self.training.global_batch // self.training.nodes
+
+
+def names() -> list[str]:
+    """The scenarios that come with penstock, by name."""
+    folder = resources.files(__package__) / "scenarios"
+    return sorted(path.name[: -len(".yaml")] for path in folder.iterdir() if path.is_file())
+
+
+def load(source: str | Path) -> Scenario:
+    """The scenario of this name (see `names`), or in this file.
+
+    A system may be written out, or be the name of one that comes with penstock. Raises UsageError.
+    """
+    path = Path(source)
+    if path.suffix in {".yaml", ".yml"}:
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read scenario {path}: {error}") from None
+        return parse(text, str(path))
+    if str(source) not in names():
+        raise UsageError(
+            f"there is no scenario {str(source)!r}: use one of {', '.join(names())}, or the path "
+            "of a .yaml file"
+        )
+    return parse(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
+
+
+def parse(text: str, where: str) -> Scenario:
+    """The scenario written in this YAML; `where` is what errors call it."""
+    given = _mapping(text, where)
+    system = given.get("system")
+    if isinstance(system, str):
+        folder = resources.files(__package__) / "scenarios" / "systems"
+        known = sorted(path.name[: -len(".yaml")] for path in folder.iterdir())
+        if system not in known:
+            raise UsageError(
+                f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
+            )
+        given["system"] = _mapping(_shipped("scenarios/systems", f"{system}.yaml"), system)
+    try:
+        return Scenario.model_validate(given)
+    except pydantic.ValidationError as error:
+        raise UsageError("\n".join(_told(where, each) for each in error.errors())) from None
+
+
+def _shipped(folder: str, file: str) -> str:
+    return (resources.files(__package__) / folder / file).read_text()
+
+
+def _mapping(text: str, where: str) -> dict[Any, Any]:
+    try:
+        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        given = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not YAML that a scenario can be: {error}") from None
+    if not isinstance(given, dict):
+        raise UsageError(
+            f"{where} holds {type(given).__name__}, not a mapping: begin with name, data, "
+            "training and system"
+        )
+    return given
+
+
+def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    """Refuses a key given twice, of which YAML would take the last."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys = [(key.tag, str(key.value)) for key, _ in node.value]
+        for number, (key, value) in enumerate(node.value):
+            if keys[number] in keys[:number]:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is given twice: leave one", problem_mark=key.start_mark
+                )
+            _check_keys(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(value, seen)
+
+
+def _told(where: str, error: Any) -> str:
+    """One of pydantic's errors, in our words."""
+    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    value = error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{where}: {key} is no key of a scenario: leave it out, or mend its name"
+        case "missing":
+            return f"{where}: {key} is missing: give it"
+        case "value_error":
+            return f"{where}: {error['ctx']['error']!s}"
+    rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")
+    return f"{where}: {key} is {value!r}: use {rule}"
