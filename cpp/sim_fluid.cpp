@@ -229,7 +229,7 @@ std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraf
                                                  : stagers.pass(i, need, from, fetched);
       const std::int64_t computes = duration(static_cast<double>(need), cluster.compute);
       const std::int64_t last = cluster.serial ? computes : computes / cluster.batch;
-      end = std::max({end, before + computes, staged + last});
+      end = std::max({end, before + cluster.overhead + computes, staged + cluster.overhead + last});
     }
     ends.push_back(end);
   }

@@ -27,6 +27,7 @@ struct FluidCluster {
   std::int64_t batch;                      // samples of a step on one node
   bool serial;                             // fetching, staging and computing follow each other
   bool setup;                              // the first step fills caches: nothing opens before its end
+  std::int64_t overhead;                   // of a step beside computing, in ns
   double compute;                          // rates in bytes/ns
   double stage;
   double link;

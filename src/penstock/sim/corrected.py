@@ -78,6 +78,7 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
         batch=scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,
+        overhead=_overhead_ns(scenario),
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * _bytes_per_ns,
@@ -92,6 +93,10 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
         received=_or_nothing(traffic.received),
     )
     return ends
+
+
+def _overhead_ns(scenario: Scenario) -> int:
+    return round(scenario.training.step_overhead_s * 1e9)
 
 
 def _or_nothing(amounts: Ints) -> Ints:
@@ -119,7 +124,7 @@ def _needed(workload: Workload) -> Ints:
 def _computing(scenario: Scenario, need: Ints) -> Floats:
     """Seconds of each epoch that the slowest node of each step computes: float64 (epochs,)."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
-    slowest = np.ceil(need.max(axis=1) / rate)
+    slowest = np.ceil(need.max(axis=1) / rate) + _overhead_ns(scenario)
     seconds: Floats = slowest.reshape(scenario.training.epochs, -1).sum(axis=1) / 1e9
     return seconds
 

@@ -61,11 +61,13 @@ class Traffic:
 class Caches:
     """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
 
-    preloaded:  before the run; otherwise when they are first needed.
+    lot:        samples that follow each other are read together, by one owner.
+    preloaded:  before the run; otherwise when one of the lot is first needed.
     """
 
     owner: Nodes
     tier: npt.NDArray[np.int8]
+    lot: int = 1
     preloaded: bool = False
 
     @classmethod
@@ -111,7 +113,8 @@ def flows(
     """The flows of a policy in which a sample has one owner at most.
 
     Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
-    there is none. What its owner has not got yet is read by the owner, once, and kept.
+    there is none. What its owner has not got yet is read by the owner, once, with its lot, and
+    kept.
 
     local:    samples are processed where they are kept, as far as seats allow; else strided.
     """
@@ -119,7 +122,7 @@ def flows(
     nodes = scenario.training.nodes
     setup = caches.preloaded
     traffic = Traffic.empty(scenario, setup=setup, staged=staged, synchronous=replace is None)
-    present = np.full(scenario.data.samples, caches.preloaded)
+    lots = _Lots.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
         traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
@@ -133,20 +136,49 @@ def flows(
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
-        new = kept & ~present[samples]
-        present[samples[new]] = True
-        tally.add(traffic.ring, np.where(kept, owner, node), ~kept | new)
+        new = lots.read(samples, kept)
+        read = _Tally(tally.first, nodes, np.where(kept, new, tally.size))
+        read.add(traffic.ring, np.where(kept, owner, node), read.size > 0)
         if not kept.any():
             continue
         away = kept & (owner != node)
         tally.add(traffic.sent, owner, away)
         tally.add(traffic.received, node, away)
-        had = kept & ~new
+        had = kept & (new == 0)
         own = np.where(had & ~away, tally.size, 0).sum(axis=1)
         traffic.own[tally.first : tally.first + len(own)] = own
         for number, tier in enumerate(traffic.tiers):
             tally.add(tier, owner, had & (caches.tier[samples] == number))
     return traffic
+
+
+@dataclass(frozen=True)
+class _Lots:
+    """The lots that caches are filled with. present: bool (lots,), those that have been."""
+
+    lot: int
+    bytes: Ints
+    present: npt.NDArray[np.bool_]
+    _seen: Ints  # scratch, of each lot
+
+    @classmethod
+    def of(cls, workload: Workload, caches: Caches) -> _Lots:
+        ends = np.arange(0, len(workload.sizes), caches.lot)
+        sums = workload.sizes if caches.lot == 1 else np.add.reduceat(workload.sizes, ends)
+        return cls(caches.lot, sums, np.full(len(sums), caches.preloaded), np.empty_like(sums))
+
+    def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
+        """Bytes that samples of some steps bring into caches: of the first one of a lot that is not
+        there yet the whole lot, of others nothing. In the shape of samples."""
+        found = np.zeros(samples.shape, np.int64)
+        lots = samples if self.lot == 1 else samples // self.lot
+        new = np.flatnonzero(kept & ~self.present[lots])
+        wanted = lots.reshape(-1)[new]
+        self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
+        first = self._seen[wanted] == new
+        found.reshape(-1)[new[first]] = self.bytes[wanted[first]]
+        self.present[wanted] = True
+        return found
 
 
 def _per_node(node: Nodes, size: Ints, nodes: int) -> Ints:
@@ -165,26 +197,35 @@ def staging(workload: Workload) -> Traffic:
 
 
 def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
-    """penstock's own placement, of single samples, and how many of them each tier takes."""
+    """penstock's own placement, and how many lots each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
+    lot = scenario.data.lot
     total, mean, deviation = int(sizes.sum()), float(sizes.mean()), float(sizes.std())
+    count = -(-len(sizes) // lot)
     rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
     lots = [
-        len(sizes) if room >= total else min(len(sizes), lots_fitting(room, mean, deviation))
+        count
+        if room >= total
+        else min(count, lots_fitting(room, mean * lot, deviation * lot**0.5))
         for room in rooms
     ]
     nodes = scenario.training.nodes
     placement = Placement(
-        len(sizes), (lots[0],) * nodes, (sum(lots[1:]),) * nodes, seed=scenario.training.seed
+        len(sizes),
+        (lots[0],) * nodes,
+        (sum(lots[1:]),) * nodes,
+        seed=scenario.training.seed,
+        lot=lot,
     )
     return placement, lots
 
 
 def _placed(workload: Workload) -> Caches:
     placement, lots = placement_of(workload)
-    owner, slot = placement.place(np.arange(len(workload.sizes)))
+    owner, slot = placement.place(placement.lots_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(lots), slot, side="right")
-    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8))
+    tier = np.minimum(tier, len(lots) - 1).astype(np.int8)
+    return Caches(owner, tier, placement.lot)
 
 
 def penstock(workload: Workload) -> Traffic:

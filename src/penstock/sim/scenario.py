@@ -53,11 +53,16 @@ class _Part(BaseModel):
 
 
 class Data(_Part):
-    """So many samples of normally distributed size, those of negative size drawn again."""
+    """So many samples of normally distributed size, those of negative size drawn again.
+
+    lot:  samples that penstock reads and keeps together, neighbours in storage; see
+          `penstock.placement`. Other policies, and samples that nobody keeps, have lots of one.
+    """
 
     samples: Count
     mean_mb: Amount
     sigma_mb: Spread = 0.0
+    lot: Count = 1
 
 
 class Training(_Part):
@@ -65,6 +70,7 @@ class Training(_Part):
 
     compute_mb_s:     of stored data that one node trains on.
     preprocess_mb_s:  of stored data that one thread decodes and augments.
+    step_overhead_s:  of each step beside computing: a framework's, and that of waiting for others.
     seed:             of order, sizes and placement.
     """
 
@@ -73,6 +79,7 @@ class Training(_Part):
     epochs: Annotated[int, Field(ge=1, le=100_000)]
     compute_mb_s: Amount
     preprocess_mb_s: Amount
+    step_overhead_s: Spread = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 
