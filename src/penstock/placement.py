@@ -214,8 +214,8 @@ def shares_of(lots: int, capacities: list[int], weights: tuple[int, ...]) -> lis
 
 
 def lots_fitting(room: float, mean: float, deviation: float) -> int:
-    """How many lots of this mean size and standard deviation fit into a room, nearly for sure: their
-    sum exceeds its mean by three standard deviations once in 700 cases."""
+    """How many lots of this mean size and standard deviation fit into a room, nearly for sure:
+    their sum exceeds its mean by three standard deviations once in 700 cases."""
     if deviation == 0:
         return int(room // mean)
     # n mean + 3 deviation sqrt(n) <= room

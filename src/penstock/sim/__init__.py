@@ -37,4 +37,6 @@ def simulate(scenario: Scenario, policy: str, model: Model = "corrected") -> Res
     """One policy in one scenario. Raises UsageError, with the reason, where it cannot run."""
     if model not in get_args(Model):
         raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
-    return (parity if model == "parity" else corrected).simulate(scenario, policy)
+    if model == "parity":
+        return parity.simulate(scenario, policy)
+    return corrected.simulate(scenario, policy)

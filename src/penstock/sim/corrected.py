@@ -15,8 +15,8 @@ from ..errors import UsageError
 from . import frequency, policies
 from .devices import Floats, rates_at, shares
 from .policies import Traffic
-from .results import Result
-from .scenario import Scenario
+from .results import SOURCES, Result
+from .scenario import POLICIES, Scenario
 from .workload import BYTES, Ints, Workload
 
 TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
@@ -33,29 +33,30 @@ TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
     "penstock_local": policies.penstock_local,
 }
 
-_bytes_per_ns = BYTES / 1e9  # of a rate of 1 MB/s
+_ns = 1e9  # of a second
+_bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
 
 
 def simulate(scenario: Scenario, policy: str) -> Result:
     """One policy by the corrected model. Raises UsageError where the policy cannot run."""
     workload = Workload(scenario)
-    if policy == "lower_bound":
-        ends = bound(workload, _needed(workload))
-        computing = _computing(scenario, _needed(workload))
-        took = np.diff(ends, prepend=0.0)
-        nothing = np.zeros((scenario.training.epochs, 3))
-        return Result(scenario.name, policy, "corrected", 0.0, took, took - computing, nothing, {})
-    if policy not in TRAFFIC:
-        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(TRAFFIC)}")
-    traffic = TRAFFIC[policy](workload)
-    ends_ns = run(scenario, traffic)
-    setup = float(ends_ns[0]) / 1e9 if traffic.setup else 0.0
     epochs = scenario.training.epochs
-    ends = ends_ns[traffic.setup :].reshape(epochs, -1)[:, -1] / 1e9
+    if policy == "lower_bound":
+        need = _needed(workload)
+        ends, setup = bound(workload, need), 0
+        moved = np.zeros((epochs, len(SOURCES)))
+    elif policy in TRAFFIC:
+        traffic = TRAFFIC[policy](workload)
+        times = run(scenario, traffic)
+        setup = int(times[0]) if traffic.setup else 0
+        ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
+        need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
+    else:
+        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
     took = np.diff(ends, prepend=setup)
-    stall = took - _computing(scenario, traffic.need[traffic.setup :])
+    stall = took - _computing(scenario, need)
     return Result(
-        scenario.name, policy, "corrected", setup, took, stall, _moved(scenario, traffic), {}
+        scenario.name, policy, "corrected", setup / _ns, took / _ns, stall / _ns, moved, {}
     )
 
 
@@ -121,16 +122,16 @@ def _needed(workload: Workload) -> Ints:
     return np.concatenate(parts)
 
 
-def _computing(scenario: Scenario, need: Ints) -> Floats:
-    """Seconds of each epoch that the slowest node of each step computes: float64 (epochs,)."""
+def _computing(scenario: Scenario, need: Ints) -> Ints:
+    """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
-    slowest = np.ceil(need.max(axis=1) / rate) + _overhead_ns(scenario)
-    seconds: Floats = slowest.reshape(scenario.training.epochs, -1).sum(axis=1) / 1e9
-    return seconds
+    slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64) + _overhead_ns(scenario)
+    summed: Ints = slowest.reshape(scenario.training.epochs, -1).sum(axis=1)
+    return summed
 
 
-def bound(workload: Workload, need: Ints) -> Floats:
-    """When each epoch can end at the earliest, whatever the policy: float64 (epochs,), in seconds.
+def bound(workload: Workload, need: Ints) -> Ints:
+    """When each epoch can end at the earliest, whatever the policy: int64 (epochs,), in ns.
 
     need:  what each node processes in each step.
 
@@ -160,13 +161,14 @@ def bound(workload: Workload, need: Ints) -> Floats:
     best = float(
         (shares(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes) * clients).max()
     )
-    by_storage = read / (best * BYTES)
+    by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
-    by_staging = staged.max(axis=1) / (_stage_rate(scenario, staged=True) * BYTES)
-    ends = np.empty(training.epochs)
-    end = 0.0
+    by_staging = staged.max(axis=1) / (_stage_rate(scenario, staged=True) * _bytes_per_ns)
+    least = np.floor(np.maximum(by_storage, by_staging)).astype(np.int64)
+    ends = np.empty(training.epochs, np.int64)
+    end = 0
     for epoch in range(training.epochs):
-        end = max(end + computing[epoch], by_storage[epoch], by_staging[epoch])
+        end = max(end + int(computing[epoch]), int(least[epoch]))
         ends[epoch] = end
     return ends
 
@@ -175,7 +177,7 @@ def _moved(scenario: Scenario, traffic: Traffic) -> Floats:
     """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
     storage = (traffic.ring + traffic.ahead).sum(axis=1)
     moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES
-    rows = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)
+    rows: Floats = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)
     if traffic.setup:
         rows[0] += moved[0]
     return rows

@@ -8,7 +8,7 @@ without them is `corrected`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -249,7 +249,6 @@ def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
     """Ids are drawn among those cached, from ranges that are off by one: fault 11."""
     rule = _deepio(cluster, stream)
-    nodes = cluster.scenario.training.nodes
     first = [int(held.samples[0]) if len(held.samples) else 0 for held in rule.held]
     end = [*(start - 1 for start in first[1:]), int(rule.held[-1].samples.max(initial=0))]
     if any(b <= a for a, b in zip(first, end, strict=True)):
@@ -257,36 +256,38 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
             f"deepio_opportunistic cannot run in {cluster.scenario.name}: a node caches fewer "
             "than three samples"
         )
-    random = stream.random
-    ids = np.empty_like(stream.ids)
-    part = cluster.scenario.batch
-    if len({b - a for a, b in zip(first, end, strict=True)}) == 1 and nodes > 1:
-        # Of one width, what is drawn does not depend on whose range it is: all in one call.
-        draws = random.randint([[1, 0]], [[nodes, end[0] - first[0]]], (ids.size, 2)).reshape(
-            len(ids), nodes, part, 2
-        )
-        node = np.arange(nodes)[None, :, None]
-        own = (draws[..., 0] == 1) | (node == 0)
-        at = np.where(own, np.array(first)[node], np.array([0, *first[:-1]])[node])
-        return _replaced(rule, (at + draws[..., 1]).reshape(ids.shape))
-    for step in ids:
-        for place in range(len(step)):
-            node = place // part
-            own = (nodes > 1 and random.randint(1, nodes) == 1) or node == 0
-            source = node if own else node - 1
-            step[place] = random.randint(first[source], end[source])
-    return _replaced(rule, ids)
+    draw = _drawn_alike if len({b - a for a, b in zip(first, end, strict=True)}) == 1 else _drawn
+    ids = draw(stream.random, first, end, stream.ids.size, cluster.scenario.batch)
+    return replace(rule, ids=ids.reshape(stream.ids.shape))
 
 
-def _replaced(rule: _Rule, ids: Ints) -> _Rule:
-    return _Rule(
-        ring=rule.ring,
-        remote=rule.remote,
-        stall=rule.stall,
-        held=rule.held,
-        logs=rule.logs,
-        ids=ids,
-    )
+def _drawn(
+    random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
+) -> Ints:
+    """So many ids, in the sequence of a global batch of which each node has a part."""
+    nodes = len(first)
+    ids = []
+    for place in range(count):
+        node = place // part % nodes
+        if not ((nodes > 1 and random.randint(1, nodes) == 1) or node == 0):
+            node -= 1
+        ids.append(random.randint(first[node], end[node]))
+    return np.array(ids)
+
+
+def _drawn_alike(
+    random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
+) -> Ints:
+    """The same for ranges of one width: then what is drawn does not depend on whose range it is,
+    and all can be drawn in one call."""
+    nodes = len(first)
+    choice = [[1, nodes]] * (nodes > 1)  # a single node has no choice and draws none
+    low, high = zip(*choice, (0, end[0] - first[0]), strict=True)
+    draws = random.randint([low], [high], (count, len(low)))
+    node = np.arange(count) // part % nodes
+    own = (draws[:, 0] == 1) | (node == 0)
+    begins: Ints = np.array(first)[np.where(own, node, node - 1)]
+    return begins + draws[:, -1]
 
 
 def _second_class(cluster: _Cluster, policy: str) -> float:
@@ -368,7 +369,7 @@ def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
         _while_fitting(*_shard(cluster, node), stream.sizes, capacity) for node in range(nodes)
     ]
     rule = _preloaded(cluster, stream, 1, parts)
-    return _Rule(remote=True, storage=True, stall=rule.stall, held=rule.held, logs=rule.logs)
+    return replace(rule, storage=True)
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:

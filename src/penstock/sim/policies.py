@@ -302,9 +302,9 @@ def parallel_staging(workload: Workload) -> Traffic:
     traffic.received[0] = ends[stops] - ends[own]
     borders = np.append(starts, samples)
     for shift in (0, samples):  # ids that follow the last one are the first again
-        for node in range(nodes):
-            low = np.maximum(own[node], borders[:-1] + shift)
-            high = np.minimum(stops[node], borders[1:] + shift)
+        for first, last in zip(own, stops, strict=True):
+            low = np.maximum(first, borders[:-1] + shift)
+            high = np.minimum(last, borders[1:] + shift)
             traffic.sent[0] += np.where(high > low, ends[high] - ends[np.minimum(low, high)], 0)
     traffic.tiers[tier, 0] = traffic.sent[0]
     for window in workload.windows():

@@ -198,25 +198,11 @@ def _shipped(folder: str, file: str) -> str:
     return (resources.files(__package__) / folder / file).read_text()
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe types; a key given twice is an error instead of the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            name = self.construct_object(key, deep=True)
-            if name in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{name!r} is given twice: leave one", problem_mark=key.start_mark
-                )
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
 def _mapping(text: str, where: str) -> dict[Any, Any]:
     try:
-        given = yaml.load(text, _Loader)
-    except (yaml.YAMLError, TypeError) as error:  # TypeError: a key that is a list
+        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        given = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not YAML that a scenario can be: {error}") from None
     if not isinstance(given, dict):
         raise UsageError(
@@ -224,6 +210,24 @@ def _mapping(text: str, where: str) -> dict[Any, Any]:
             "training and system"
         )
     return given
+
+
+def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    """Refuses a key given twice, of which YAML would take the last."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys = [(key.tag, str(key.value)) for key, _ in node.value]
+        for number, (key, value) in enumerate(node.value):
+            if keys[number] in keys[:number]:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is given twice: leave one", problem_mark=key.start_mark
+                )
+            _check_keys(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(value, seen)
 
 
 def _told(where: str, error: Any) -> str:
