@@ -204,9 +204,7 @@ def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
     count = -(-len(sizes) // lot)
     rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
     lots = [
-        count
-        if room >= total
-        else min(count, lots_fitting(room, mean * lot, deviation * lot**0.5))
+        count if room >= total else min(count, lots_fitting(room, mean * lot, deviation * lot**0.5))
         for room in rooms
     ]
     nodes = scenario.training.nodes
@@ -224,8 +222,7 @@ def _placed(workload: Workload) -> Caches:
     placement, lots = placement_of(workload)
     owner, slot = placement.place(placement.lots_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(lots), slot, side="right")
-    tier = np.minimum(tier, len(lots) - 1).astype(np.int8)
-    return Caches(owner, tier, placement.lot)
+    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8), placement.lot)
 
 
 def penstock(workload: Workload) -> Traffic:
