@@ -26,7 +26,7 @@ from .workload import BYTES, Workload
 
 _unlimited = 1e9  # MB/s
 _hindered = 1.1  # by a device: the run takes so much longer than it would without
-_smooth = 0.1  # at most this part of an epoch is waiting, where nothing hinders it
+_smooth = 0.02  # at most this part of an epoch is waiting, where nothing hinders it
 _alike = 0.1  # bytes of the run and of the model, at most so far apart
 _network_mb_s = 1250.0
 _precise = 1e-4
@@ -268,7 +268,7 @@ class _Calibrating:
         epochs = [k for k, e in enumerate(self._run.epochs) if device.moved(e) and device.waits(e)]
         per_s = [self._per_s(device, k) for k in range(len(self._run.epochs))]
         if epochs:
-            busiest = max(epochs, key=per_s.__getitem__)
+            busiest = max(epochs, key=lambda k: device.moved(self._run.epochs[k]))
             if rate := self._fitted(device, busiest, per_s[busiest]):
                 device.put(self._told, rate)
                 number = self._run.epochs[busiest].epoch
@@ -278,12 +278,12 @@ class _Calibrating:
         if given:
             device.put(self._told, given)
             self._sources[device.key] = "given; the run did not wait for it"
-        elif seen := max(per_s, default=0.0):
+        elif device.what == "peers":
+            device.put(self._told, max(_network_mb_s, *per_s))
+            self._sources[device.key] = "assumed: 10 Gbit/s; the run did not wait for peers"
+        elif seen := max(per_s):
             device.put(self._told, seen)
             self._sources[device.key] = f"assumed: what {device.what} gave, the run did not wait"
-        elif device.what == "peers":
-            device.put(self._told, _network_mb_s)
-            self._sources[device.key] = "assumed: 10 Gbit/s, the run moved nothing between hosts"
         else:
             raise UsageError(
                 f"{self._run.where}: no epoch read from {device.what}, so its rate cannot be told: "
