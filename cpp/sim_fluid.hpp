@@ -37,12 +37,12 @@ struct FluidCluster {
 
 // Bytes by step and node. What is empty is zero everywhere.
 struct FluidTraffic {
-  std::span<const std::int64_t> need;
-  std::span<const std::int64_t> ring;
-  std::span<const std::int64_t> ahead;
-  std::span<const std::int64_t> tiers;  // one after the other
-  std::span<const std::int64_t> sent;
-  std::span<const std::int64_t> received;
+  std::span<const std::int64_t> need = {};
+  std::span<const std::int64_t> ring = {};
+  std::span<const std::int64_t> ahead = {};
+  std::span<const std::int64_t> tiers = {};  // one after the other
+  std::span<const std::int64_t> sent = {};
+  std::span<const std::int64_t> received = {};
 };
 
 // When all nodes are done with each step, in nanoseconds.

@@ -151,7 +151,9 @@ def test_a_key_given_twice() -> None:
             parse(text, "here")
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "a: [", "a: !!python/object:os.system {}", "&a [*a]"])
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "a: [", "a: !!python/object:os.system {}", "&a [*a]"]
+)
 def test_what_is_no_mapping(text: str) -> None:
     """Other YAML, and what is none, is refused in the same words."""
     with pytest.raises(UsageError, match=r"^here (holds|is not YAML)"):
@@ -176,8 +178,6 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
             yield from leaves(below, f"{path}{key}.")
     elif isinstance(value, (int, float)):
         yield path[:-1], value
-
-
 
 
 FLOATS = ("_mb", "_mb_s", ".1", ".2", ".3")

@@ -1,0 +1,456 @@
+"""The corrected model: against slow loops, and for what must hold of any cluster."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.assignment import Locality
+from penstock.errors import UsageError
+from penstock.order import Order
+from penstock.placement import Placement
+from penstock.sim import POLICIES, Scenario, load, simulate
+from penstock.sim.corrected import TRAFFIC, _needed, bound, run
+from penstock.sim.devices import rates_at, shares
+from penstock.sim.policies import Traffic, placement_of
+from penstock.sim.workload import BYTES, Workload
+
+SEEDS = range(25)
+EVERY_SAMPLE = [
+    name for name in TRAFFIC if name not in ("deepio_opportunistic", "parallel_staging")
+]
+
+
+def scenario_of(seed: int, **changes: Any) -> Scenario:
+    """A small cluster with random numbers, of which any part may be scarce."""
+    random = np.random.default_rng(seed)
+
+    def some(low: float, high: float) -> float:
+        return float(random.uniform(low, high))
+
+    nodes = int(random.integers(1, 5))
+    batch = nodes * int(random.integers(1, 5))
+    samples = batch * int(random.integers(1, 6)) + int(random.integers(0, batch))
+    data = samples * 1.1
+    given = {
+        "name": f"seed {seed}",
+        "data": {"samples": samples, "mean_mb": 1.0, "sigma_mb": some(0, 0.5)},
+        "training": {
+            "nodes": nodes,
+            "global_batch": batch,
+            "epochs": int(random.integers(1, 5)),
+            "compute_mb_s": some(50, 300),
+            "preprocess_mb_s": some(50, 300),
+            "seed": seed,
+        },
+        "system": {
+            "network_mb_s": some(30, 300),
+            "storage": {
+                "link_mb_s": some(30, 200),
+                "read_mb_s": {1: 60.0, 2: some(60, 120), 4: some(120, 200)},
+            },
+            "staging": {
+                "capacity_mb": some(12, 40),
+                "threads": 2,
+                "read_mb_s": {1: some(100, 900)},
+            },
+            "tiers": [
+                {"name": "ram", "capacity_mb": some(0.1, 1) * data, "threads": 1}
+                | {"read_mb_s": {1: some(100, 900)}},
+                {"name": "ssd", "capacity_mb": some(0.1, 1) * data, "threads": 2}
+                | {"read_mb_s": {1: some(50, 100), 2: some(100, 200)}},
+            ],
+        },
+    }
+    for path, factor in changes.items():
+        scale(given, path.split("__"), factor)
+    return Scenario.model_validate(given)
+
+
+def scale(given: Any, path: list[str], factor: float) -> None:
+    *parents, last = path
+    for key in parents:
+        given = given[int(key) if key.isdigit() else key]
+    if isinstance(given[last], dict):
+        given[last] = {key: value * factor for key, value in given[last].items()}
+    else:
+        given[last] *= factor
+
+
+def traffic_of(scenario: Scenario, policy: str) -> Traffic | None:
+    """None where the policy cannot run: what it says then is tested elsewhere."""
+    try:
+        return TRAFFIC[policy](Workload(scenario))
+    except UsageError:
+        return None
+
+
+# -- times, against an event simulation that is run again until nothing changes ------------------
+
+
+def slow_storage(scenario: Scenario, traffic: Traffic, opens: list[float]) -> list[list[float]]:
+    """When each node has what it reads of each step, if steps open at these times (seconds)."""
+    steps, nodes = traffic.need.shape
+    training, storage = scenario.training, scenario.system.storage
+    rates = shares(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
+    todo = [
+        [[(k, b) for k in range(steps) if (b := int(bytes_[k, i]))] for i in range(nodes)]
+        for bytes_ in (traffic.ahead, traffic.ring)
+    ]
+    done = [[0.0] * nodes for _ in range(steps)]
+    for kind in todo:
+        for i, jobs in enumerate(kind):
+            for k, _ in jobs:
+                done[k][i] = math.inf
+    left_of = [
+        [sum(k == j for kind in todo for j, _ in kind[i]) for i in range(nodes)]
+        for k in range(steps)
+    ]
+    now = 0.0
+    under_way: dict[int, tuple[int, float]] = {}
+    while True:
+        for i in range(nodes):
+            if i in under_way:
+                continue
+            ahead, ring = todo[0][i], todo[1][i]
+            heads = [(ahead[0][0], 0)] if ahead else []
+            if ring and opens[ring[0][0]] <= now:
+                heads.append((ring[0][0], 1))
+            if heads:
+                under_way[i] = todo[min(heads)[1]][i].pop(0)
+        later = [t for t in opens if now < t < math.inf]
+        if not under_way and not later:
+            return done
+        ends = [left / rates[len(under_way) - 1] for _, left in under_way.values()]
+        passed = min([*ends, *(t - now for t in later)])
+        now = min(later) if later and passed == min(later) - now else now + passed
+        for i, (step, left) in list(under_way.items()):
+            left -= passed * rates[len(under_way) - 1] if len(ends) == len(under_way) else 0
+            under_way[i] = (step, left)
+        for i in [i for i, (_, left) in under_way.items() if left < 1e-3]:
+            step, _ = under_way.pop(i)
+            left_of[step][i] -= 1
+            if left_of[step][i] == 0:
+                done[step][i] = now
+
+
+def slow_run(scenario: Scenario, traffic: Traffic) -> list[float]:
+    """The end of each step in seconds, by the model as docs/simulator.md words it."""
+    steps, nodes = traffic.need.shape
+    training, system = scenario.training, scenario.system
+    room = system.staging.capacity_mb * BYTES if traffic.staged else 0.0
+    after = []
+    for k in range(steps):
+        first = 0 if traffic.setup and k else -1
+        fits = [
+            m for m in range(first, k) if (traffic.need[m + 1 : k + 1].sum(axis=0) <= room).all()
+        ]
+        after.append(min([*fits, max(first, k - 1)]))
+    threads = system.staging.threads if traffic.staged else 1
+    memory = rates_at(system.staging.read_mb_s, system.staging.threads) / system.staging.threads
+    stage = min(training.preprocess_mb_s, float(memory)) * threads * BYTES
+    tier_rates = [float(rates_at(tier.read_mb_s, tier.threads)) * BYTES for tier in system.tiers]
+    link = system.network_mb_s * BYTES
+    ends = [math.inf] * steps
+    for _ in range(steps + 1):
+        opens = [0.0 if m < 0 else ends[m] for m in after]
+        done = slow_storage(scenario, traffic, opens)
+        free: Counter[Any] = Counter()
+
+        def passed(server: Any, amount: int, rate: float, start: float, there: float) -> float:
+            free[server] = max(max(free[server], start) + amount / rate, there)
+            return free[server]
+
+        found: list[float] = []
+        for k in range(steps):
+            had, sent = list(done[k]), [0.0]
+            for i in range(nodes):
+                for j, rate in enumerate(tier_rates):
+                    if amount := int(traffic.tiers[j, k, i]):
+                        had[i] = max(had[i], passed(("tier", j, i), amount, rate, opens[k], 0))
+                if amount := int(traffic.sent[k, i]):
+                    sent.append(passed(("out", i), amount, link, opens[k], had[i]))
+            before = found[-1] if found else 0.0
+            end = [before]
+            for i in range(nodes):
+                there = had[i]
+                if amount := int(traffic.received[k, i]):
+                    there = max(there, passed(("in", i), amount, link, opens[k], max(sent)))
+                need = int(traffic.need[k, i])
+                computes = need / (training.compute_mb_s * BYTES)
+                if traffic.staged:
+                    staged = passed(("stage", i), need, stage, opens[k], there)
+                    end += [before + computes, staged + computes / scenario.batch]
+                else:
+                    staged = passed(("stage", i), need, stage, max(opens[k], there), 0)
+                    end.append(staged + computes)
+            found.append(max(end))
+        if found == ends:
+            return found
+        ends = found
+    raise AssertionError("the slow model did not settle")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_times_are_those_of_the_slow_model(seed: int) -> None:
+    """Every policy, every step, within what rounding to nanoseconds can add."""
+    scenario = scenario_of(seed)
+    for policy in TRAFFIC:
+        traffic = traffic_of(scenario, policy)
+        if traffic is not None:
+            got = run(scenario, traffic) / 1e9
+            np.testing.assert_allclose(got, slow_run(scenario, traffic), rtol=1e-9, atol=2e-6)
+
+
+# -- bytes, against loops over single accesses --------------------------------------------------
+
+
+def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
+    """Owners, nodes and bytes follow from Order, Placement and Locality, access by access."""
+    for seed in SEEDS:
+        scenario = scenario_of(seed)
+        workload = Workload(scenario)
+        training = scenario.training
+        placement, lots = placement_of(workload)
+        assert isinstance(placement, Placement)
+        owners = placement.owners(np.arange(scenario.data.samples))
+        where = Locality(placement, tuple(range(training.nodes)))
+        quotas = np.full(training.nodes, scenario.batch)
+        for policy in ("penstock", "penstock_local"):
+            wanted = Traffic.empty(scenario)
+            present: set[int] = set()
+            step = -1
+            for epoch in range(training.epochs):
+                order = Order(scenario.data.samples, training.seed, epoch)
+                for k in range(scenario.steps):
+                    step += 1
+                    batch = order.run(k * training.global_batch, training.global_batch)
+                    nodes = np.arange(len(batch)) % training.nodes
+                    if policy == "penstock_local":
+                        nodes = where.ranks(batch[None], quotas)[0]
+                    for sample, node in zip(batch.tolist(), nodes.tolist(), strict=True):
+                        size, owner = int(workload.sizes[sample]), int(owners[sample])
+                        wanted.need[step, node] += size
+                        if owner < 0 or sample not in present:
+                            wanted.ring[step, node if owner < 0 else owner] += size
+                        else:
+                            slot = int(placement.place([sample]).slot[0])
+                            wanted.tiers[int(slot >= lots[0]), step, owner] += size
+                            wanted.own[step] += size * (owner == node)
+                        if owner >= 0:
+                            present.add(sample)
+                        if owner not in (-1, node):
+                            wanted.sent[step, owner] += size
+                            wanted.received[step, node] += size
+            same(TRAFFIC[policy](workload), wanted)
+
+
+def same(got: Traffic, wanted: Traffic) -> None:
+    for name in ("need", "ring", "ahead", "tiers", "sent", "received", "own"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name), name)
+
+
+def test_nopfs_is_each_nodes_own_choice() -> None:
+    """Frequencies, tiers, known peers and bytes, as they are worded, access by access."""
+    for seed in SEEDS:
+        scenario = scenario_of(seed)
+        workload = Workload(scenario)
+        training, nodes = scenario.training, scenario.training.nodes
+        size = workload.sizes.tolist()
+        streams: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+        for window in workload.windows():
+            for k, batch in enumerate(window.samples.tolist()):
+                for place, sample in enumerate(batch):
+                    streams[place % nodes].append((window.step + k, sample))
+        wanted = Traffic.empty(scenario)
+        kept: list[dict[int, int]] = []
+        known: dict[int, tuple[int, int, int]] = {}  # tier, place in the list, node
+        first: list[dict[int, int]] = []
+        for node, stream in enumerate(streams):
+            first.append({})
+            for step, sample in stream:
+                first[node].setdefault(sample, step)
+            often = Counter(sample for _, sample in stream)
+            ranked = sorted(first[node], key=lambda sample: -often[sample])
+            tiers: dict[int, int] = {}
+            for number, tier in enumerate(scenario.system.tiers):
+                room = int(tier.capacity_mb * BYTES)
+                while ranked and size[ranked[0]] <= room:
+                    room -= size[ranked[0]]
+                    tiers[ranked.pop(0)] = number
+            kept.append(tiers)
+            for number in range(len(scenario.system.tiers)):
+                for place, sample in enumerate(s for s in first[node] if tiers.get(s) == number):
+                    known[sample] = min(known.get(sample, (99, 0, 0)), (number, place, node))
+        due = {sample: first[node][sample] for sample, (_, _, node) in known.items()}
+        for node, stream in enumerate(streams):
+            for step, sample in stream:
+                wanted.need[step, node] += size[sample]
+                if sample in kept[node]:
+                    if step != first[node][sample]:
+                        wanted.tiers[kept[node][sample], step, node] += size[sample]
+                        wanted.own[step] += size[sample]
+                elif sample in known and step >= scenario.steps:
+                    tier, _, peer = known[sample]
+                    due[sample] = min(due[sample], step)
+                    wanted.tiers[tier, step, peer] += size[sample]
+                    wanted.sent[step, peer] += size[sample]
+                    wanted.received[step, node] += size[sample]
+                else:
+                    wanted.ring[step, node] += size[sample]
+        for node in range(nodes):
+            for sample in kept[node]:
+                known_here = known[sample][2] == node
+                step = due[sample] if known_here else first[node][sample]
+                wanted.ahead[step, node] += size[sample]
+        same(TRAFFIC["nopfs"](workload), wanted)
+        assert training.epochs * scenario.steps == len(wanted.need)
+
+
+@pytest.mark.parametrize("policy", TRAFFIC)
+def test_bytes_are_conserved(policy: str) -> None:
+    """What is sent is received; what is processed came from somewhere; and from storage comes what
+    the policy says."""
+    ran = 0
+    for seed in SEEDS:
+        scenario = scenario_of(seed)
+        traffic = traffic_of(scenario, policy)
+        if traffic is None:
+            continue
+        ran += 1
+        assert traffic.sent.sum() == traffic.received.sum()
+        storage = int(traffic.ring.sum() + traffic.ahead.sum())
+        need = traffic.need.sum(axis=1).reshape(-1)[traffic.setup :]
+        used = need.reshape(scenario.training.epochs, -1).sum(axis=1)
+        if policy in ("naive", "staging"):
+            assert storage == used.sum()
+        if policy in EVERY_SAMPLE:
+            room = sum(tier.capacity_mb for tier in scenario.system.tiers) * BYTES
+            room *= scenario.training.nodes
+            assert storage >= used[0] + np.maximum(0, used[1:] - room).sum()
+        result = simulate(scenario, policy)
+        assert result.moved_mb[:, 0].sum() == pytest.approx(storage / BYTES)
+        best = rates_at(scenario.system.storage.read_mb_s, np.arange(1, 9)).max()
+        assert result.total_s >= storage / BYTES / best * (1 - 1e-9)
+    assert ran > 0
+
+
+def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
+    """penstock reads each sample once if the cluster can hold all, whoever processes it."""
+    for seed in SEEDS:
+        scenario = scenario_of(seed, system__tiers__0__capacity_mb=20)
+        workload = Workload(scenario)
+        used = {int(s) for window in workload.windows() for s in window.samples.reshape(-1)}
+        for policy in ("penstock", "penstock_local"):
+            traffic = TRAFFIC[policy](workload)
+            assert traffic.ring.sum() == workload.sizes[list(used)].sum()
+
+
+# -- times ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_beats_the_bound(seed: int) -> None:
+    """No epoch of a policy that uses every sample ends before it can."""
+    scenario = scenario_of(seed)
+    workload = Workload(scenario)
+    for policy in EVERY_SAMPLE:
+        traffic = traffic_of(scenario, policy)
+        if traffic is None:
+            continue
+        ends = run(scenario, traffic)[traffic.setup :].reshape(scenario.training.epochs, -1)[:, -1]
+        assert (ends >= bound(workload, traffic.need[traffic.setup :])).all(), policy
+
+
+# All of the storage table at once: one point alone may make two clients together slower than one.
+RATES = [
+    *("training__compute_mb_s", "training__preprocess_mb_s", "system__network_mb_s"),
+    *("system__storage__read_mb_s", "system__storage__link_mb_s", "system__staging__read_mb_s"),
+    *("system__tiers__0__read_mb_s", "system__tiers__1__read_mb_s"),
+]
+# More staging memory may cost a little: who reads ahead shares storage with who is late.
+SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.02}
+
+
+@pytest.mark.parametrize("path", SLACK)
+def test_faster_devices_take_no_longer(path: str) -> None:
+    """More of any rate, or of staging memory, slows no policy down."""
+    for seed in SEEDS:
+        slow, fast = scenario_of(seed), scenario_of(seed, **{path: 1.7})
+        for policy in POLICIES:
+            if policy == "lower_bound" or traffic_of(slow, policy) is not None:
+                before, after = (simulate(s, policy).total_s for s in (slow, fast))
+                assert after <= before * (1 + SLACK[path]), (policy, seed)
+
+
+@pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
+def test_more_cache_reads_less(policy: str) -> None:
+    """More cache never means more bytes from storage."""
+    for seed in SEEDS:
+        small, large = (
+            traffic_of(scenario_of(seed, system__tiers__0__capacity_mb=factor), policy)
+            for factor in (0.3, 1.0)
+        )
+        assert small is not None
+        assert large is not None
+        assert large.ring.sum() <= small.ring.sum()
+
+
+def test_equal_runs_are_equal() -> None:
+    """Nothing is left to chance."""
+    for policy in POLICIES:
+        one, two = (simulate(load("s1"), policy) for _ in range(2))
+        assert one.total_s == two.total_s
+        np.testing.assert_array_equal(one.epochs_s, two.epochs_s)
+        np.testing.assert_array_equal(one.moved_mb, two.moved_mb)
+
+
+QUICK = ["s1", "s2", "s3", "s4", "cosmoflow"]
+SLOW = ["imagenet-1k", "openimages", "imagenet-22k"]
+EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_penstock_in_the_published_scenarios(name: str) -> None:
+    """Never slower than NoPFS; and within 3 % of the bound, epoch by epoch, where all data fit."""
+    scenario = load(name)
+    least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
+    assert ours.total_s <= theirs.total_s
+    room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
+    if room >= scenario.data.samples * scenario.data.mean_mb:
+        assert (ours.epochs_s <= least.epochs_s * 1.03).all()
+        assert ours.total_s <= least.total_s * 1.03
+
+
+@pytest.mark.long
+def test_a_thousand_nodes() -> None:
+    """1,024 nodes and 90 epochs: 115 million accesses."""
+    scenario = load("imagenet-1k-lassen")
+    least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
+    assert ours.total_s <= min(theirs.total_s, least.total_s * 1.03)
+
+
+def test_what_cannot_run_says_why() -> None:
+    """By name, with the reason and a way out."""
+    with pytest.raises(UsageError, match=r"lbann_dynamic cannot run in s3: .* memory"):
+        simulate(load("s3"), "lbann_dynamic")
+    with pytest.raises(UsageError, match=r"no policy 'belady': use one of naive"):
+        simulate(load("s1"), "belady")
+    with pytest.raises(UsageError, match=r"model is 'exact'"):
+        simulate(load("s1"), "naive", "exact")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"capacity_mb is .*part of a step has up to"):
+        simulate(scenario_of(1, system__staging__capacity_mb=0.01), "staging")
+
+
+def test_sources_can_be_swapped() -> None:
+    """A policy of one's own is traffic: what no source brings costs computing alone."""
+    scenario = scenario_of(3)
+    need = _needed(Workload(scenario))
+    traffic = replace(Traffic.empty(scenario), need=need)
+    computing = np.ceil(need.max(axis=1) / (scenario.training.compute_mb_s / 1e3)).sum()
+    assert run(scenario, traffic)[-1] >= computing
