@@ -168,8 +168,9 @@ std::vector<std::int64_t> openings(const FluidCluster& cluster, const FluidTraff
     };
     hold(step, 1);
     const auto latest = static_cast<std::int64_t>(step) - 1;
-    while (last < latest &&
-           (most > cluster.window || (last < 0 && cluster.setup) || cluster.window == 0)) {
+    std::int64_t least = cluster.window == 0 ? latest : cluster.setup ? 0 : -1;
+    if (cluster.epoch > 0) least = std::max(least, (latest + 1) / cluster.epoch * cluster.epoch - 1);
+    while (last < latest && (most > cluster.window || last < least)) {
       hold(static_cast<std::size_t>(++last), -1);
     }
     after[step] = last;

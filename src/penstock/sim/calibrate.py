@@ -388,8 +388,7 @@ def _any(_: Epoch) -> bool:
 
 
 def _policy_of(run: Run) -> Policy:
-    if run.rank.hosts is None:
-        return "staging"
+    # Without a cache it is one that holds nothing.
     return "penstock_local" if run.rank.assignment == "local" else "penstock"
 
 

@@ -76,10 +76,11 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
     ends: Ints = _core.sim_fluid(
         nodes=nodes,
         window=window,
-        batch=scenario.batch,
+        batch=1 if traffic.batches else scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,
         overhead=_overhead_ns(scenario),
+        epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * _bytes_per_ns,

@@ -33,6 +33,8 @@ class Traffic:
     setup:     whether the first row is what happens before training, which nothing overtakes.
     staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
+    batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
+               epoch is begun when the one before is over. Without a setup.
     synchronous:  whether each epoch uses every sample once; see `corrected.bound`.
     """
 
@@ -45,6 +47,7 @@ class Traffic:
     own: Ints
     setup: bool = False
     staged: bool = True
+    batches: bool = False
     synchronous: bool = True
 
     @classmethod
@@ -108,6 +111,7 @@ def flows(
     *,
     local: bool = False,
     staged: bool = True,
+    batches: bool = False,
     replace: Replace | None = None,
 ) -> Traffic:
     """The flows of a policy in which a sample has one owner at most.
@@ -121,7 +125,8 @@ def flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = Traffic.empty(scenario, setup=setup, staged=staged, synchronous=replace is None)
+    how = {"staged": staged, "batches": batches, "synchronous": replace is None}
+    traffic = Traffic.empty(scenario, setup=setup, **how)
     lots = _Lots.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
@@ -226,11 +231,11 @@ def _placed(workload: Workload) -> Caches:
 
 
 def penstock(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload))
+    return flows(workload, _placed(workload), batches=True)
 
 
 def penstock_local(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), local=True)
+    return flows(workload, _placed(workload), local=True, batches=True)
 
 
 def _shards(workload: Workload, tier: int) -> Caches:
