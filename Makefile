@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers clean
+  bench-cluster bench-peers bench-sim clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3
 
 bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ; ARGS="--quick"
 	$(RUN) -m benchmarks.peers $(ARGS)
+
+bench-sim: $(STAMPS)/bench  ## emulated hosts against their simulation (root, libfuse3-dev); ARGS="--quick"
+	$(RUN) -m benchmarks.simulate_live $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
