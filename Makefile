@@ -88,7 +88,8 @@ bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3
 bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ; ARGS="--quick"
 	$(RUN) -m benchmarks.peers $(ARGS)
 
-bench-sim: $(STAMPS)/bench  ## emulated hosts against their simulation (root, libfuse3-dev); ARGS="--quick"
+bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live hosts (root, libfuse3-dev); ARGS="--quick"
+	$(RUN) -m benchmarks.sim $(ARGS)
 	$(RUN) -m benchmarks.simulate_live $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays

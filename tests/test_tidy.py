@@ -127,8 +127,8 @@ LAYERS = {
         {"torch", "gpu", "bench"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
     ),
-    # The simulator has its own clock, engine and peers.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "engine", "engine_wrappers"}),
+    # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
@@ -138,7 +138,8 @@ LAYERS = {
     ),
 }
 
-NATIVE = {"native", "order", "store", "tier"}  # reading, permuting, scanning folders, sharing
+# Reading, permuting, scanning folders, sharing; the simulators' inner loops.
+NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}

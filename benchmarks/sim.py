@@ -1,0 +1,134 @@
+"""python -m benchmarks.sim [--quick]: the simulator against what was published, and what it takes.
+
+Run times of the published simulator, reproduced; penstock's policy against the bound and against
+NoPFS in the corrected model, scenario by scenario; every policy by both models; and time and memory
+for 1,024 nodes, 1.28 million samples and 90 epochs, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+
+from penstock.errors import UsageError
+from penstock.sim import POLICIES, Scenario, load, names, simulate
+from penstock.sim.published import ROWS
+
+from . import __main__ as command
+from .record import Record, Row
+
+LARGE = "imagenet-1k-lassen"
+SECONDS, GIGABYTES = 60.0, 4.0
+OF_BOUND = 1.03
+CLOSE = 1e-9
+PARITY_NODES = 8  # above, the published simulator takes minutes: each access asks every node
+QUICK = ("s1", "s2-15", "s3", "s4")
+
+
+def parity_rows() -> list[Row]:
+    """Run times beside the published program's."""
+    rows = []
+    for name, policies in ROWS.items():
+        for policy, row in policies.items():
+            took = simulate(load(name), policy, "parity").total_s
+            ratio = took / row.run_s
+            close = abs(ratio - 1) <= CLOSE
+            note = f"printed {row.printed_s:g}"
+            rows.append(
+                Row(f"parity {name} {policy}", took, "s", row.run_s, ratio, 1.0, close, note=note)
+            )
+    return rows
+
+
+def models_rows(scenario: Scenario, raw: dict[str, object]) -> list[Row]:
+    """Every policy by both models: what correcting the faults changes."""
+    rows = []
+    for policy in POLICIES:
+        found = {}
+        for model in ("parity", "corrected"):
+            try:
+                result = simulate(scenario, policy, model)
+            except UsageError as error:
+                raw[f"{scenario.name} {policy} {model}"] = str(error)
+                continue
+            found[model] = result.total_s
+            raw[f"{scenario.name} {policy} {model}"] = {
+                "total_s": result.total_s,
+                "setup_s": result.setup_s,
+                "epochs_s": result.epochs_s.tolist(),
+                "moved_mb": result.moved_mb.sum(axis=0).tolist(),
+            }
+        new, old = found.get("corrected"), found.get("parity")
+        ratio = new / old if new is not None and old is not None else None
+        rows.append(
+            Row(f"models {scenario.name} {policy}", new, "s", old, ratio, note="floor: parity")
+        )
+    return rows
+
+
+def penstock_rows(scenario: Scenario) -> list[Row]:
+    """penstock's policy against the bound, and against NoPFS."""
+    least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
+    room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
+    fits = room >= scenario.data.samples * scenario.data.mean_mb
+    ratio = ours.total_s / least.total_s
+    first = float(ours.epochs_s[0] / least.epochs_s[0])
+    against = ours.total_s / theirs.total_s
+    return [
+        Row(
+            *(f"bound {scenario.name}", ours.total_s, "s", least.total_s, ratio),
+            *(OF_BOUND if fits else None, ratio <= OF_BOUND if fits else None),
+            note=f"first epoch {first:.4f}",
+        ),
+        Row(
+            *(f"nopfs {scenario.name}", ours.total_s, "s", theirs.total_s, against),
+            *(1.0, against <= 1.0),
+        ),
+    ]
+
+
+def large_rows() -> list[Row]:
+    """What the two policies of a thousand nodes take together: time, CPU time and memory."""
+    program = (
+        "from penstock.sim import load, simulate\n"
+        f"scenario = load('{LARGE}')\n"
+        "for policy in ('penstock', 'nopfs'): simulate(scenario, policy)"
+    )
+    before = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    took = time.perf_counter() - before
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu, held = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
+    note = f"{os.cpu_count()} cores; {cpu:.1f} s of CPU"
+    return [
+        Row(
+            "1,024 nodes time", took, "s", SECONDS, took / SECONDS, 1.0, took <= SECONDS, note=note
+        ),
+        Row("1,024 nodes memory", held, "GB", GIGABYTES, held / GIGABYTES, 1.0, held <= GIGABYTES),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sim", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the large scenarios")
+    options = parser.parse_args()
+    record = Record("sim" + ("-quick" if options.quick else ""), 42, vars(options))
+    runs: dict[str, object] = {}
+    large = [] if options.quick else large_rows()  # first: the largest child is measured
+    record.rows += parity_rows()
+    for name in QUICK if options.quick else names():
+        scenario = load(name)
+        record.rows += penstock_rows(scenario)
+        if scenario.training.nodes <= PARITY_NODES:
+            record.rows += models_rows(scenario, runs)
+    record.rows += large
+    record.raw["sim"] = {"runs": runs}
+    command.finish(record)
+
+
+if __name__ == "__main__":
+    main()
