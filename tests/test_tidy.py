@@ -133,7 +133,7 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "__main__"},
+        {"cli", "cli_simulate", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }

@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | formats | convert`.
+"""The command line: `penstock index | inspect | formats | convert | simulate`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -11,13 +11,13 @@ import os
 import re
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import numpy as np
 
+from . import terminal
 from .autoshuffle import decide, record_of, told
 from .bucket import located
 from .budget import Budget
@@ -34,15 +34,15 @@ from .store import Progress
 
 try:
     import rich.box
-    import rich.console
     import rich.markup
-    import rich.progress
     import rich.table
     import typer
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
+
+from .cli_simulate import simulate
 
 app = typer.Typer(
     help="Training data from storage to accelerators: look at data, index it.",
@@ -51,14 +51,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
 )
-out = rich.console.Console(highlight=False, soft_wrap=True)
-err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
-
-_QUIET_S = 2.0
-"""What takes longer than this shows its progress."""
-
-_TOLD_S = 0.05
-"""A bar is not told more often."""
 
 _SHOWN = 8
 """Rows shown of what may have many."""
@@ -88,7 +80,7 @@ def main() -> None:
     try:
         app()
     except PenstockError as error:
-        _say(str(error))
+        terminal.say(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -131,16 +123,19 @@ def index(
     options = {**_remembered(path, options), **options}
     before = _stamps(path)
     started = time.monotonic()
-    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
+    with (
+        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.warnings_said(),
+    ):
         how = "rebuild" if force else "auto"
         found = open_dataset(path, index=how, progress=progress, **options)
     if found.sidecar is None:
         raise SystemExit(1)
     seconds = time.monotonic() - started
-    _print(f"[bold]{_escaped(found.path)}[/]: {_headline(found)}")
+    terminal.show(f"[bold]{terminal.escaped(found.path)}[/]: {_headline(found)}")
     same = _stamps(path).get(found.sidecar) == before.get(found.sidecar)
     done = "is up to date" if same else f"made in {seconds:.2f} s"
-    _print(f"index {done}: {_escaped(found.sidecar)}")
+    terminal.show(f"index {done}: {terminal.escaped(found.sidecar)}")
 
 
 @app.command()
@@ -181,7 +176,10 @@ def inspect(
       penstock inspect /data/imagenet/train --json | jq .samples
     """
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
+    with (
+        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.warnings_said(),
+    ):
         found = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_sidecar_states(found, verify))
         changed = _changed(found.index, progress) if verify else []
@@ -192,7 +190,7 @@ def inspect(
     else:
         _show(found, states, changed, verify)
         if choice is not None:
-            out.print(rich.markup.escape(_choice_said(choice)))
+            terminal.out.print(rich.markup.escape(_choice_said(choice)))
     if changed or (verify and any(state.startswith("damaged") for state in states.values())):
         raise SystemExit(1)
 
@@ -231,7 +229,7 @@ def formats(
         table.add_row(
             entry.name, entry.summary, ", ".join(entry.kinds), ", ".join(entry.options) or "-"
         )
-    out.print(table)
+    terminal.out.print(table)
 
 
 @app.command()
@@ -282,10 +280,16 @@ def convert(
     options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     options = {**_remembered(path, options), **options}
     started = time.monotonic()
-    with _progress(f"Looking at {_without_secrets(path)}") as progress, _warnings_said():
+    with (
+        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.warnings_said(),
+    ):
         source = open_dataset(path, progress=progress, **options)
     try:
-        with _progress(f"Writing {destination}", "samples") as progress, _warnings_said():
+        with (
+            terminal.progress(f"Writing {destination}", "samples") as progress,
+            terminal.warnings_said(),
+        ):
             done = converted(
                 source,
                 destination,
@@ -302,24 +306,27 @@ def convert(
                 progress=progress,
             )
     except KeyboardInterrupt:
-        _say("stopped: what is finished is kept, and the same command goes on after it")
+        terminal.say("stopped: what is finished is kept, and the same command goes on after it")
         raise
     _show_converted(done, time.monotonic() - started)
 
 
+app.command()(simulate)
+
+
 def _show_converted(done: Converted, seconds: float) -> None:
     files = "1 file" if len(done.files) == 1 else f"{len(done.files):,} files"
-    what = f"{done.samples:,} samples, {_size(done.bytes)} in {files}"
+    what = f"{done.samples:,} samples, {terminal.size(done.bytes)} in {files}"
     if not done.written:
         how = "it was complete already"
     elif done.written < done.samples:
         how = f"went on after {done.samples - done.written:,}; verified; {seconds:.1f} s"
     else:
         how = f"verified; {seconds:.1f} s"
-    _print(f"[bold]{_escaped(done.path)}[/]: {what}; {how}")
+    terminal.show(f"[bold]{terminal.escaped(done.path)}[/]: {what}; {how}")
     if done.labels is not None:
-        _print(f"labels: numpy.load({_escaped(repr(done.labels))})")
-    _print(f"read it: {_escaped(done.call)}")
+        terminal.show(f"labels: numpy.load({terminal.escaped(repr(done.labels))})")
+    terminal.show(f"read it: {terminal.escaped(done.call)}")
 
 
 def _parsed_size(text: str) -> int:
@@ -404,84 +411,12 @@ def _stamps(path: str) -> dict[str, tuple[int, int]]:
     return stamps
 
 
-@contextmanager
-def _progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
-    """A callback that, once it has gone on for two seconds, shows how many were seen so far, and
-    of how many where that is said."""
-    bar = rich.progress.Progress(
-        rich.progress.SpinnerColumn(),
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.TextColumn(f"{{task.completed:,.0f}} {of}"),
-        rich.progress.TimeElapsedColumn(),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    )
-    task = bar.add_task(rich.markup.escape(what), total=None)
-    started = time.monotonic()
-    said = 0.0
-
-    def seen(done: int, total: int | None = None) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if done != total and now - said < _TOLD_S:
-            return
-        said = now
-        bar.update(task, completed=done, total=total)
-        if not bar.live.is_started and time.monotonic() - started > _QUIET_S:
-            bar.start()
-
-    try:
-        yield seen
-    finally:
-        bar.stop()
-
-
-@contextmanager
-def _warnings_said() -> Iterator[None]:
-    """Warnings as messages, without the line of code that they come from."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            for warning in caught:
-                _say(f"warning: {warning.message}")
-
-
-def _say(text: str) -> None:
-    err.print(f"penstock: {text}", markup=False)
-
-
-def _print(text: str) -> None:
-    out.print(text)
-
-
-def _escaped(text: str) -> str:
-    """Text of the world (names may hold anything) as it may be printed."""
-    printable = text.encode("utf-8", "backslashreplace").decode()
-    return rich.markup.escape(printable)
-
-
 def _headline(found: Dataset) -> str:
     index = found.index
     files = "1 file" if len(index.files) == 1 else f"{len(index.files):,} files"
     classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
-    return (
-        f"{index.format}, {index.count:,} samples{classes}, {_size(index.total_bytes)} in {files}"
-    )
-
-
-def _size(count: float) -> str:
-    """Bytes as people read them."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:,.1f} PiB"
+    size = terminal.size(index.total_bytes)
+    return f"{index.format}, {index.count:,} samples{classes}, {size} in {files}"
 
 
 # -- inspect ---------------------------------------------------------------------------------------
@@ -593,60 +528,62 @@ def _report(
 
 def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
     index = found.index
-    _print(f"[bold]{_escaped(found.path)}[/]: {_headline(found)}")
-    _print(f"fingerprint {index.fingerprint}")
+    terminal.show(f"[bold]{terminal.escaped(found.path)}[/]: {_headline(found)}")
+    terminal.show(f"fingerprint {index.fingerprint}")
     for part in index.fields:
         kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
-        _print(
-            f"field {_escaped(repr(part.name))}: {_escaped(kind)}, "
-            f"{_size(index.mean_bytes)} a sample on average"
+        terminal.show(
+            f"field {terminal.escaped(repr(part.name))}: {terminal.escaped(kind)}, "
+            f"{terminal.size(index.mean_bytes)} a sample on average"
         )
     _show_sizes(index)
     _show_labels(index)
     _show_samples(found)
-    _print("")
+    terminal.show("")
     if not states:
-        _print(f"index: not saved; `penstock index {_escaped(found.path)}` saves it")
+        terminal.show(f"index: not saved; `penstock index {terminal.escaped(found.path)}` saves it")
     for path, state in states.items():
-        _print(f"index {_escaped(path)}: {_escaped(state)}")
+        terminal.show(f"index {terminal.escaped(path)}: {terminal.escaped(state)}")
     for name in changed[:_SHOWN]:
-        _say(f"{name} is not as it was indexed")
+        terminal.say(f"{name} is not as it was indexed")
     if len(changed) > _SHOWN:
-        _say(f"and {len(changed) - _SHOWN:,} more files are not")
+        terminal.say(f"and {len(changed) - _SHOWN:,} more files are not")
     if verify and not changed:
-        _print(f"verified: {len(index.files):,} files have the size and time that were indexed")
+        terminal.show(
+            f"verified: {len(index.files):,} files have the size and time that were indexed"
+        )
 
 
 def _show_sizes(index: Index) -> None:
     """A histogram of sample sizes, each bin half as large again as the one before."""
     lengths = _sampled_lengths(index)
     if not len(lengths):
-        _print("sizes: known after decoding")
+        terminal.show("sizes: known after decoding")
         return
     least, most = int(lengths.min()), int(lengths.max())
     if least == most:
-        _print(f"sizes: every sample has {least:,} bytes")
+        terminal.show(f"sizes: every sample has {least:,} bytes")
         return
     edges = np.unique(np.geomspace(max(least, 1), most + 1, 13).astype(np.int64))
     edges[0], edges[-1] = least, most + 1
     counts, _ = np.histogram(lengths, edges)
-    _print("\nsizes")
+    terminal.show("\nsizes")
     for low, count in zip(edges[:-1], counts, strict=True):
         bar = "█" * round(40 * count / counts.max()) or ("▏" if count else "")
-        _print(f"{_size(low):>10} {bar} {100 * count / len(lengths):.1f} %")
+        terminal.show(f"{terminal.size(low):>10} {bar} {100 * count / len(lengths):.1f} %")
 
 
 def _show_labels(index: Index) -> None:
     counts = _class_counts(index)
     if not counts:
-        _print("labels: none")
+        terminal.show("labels: none")
         return
     each = [n for _, n in counts]
-    _print(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
+    terminal.show(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
     for name, n in counts[:_SHOWN]:
-        _print(f"{n:>10,} {_escaped(name)}")
+        terminal.show(f"{n:>10,} {terminal.escaped(name)}")
     if len(counts) > _SHOWN:
-        _print(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
+        terminal.show(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
 
 
 def _show_samples(found: Dataset) -> None:
@@ -658,10 +595,17 @@ def _show_samples(found: Dataset) -> None:
     labels = index.labels(first)
     for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
         label = "" if labels is None else str(labels[sample])
-        row = (sample, _escaped(index.key(int(sample))), file, f"{offset:,}", f"{length:,}", label)
+        row = (
+            sample,
+            terminal.escaped(index.key(int(sample))),
+            file,
+            f"{offset:,}",
+            f"{length:,}",
+            label,
+        )
         table.add_row(*(str(cell) for cell in row))
-    _print("")
-    out.print(table)
+    terminal.show("")
+    terminal.out.print(table)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,247 @@
+"""Many simulations: all policies of a scenario, and of scenarios that differ from it in one key."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import islice
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple, get_args
+
+import pydantic
+
+from ..errors import UsageError, WorkerError
+from . import corrected, parity
+from .devices import rates_at
+from .results import Result
+from .scenario import Policy, Scenario
+
+Key = Literal["nodes", "cache", "bandwidth"]
+"""What is varied; see `varied`."""
+
+KEYS: tuple[Key, ...] = get_args(Key)
+
+_cache_shares = (0.125, 0.25, 0.5, 1.0, 2.0)
+_factors = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+Progress = Callable[[int, int], object]
+"""Told how many simulations are done, and of how many."""
+
+
+class Run(NamedTuple):
+    """One simulation."""
+
+    scenario: Scenario
+    policy: Policy
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A policy that cannot run in a scenario, and why."""
+
+    scenario: str
+    policy: str
+    model: str
+    reason: str
+
+
+Outcome = Result | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """How long each policy takes as one key varies.
+
+    key:       what is varied; the unit of its values is in `varied`.
+    model:     of all simulations.
+    values:    ascending.
+    own:       the scenario's own value, one of them.
+    outcomes:  of each value, one of each policy, in the order that was asked for.
+    """
+
+    key: Key
+    model: str
+    values: tuple[float, ...]
+    own: float
+    outcomes: tuple[tuple[Outcome, ...], ...]
+
+
+def outcome(run: Run) -> Outcome:
+    """The result, or why there is none."""
+    simulate = parity.simulate if run.model == "parity" else corrected.simulate
+    try:
+        return simulate(run.scenario, run.policy)
+    except UsageError as error:
+        reason = str(error)
+    except MemoryError:
+        reason = "this machine has not the memory for it: use fewer samples, nodes or epochs"
+    return Refusal(run.scenario.name, run.policy, run.model, reason)
+
+
+def outcomes(
+    runs: Sequence[Run], *, processes: int = 1, progress: Progress | None = None
+) -> list[Outcome]:
+    """One outcome for each run, in their order; the number of processes changes only the time.
+
+    processes: with more than one, the calling script must be importable (`if __name__ ==
+    "__main__"`), as for all of Python's multiprocessing. Raises WorkerError where one is killed.
+    """
+    found: dict[int, Outcome] = {}
+    for number, each in _finished(runs, min(processes, len(runs))):
+        found[number] = each
+        if progress is not None:
+            progress(len(found), len(runs))
+    return [found[number] for number in range(len(runs))]
+
+
+def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcome]]:
+    if processes <= 1:
+        yield from ((number, outcome(run)) for number, run in enumerate(runs))
+        return
+    pool = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), initializer=_end_quietly
+    )
+    try:
+        numbers = {pool.submit(outcome, run): number for number, run in enumerate(runs)}
+        for future in as_completed(numbers):
+            yield numbers[future], future.result()
+    except BrokenExecutor:
+        raise WorkerError(
+            "a process that simulates was killed, perhaps for want of memory: use fewer processes "
+            "or smaller scenarios"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_quietly() -> None:
+    """Ctrl-C ends a process that simulates, which has nothing to say about it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def sweeps(
+    scenario: Scenario,
+    values: Mapping[Key, Sequence[float]],
+    *,
+    policies: Sequence[Policy] | None = None,
+    model: str = "corrected",
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> list[Sweep]:
+    """Vary one key of a scenario after the other, and simulate its policies at each value.
+
+    values: of each key, see `varied` and `points`; the scenario's own is always added.
+    policies: by default the scenario's.
+    processes, progress: see `outcomes`.
+    """
+    chosen = tuple(policies or scenario.policies)
+    axes = {key: sorted({*each, own(scenario, key)}) for key, each in values.items()}
+    runs = [
+        Run(other, policy, model)
+        for key, axis in axes.items()
+        for other in [varied(scenario, key, value) for value in axis]
+        for policy in chosen
+    ]
+    found = iter(outcomes(runs, processes=processes, progress=progress))
+    return [
+        Sweep(
+            key,
+            model,
+            tuple(axis),
+            own(scenario, key),
+            tuple(tuple(islice(found, len(chosen))) for _ in axis),
+        )
+        for key, axis in axes.items()
+    ]
+
+
+def own(scenario: Scenario, key: Key) -> float:
+    """The scenario's own value of a key, in the units of `varied`."""
+    match key:
+        case "nodes":
+            return float(scenario.training.nodes)
+        case "cache":
+            return cached_mb(scenario) * scenario.training.nodes / data_mb(scenario)
+        case "bandwidth":
+            return float(rates_at(scenario.system.storage.read_mb_s, scenario.training.nodes))
+    raise UsageError(f"sweep is {key!r}: use one of {', '.join(KEYS)}")
+
+
+def points(scenario: Scenario, key: Key) -> list[float]:
+    """A handful of values of a key, ascending, all of which the scenario may have; its own and such
+    as are near it are left out."""
+    here = own(scenario, key)
+    around = _cache_shares if key == "cache" else [here * factor for factor in _factors]
+    return [
+        value
+        for value in around
+        if not 0.8 < value / here < 1.25 and _may_have(scenario, key, value)
+    ]
+
+
+def _may_have(scenario: Scenario, key: Key, value: float) -> bool:
+    try:
+        varied(scenario, key, value)
+    except UsageError:
+        return False
+    return True
+
+
+def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
+    """The scenario with another value of one key. Raises UsageError where it cannot have it.
+
+    nodes:      how many; the batch of a node stays, so the global batch grows with them.
+    cache:      all tiers of all nodes together, in sizes of the data; staging memory stays, and the
+                tiers keep their proportions.
+    bandwidth:  what shared storage gives to the scenario's nodes together, MB/s; its whole table
+                is scaled, and a node's own link to it stays.
+    """
+    if not (0 < value < float("inf")):
+        raise UsageError(f"{key} is {value!r}: use a finite number above 0")
+    factor = value / own(scenario, key)
+    given: dict[str, Any] = scenario.model_dump()
+    training: dict[str, Any] = given["training"]
+    system: dict[str, Any] = given["system"]
+    match key:
+        case "nodes":
+            if value != int(value):
+                raise UsageError(f"nodes is {value!r}: use a whole number")
+            training["global_batch"] = scenario.batch * int(value)
+            training["nodes"] = int(value)
+        case "cache":
+            for tier in system["tiers"]:
+                tier["capacity_mb"] *= factor
+        case "bandwidth":
+            table = system["storage"]["read_mb_s"]
+            system["storage"]["read_mb_s"] = {n: rate * factor for n, rate in table.items()}
+    try:
+        return Scenario.model_validate(given)
+    except pydantic.ValidationError as error:
+        raise UsageError(f"{key} is {value!r}: {error.errors()[0]['msg']}") from None
+
+
+def accesses(runs: Sequence[Run]) -> int:
+    """How many accesses to samples the runs go through: what their time is proportional to."""
+    return sum(
+        run.scenario.steps * run.scenario.training.global_batch * run.scenario.training.epochs
+        for run in runs
+    )
+
+
+def data_mb(scenario: Scenario) -> float:
+    """The expected size of all data: normal sizes, of which negative ones are drawn again."""
+    data = scenario.data
+    if data.mean_mb > 9 * data.sigma_mb:  # none is negative
+        return data.samples * data.mean_mb
+    normal = NormalDist(data.mean_mb, data.sigma_mb)
+    cut = data.sigma_mb**2 * normal.pdf(0) / (1 - normal.cdf(0))
+    return data.samples * (data.mean_mb + cut)
+
+
+def cached_mb(scenario: Scenario) -> float:
+    """What the tiers of one node hold together."""
+    return sum(tier.capacity_mb for tier in scenario.system.tiers)

@@ -1,0 +1,102 @@
+"""The terminal: what every command says, and how.
+
+Results go to standard output (`out`), messages and progress to standard error (`err`).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+try:
+    import rich.console
+    import rich.markup
+    import rich.progress
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
+    ) from None
+
+out = rich.console.Console(highlight=False, soft_wrap=True)
+err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+
+_QUIET_S = 2.0
+"""What takes longer than this shows its progress."""
+
+_TOLD_S = 0.05
+"""A bar is not told more often."""
+
+
+@contextmanager
+def progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
+    """A callback that, once it has gone on for two seconds, shows how many were seen so far, and
+    of how many where that is said."""
+    bar = rich.progress.Progress(
+        rich.progress.SpinnerColumn(),
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TextColumn(f"{{task.completed:,.0f}} {of}"),
+        rich.progress.TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    task = bar.add_task(rich.markup.escape(what), total=None)
+    started = time.monotonic()
+    said = 0.0
+
+    def seen(done: int, total: int | None = None) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if done != total and now - said < _TOLD_S:
+            return
+        said = now
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and time.monotonic() - started > _QUIET_S:
+            bar.start()
+
+    try:
+        yield seen
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def warnings_said() -> Iterator[None]:
+    """Warnings as messages, without the line of code that they come from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                say(f"warning: {warning.message}")
+
+
+def say(text: str) -> None:
+    """A message, beside the results."""
+    err.print(f"penstock: {text}", markup=False)
+
+
+def show(text: str) -> None:
+    """A line of the results, in rich's markup: what is of the world goes through `escaped`."""
+    out.print(text)
+
+
+def escaped(text: str) -> str:
+    """Text of the world (names may hold anything) as it may be printed."""
+    printable = text.encode("utf-8", "backslashreplace").decode()
+    return rich.markup.escape(printable)
+
+
+def size(count: float) -> str:
+    """Bytes as people read them."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:,.1f} PiB"
