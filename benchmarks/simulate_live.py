@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from penstock.limits import lot_bytes_default
+from penstock.probe import copying_bytes_per_s
 from penstock.sim.calibrate import Calibration, Measured, calibrate, resized
 from penstock.sim.corrected import simulate
 from penstock.sim.record import merged, parse_rank
@@ -122,7 +123,8 @@ def network_mb_s() -> float:
 
 
 def devices(bench: Bench) -> Measured:
-    found = Measured({clients: storage_mb_s(bench, clients) for clients in CLIENTS}, network_mb_s())
+    storage = {clients: storage_mb_s(bench, clients) for clients in CLIENTS}
+    found = Measured(storage, network_mb_s(), copying_bytes_per_s() / 1e6)
     say(f"storage {found.storage} MB/s by hosts, network {found.network:.0f} MB/s")
     return found
 

@@ -8,7 +8,6 @@ was measured by itself, is used, and `Calibration.sources` says which.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,8 +30,6 @@ _alike = 0.1  # bytes of the run and of the model, at most so far apart
 _network_mb_s = 1250.0
 _precise = 1e-4
 _tries = 40
-_probe_s = 0.05
-_probe_bytes = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -97,18 +94,6 @@ def resized(
     return Scenario.of(told, scenario.name)
 
 
-def memory_mb_s() -> float:
-    """The rate at which this machine copies memory, in MB/s; takes 0.1 s."""
-    source = np.ones(_probe_bytes, np.uint8)
-    target = np.empty_like(source)
-    target[:] = source
-    copied, start = 0, time.perf_counter()
-    while (took := time.perf_counter() - start) < _probe_s:
-        target[:] = source
-        copied += len(source)
-    return copied / took / BYTES
-
-
 @dataclass(frozen=True)
 class _Device:
     """A rate to be found. put: a scenario with this rate; moved: bytes of an epoch through it."""
@@ -160,8 +145,8 @@ class _Calibrating:
             self._sources["training.nodes"] = "without a cache, each rank is taken for a host"
         if run.told < rank.ranks:
             self._sources["bytes"] = f"{run.told} of {rank.ranks} ranks told; others taken alike"
-        memory = self._measured.memory or memory_mb_s()
-        measured = "given" if self._measured.memory else "measured by copying, where this ran"
+        memory = self._measured.memory or _unlimited
+        measured = "given, or measured by copying" if self._measured.memory else "assumed: no limit"
         self._sources["system.staging.read_mb_s, system.tiers[0].read_mb_s"] = measured
         mine = step_bytes * nodes / rank.ranks  # bytes of a rank's step
         ahead = min(rank.readahead_steps, int(rank.readahead_bytes // mine))
