@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock import cli
 from penstock.errors import UsageError
-from penstock.sim import corrected, scenario
+from penstock.sim import corrected, scenario, simulate
 from penstock.sim.calibrate import Measured, calibrate, resized
 from penstock.sim.record import Run, load_run, merged, parse_rank
 from penstock.sim.scenario import Scenario
+from test_cli import run
 
 
 def described(**changes: Any) -> Scenario:
@@ -49,20 +52,20 @@ def described(**changes: Any) -> Scenario:
     return Scenario.of(told, "described")
 
 
-def recorded(run: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
+def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
     """What a rank would have recorded, had it taken as long as the model says."""
-    result = corrected.simulate(run, policy)
-    nodes = run.training.nodes
-    compute_s = run.batch * run.data.mean_mb / run.training.compute_mb_s * run.steps
-    overhead_s = run.training.step_overhead_s * run.steps
-    total = round(1e6 * run.data.mean_mb * run.data.samples)
+    result = corrected.simulate(told, policy)
+    nodes = told.training.nodes
+    compute_s = told.batch * told.data.mean_mb / told.training.compute_mb_s * told.steps
+    overhead_s = told.training.step_overhead_s * told.steps
+    total = round(1e6 * told.data.mean_mb * told.data.samples)
     epochs = []
     for number, (seconds, moved) in enumerate(zip(result.epochs_s, result.moved_mb, strict=True)):
         storage, peers, own = (round(1e6 * each) for each in moved)
         epochs.append(
             {
                 "epoch": number,
-                "steps": run.steps,
+                "steps": told.steps,
                 "seconds": seconds,
                 "stall_s": max(0.0, seconds - compute_s - overhead_s),
                 "compute_s": compute_s,
@@ -77,15 +80,15 @@ def recorded(run: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
         "rank": 0,
         "ranks": nodes,
         "hosts": nodes,
-        "samples": run.data.samples,
-        "mean_bytes": 1e6 * run.data.mean_mb,
-        "deviation_bytes": 1e6 * run.data.sigma_mb,
-        "global_batch": run.training.global_batch,
-        "steps": run.steps,
-        "seed": run.training.seed,
+        "samples": told.data.samples,
+        "mean_bytes": 1e6 * told.data.mean_mb,
+        "deviation_bytes": 1e6 * told.data.sigma_mb,
+        "global_batch": told.training.global_batch,
+        "steps": told.steps,
+        "seed": told.training.seed,
         "assignment": "local" if policy == "penstock_local" else "strided",
-        "lot": run.data.lot,
-        "ram_bytes": round(1e6 * run.system.tiers[0].capacity_mb),
+        "lot": told.data.lot,
+        "ram_bytes": round(1e6 * told.system.tiers[0].capacity_mb),
         "disk_bytes": 0,
         "readahead_bytes": 1 << 28,
         "readahead_steps": 8,
@@ -101,7 +104,7 @@ def run_of(record: dict[str, Any]) -> Run:
 memory = Measured(memory=5000.0)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=60)
 @given(
     compute=st.floats(85, 400),
     storage=st.floats(20, 80),
@@ -114,7 +117,7 @@ memory = Measured(memory=5000.0)
 def test_the_models_own_runs_give_their_scenario_back(
     compute: float, storage: float, overhead: float, kept: float, nodes: int, lot: int, local: bool
 ) -> None:
-    """Rates within 1 %, wherever the run waited for storage; and always its times."""
+    """Rates and times within 1 %, wherever the run waited for storage; else times within 5 %."""
     told = described(
         **{
             "training.compute_mb_s": compute,
@@ -134,10 +137,12 @@ def test_the_models_own_runs_give_their_scenario_back(
     if "assumed" not in found.sources["training.step_overhead_s"]:
         step_s = overhead + told.batch * told.data.mean_mb / compute
         assert training.step_overhead_s == pytest.approx(overhead, abs=0.02 * step_s)
-    if "waited" in found.sources["system.storage.read_mb_s"]:
+    waited = "waited" in found.sources["system.storage.read_mb_s"]
+    if waited:
         assert system.storage.read_mb_s[nodes] == pytest.approx(storage, rel=0.01)
     again = corrected.simulate(found.scenario, policy)
-    assert again.total_s == pytest.approx(corrected.simulate(told, policy).total_s, rel=0.01)
+    wanted = corrected.simulate(told, policy).total_s
+    assert again.total_s == pytest.approx(wanted, rel=0.01 if waited else 0.05)
 
 
 def test_the_network_is_told_by_epochs_that_wait_for_it() -> None:
@@ -150,11 +155,11 @@ def test_the_network_is_told_by_epochs_that_wait_for_it() -> None:
 
 def test_what_a_run_cannot_tell_is_said() -> None:
     told = described(**{"training.compute_mb_s": 10.0})  # nothing is ever waited for
-    run = run_of(recorded(told, "penstock_local"))
-    found = calibrate(run, memory)
+    job = run_of(recorded(told, "penstock_local"))
+    found = calibrate(job, memory)
     assert "assumed" in found.sources["system.storage.read_mb_s"]
     assert found.scenario.system.storage.read_mb_s[2] <= 80
-    measured = calibrate(run, Measured({1: 60.0, 4: 120.0}, 500.0, 5000.0))
+    measured = calibrate(job, Measured({1: 60.0, 4: 120.0}, 500.0, 5000.0))
     assert "given" in measured.sources["system.storage.read_mb_s"]
     assert measured.scenario.system.storage.read_mb_s == {1: 60.0, 2: 80.0, 4: 120.0}
     assert measured.scenario.system.network_mb_s == 500.0
@@ -167,6 +172,58 @@ def test_the_written_scenario_is_the_one_found(tmp_path: Path) -> None:
     assert scenario.load(path) == found.scenario
     for key in found.sources:
         assert f"# {key}: " in path.read_text()
+
+
+def test_the_command_line_calibrates_and_predicts(tmp_path: Path) -> None:
+    """Table and page of another size; the file written is of that size and simulated as any."""
+    (tmp_path / "r.json").write_text(json.dumps(recorded(described(), "penstock_local")))
+    options = ("--no-sweeps", "--policy", "penstock_local")
+    sized = ("--nodes", 4, "--ram-mb", 20, "--storage", "1=60,4=120", "--network-mb-s", 500)
+    done = run(
+        "simulate", "--from-run", "r.json", *sized, "--write", "w.yaml", *options, folder=tmp_path
+    )
+    assert "system.storage.read_mb_s: from how long epoch 0 waited for storage" in done.stderr
+    written = scenario.load(tmp_path / "w.yaml")
+    assert (written.training.nodes, written.training.global_batch) == (4, 64)
+    assert written.system.tiers[0].capacity_mb == 20.0
+    assert written.system.network_mb_s == 500.0
+    table = "penstock_local"
+    again = run("simulate", "w.yaml", *options, "--html", "again.html", folder=tmp_path)
+    rows = [[line for line in each.stdout.splitlines() if table in line] for each in (done, again)]
+    assert rows[0] == rows[1] != []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("s1", "--nodes", 4), "are of --from-run"),
+        (("s1", "--from-run", "r.json"), "are both given"),
+        (("--from-run", "none.json"), "cannot read record none.json"),
+        (("--from-run", "r.json", "--storage", "1=x"), "--storage is '1=x': use MB/s by hosts"),
+        (("--from-run", "r.json", "--write", "no/where.yaml"), "cannot write no/where.yaml"),
+        (("--from-run", "r.json", "--nodes", 0), "training.nodes is 0"),
+    ],
+)
+def test_bad_options_are_one_message(
+    tmp_path: Path,
+    arguments: tuple[object, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(recorded(described(), "penstock_local")))
+    monkeypatch.chdir(tmp_path)
+    words = ["penstock", "simulate", *map(str, arguments), "--no-sweeps"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert said in capsys.readouterr().err
+
+
+def test_the_published_simulator_knows_no_lots() -> None:
+    with pytest.raises(UsageError, match=r"data\.lot"):
+        simulate(described(), "naive", "parity")
 
 
 def test_another_size_has_the_same_batch_on_each_node() -> None:
@@ -192,13 +249,13 @@ def test_a_real_run_is_recorded(tmp_path: Path) -> None:
             break
         record = loader.run_record()
     (tmp_path / "record.json").write_text(json.dumps(record))
-    run = load_run([tmp_path / "record.json"])
-    assert (run.hosts, run.rank.samples, run.rank.steps, run.rank.lot) == (1, 64, 8, 4)
-    assert [epoch.storage_bytes for epoch in run.epochs] == [64_000, 0]
-    assert [epoch.ram_bytes for epoch in run.epochs] == [64_000, 64_000]
-    for epoch in run.epochs:
+    job = load_run([tmp_path / "record.json"])
+    assert (job.hosts, job.rank.samples, job.rank.steps, job.rank.lot) == (1, 64, 8, 4)
+    assert [epoch.storage_bytes for epoch in job.epochs] == [64_000, 0]
+    assert [epoch.ram_bytes for epoch in job.epochs] == [64_000, 64_000]
+    for epoch in job.epochs:
         assert epoch.stall_s + epoch.compute_s <= epoch.seconds
-    found = calibrate(run, memory)
+    found = calibrate(job, memory)
     assert found.scenario.training.epochs == 2
 
 
@@ -207,10 +264,10 @@ def test_records_of_ranks_make_a_job() -> None:
     later = json.loads(json.dumps(first))
     later |= {"rank": 1}
     later["epochs"][0] |= {"seconds": 99.0, "compute_s": 50.0, "storage_bytes": 1000}
-    run = merged([(f"{k}", parse_rank(each, f"{k}")) for k, each in enumerate((first, later))])
-    assert (run.told, run.epochs[0].seconds) == (2, 99.0)
-    assert run.epochs[0].compute_s == first["epochs"][0]["compute_s"]
-    assert run.epochs[0].storage_bytes == first["epochs"][0]["storage_bytes"] + 1000
+    job = merged([(f"{k}", parse_rank(each, f"{k}")) for k, each in enumerate((first, later))])
+    assert (job.told, job.epochs[0].seconds) == (2, 99.0)
+    assert job.epochs[0].compute_s == first["epochs"][0]["compute_s"]
+    assert job.epochs[0].storage_bytes == first["epochs"][0]["storage_bytes"] + 1000
     alone = merged([("0", parse_rank(first, "0"))])
     assert alone.epochs[1].ram_bytes == 2 * first["epochs"][1]["ram_bytes"]
 

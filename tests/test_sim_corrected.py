@@ -459,8 +459,8 @@ EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
 
 @pytest.mark.parametrize("name", EACH)
 def test_penstock_in_the_published_scenarios(name: str) -> None:
-    """Not slower than NoPFS, but for the beginning of epochs, over which NoPFS reads ahead, 0.1 % at
-    most; and within 3 % of the bound, epoch by epoch, where all data fit."""
+    """Not slower than NoPFS, but for 0.1 %, as NoPFS reads ahead over the beginning of epochs; and
+    within 3 % of the bound, epoch by epoch, where all data fit."""
     scenario = load(name)
     least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
     assert ours.total_s <= 1.001 * theirs.total_s
