@@ -55,9 +55,8 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
     took = np.diff(ends, prepend=setup)
     stall = took - _computing(scenario, need)
-    return Result(
-        scenario.name, policy, "corrected", setup / _ns, took / _ns, stall / _ns, moved, {}
-    )
+    times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
+    return Result(scenario.name, policy, "corrected", *times_s, moved, {})
 
 
 def run(scenario: Scenario, traffic: Traffic) -> Ints:

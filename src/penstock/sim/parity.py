@@ -146,12 +146,12 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         scenario.name,
         policy,
         "parity",
+        float(ends[-1]),
         rule.stall,
         took,
         took - computing,
         moved,
-        {"end_s": float(ends[-1])}
-        | {"staging": staging, "storage": storage, "local": local, "remote": remote},
+        {"staging": staging, "storage": storage, "local": local, "remote": remote},
     )
 
 

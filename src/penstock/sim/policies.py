@@ -35,7 +35,6 @@ class Traffic:
                by one thread, and decoded when it is read.
     batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
                epoch is begun when the one before is over. Without a setup.
-    synchronous:  whether each epoch uses every sample once; see `corrected.bound`.
     """
 
     need: Ints
@@ -48,7 +47,6 @@ class Traffic:
     setup: bool = False
     staged: bool = True
     batches: bool = False
-    synchronous: bool = True
 
     @classmethod
     def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
@@ -125,8 +123,7 @@ def flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    how = {"staged": staged, "batches": batches, "synchronous": replace is None}
-    traffic = Traffic.empty(scenario, setup=setup, **how)
+    traffic = Traffic.empty(scenario, setup=setup, staged=staged, batches=batches)
     lots = _Lots.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
@@ -288,7 +285,7 @@ def parallel_staging(workload: Workload) -> Traffic:
     tier = _last_tier(scenario, "parallel_staging")
     room = scenario.system.tiers[tier].capacity_mb * BYTES
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
-    traffic = Traffic.empty(scenario, setup=True, synchronous=False)
+    traffic = Traffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
     starts = np.arange(nodes) * each
     stops = np.minimum(

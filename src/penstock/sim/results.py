@@ -16,6 +16,7 @@ class Result:
     """One policy in one scenario.
 
     scenario, policy, model:  their names.
+    total_s:   the run's time, setup and all.
     setup_s:   before the first step: caches that are filled beforehand.
     epochs_s:  float64 (epochs,), how long each took; without the setup.
     stall_s:   float64 (epochs,), how much of that was spent waiting for data.
@@ -29,13 +30,9 @@ class Result:
     scenario: str
     policy: str
     model: str
+    total_s: float
     setup_s: float
     epochs_s: Floats
     stall_s: Floats
     moved_mb: Floats
     notes: dict[str, Any]
-
-    @property
-    def total_s(self) -> float:
-        """The run's time, setup and all."""
-        return self.setup_s + float(self.epochs_s.sum())
