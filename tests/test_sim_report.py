@@ -346,7 +346,7 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
             assert f"{each['policy']} cannot run: " in done.stdout
         else:
             assert each["total_s"] in [row[0] for row in rows[each["policy"]]]
-            assert report.duration(each["total_s"]) in done.stdout
+            assert report.brief(each["total_s"]) in done.stdout
     assert [each["key"] for each in values["sweeps"]] == ["nodes"]
     run(*arguments, folder=tmp_path)
     assert (tmp_path / "small.html").read_text() == page

@@ -252,7 +252,7 @@ def _command(
     return shlex.join(words + ["--no-sweeps"] * no_sweeps)
 
 
-_full_width = 116  # of a table with all columns
+_full_width = 124  # of a table with all columns
 
 _ours = 'content="penstock simulate"'  # in the head of a page of ours
 
@@ -307,7 +307,7 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
     )
-    headings = ["run", "× bound", "before it", "first epoch", "later ones"]
+    headings = ["run", "× bound", "before it", "epoch 1", "later"]
     full = _console().width >= _full_width
     headings += ["waiting", *SOURCES] if full else []
     table.add_column("policy", no_wrap=True)
@@ -316,14 +316,14 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     for each in results:
         later = each.epochs_s[1:]
         row = [
-            report.duration(each.total_s),
+            report.brief(each.total_s),
             "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
-            report.duration(each.setup_s) if each.setup_s else "",
-            report.duration(float(each.epochs_s[0])),
-            report.duration(float(later.mean())) if len(later) else "",
+            report.brief(each.setup_s) if each.setup_s else "",
+            report.brief(float(each.epochs_s[0])),
+            report.brief(float(later.mean())) if len(later) else "",
         ]
         if full:
-            row.append(report.duration(max(0.0, float(each.stall_s.sum()))))
+            row.append(report.brief(max(0.0, float(each.stall_s.sum()))))
         if full and each is not bound:
             row += [report.size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)

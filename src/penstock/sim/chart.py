@@ -196,11 +196,12 @@ def columns(
 
 
 class Line(NamedTuple):
-    """A named line; NaN where there is no value. kind: its class."""
+    """A named line; NaN where there is no value. kind: its class; plain: without dots."""
 
     label: str
     values: Sequence[float]
     kind: str
+    plain: bool = False
 
 
 def lines(
@@ -236,9 +237,14 @@ def lines(
         points = [(over.at(x), up.at(y)) for x, y in zip(across, line.values, strict=True) if y > 0]
         if points:
             drawn.append(_path(line, across, over, up))
-            drawn += [
-                element("circle", cx=x, cy=y, r=3.2, class_=f"dot {line.kind}") for x, y in points
-            ]
+            drawn += (
+                []
+                if line.plain
+                else [
+                    element("circle", cx=x, cy=y, r=3.2, class_=f"dot {line.kind}")
+                    for x, y in points
+                ]
+            )
             ends.append((points[-1], line))
     ends.sort(key=lambda end: end[0][1])
     heights = _spread([y for (_, y), _ in ends], 17.0, top, foot + 24)

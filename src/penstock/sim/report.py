@@ -45,13 +45,14 @@ MODELS = {
     "corrected": (
         "Bytes flow through devices that are shared: storage by its table of measured rates, each "
         "node's links, tiers and staging threads; a step begins when all nodes are done with the "
-        "one before, and all policies read the same seeded order. There is no latency of single "
-        "requests, no other job and no failure: what a real cluster adds comes on top."
+        "one before, and all policies but those with a star read the same seeded order. There is "
+        "no latency of single requests, no other job and no failure: what a real cluster adds "
+        "comes on top."
     ),
     "parity": (
-        "The published simulator of clairvoyant prefetching, reproduced with its faults: reads do "
-        "not slow each other down on a node, and what others read counts only as an average. It "
-        "is here to compare with published figures; to decide anything, use the corrected model."
+        "The published simulator of clairvoyant prefetching, reproduced with its faults, which "
+        "docs/simulator.md lists. It is here to compare with published figures; to decide "
+        "anything, use the corrected model."
     ),
 }
 """What each model assumes."""
@@ -423,7 +424,10 @@ def _swept(sweep: Sweep, told: _Told) -> Element:
     drawn = chart.lines(
         f"{told.title}: time of the run by policy; the table has the numbers",
         sweep.values,
-        [chart.Line(marked(policy), series[policy], _kinds[policy]) for policy in order],
+        [
+            chart.Line(marked(policy), series[policy], _kinds[policy], policy == "lower_bound")
+            for policy in order
+        ],
         own=sweep.own,
         axes=(told.axis, f"time of the run, {name}"),
         said=number,
@@ -590,6 +594,14 @@ def duration(seconds: float) -> str:
         return f"{hours} h {minutes} min"
     days, hours = divmod(round(seconds / 3600), 24)
     return f"{days:,} d {hours} h"
+
+
+def brief(seconds: float) -> str:
+    """Seconds in eight characters at most, up to a thousand years."""
+    if seconds < 5e-7:
+        return "0"
+    unit, name = _time_unit(seconds)
+    return f"{number(seconds / unit)} {'ms' if unit < 1 else {'m': 'min'}.get(name[0], name[0])}"
 
 
 def _time_unit(high: float) -> tuple[float, str]:
