@@ -284,6 +284,7 @@ def test_records_of_ranks_make_a_job() -> None:
         ({"epochs": []}, "epochs holds none"),
         ({"rank": 7}, "rank is 7 of 2"),
         ({"global_batch": 33}, "global_batch is 33, over 2 hosts"),
+        ({"samples": 9999}, "steps is 64, and 9999 samples in global batches of 32 make 312"),
     ],
 )
 def test_a_wrong_record_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

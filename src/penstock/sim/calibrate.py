@@ -137,6 +137,13 @@ class _Calibrating:
                 f"{run.where}: global_batch is {rank.global_batch}, over {nodes} hosts: the model "
                 "has as many samples on each; record a run with a multiple of the hosts"
             )
+        whole, rest = divmod(rank.samples, rank.global_batch)
+        if not whole <= rank.steps <= whole + (rest > 0):
+            raise UsageError(
+                f"{run.where}: steps is {rank.steps}, and {rank.samples} samples in global batches "
+                f"of {rank.global_batch} make {whole}: the model goes through all data once an "
+                "epoch; record a run that does, which a mixture does not"
+            )
         batch = rank.global_batch // nodes
         step_bytes = batch * rank.mean_bytes
         compute_s = min(epoch.compute_s / epoch.steps for epoch in run.epochs)
@@ -345,6 +352,8 @@ class _Calibrating:
     def _part(self) -> float:
         """Of an epoch of the run, what the model has: it leaves out what does not fill a step."""
         scenario = self._scenario()
+        if self._run.rank.steps == scenario.steps:
+            return 1.0
         return scenario.steps * scenario.training.global_batch / scenario.data.samples
 
     def _from_memory(self, epoch: Epoch) -> bool:
