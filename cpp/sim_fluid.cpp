@@ -1,6 +1,7 @@
 #include "sim_fluid.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <functional>
@@ -25,26 +26,25 @@ class Storage {
  public:
   Storage(const FluidCluster& cluster, const FluidTraffic& traffic)
       : shares_(cluster.storage_shares),
-        traffic_(traffic),
+        bytes_{traffic.ahead, traffic.demand, traffic.ring},
         nodes_(static_cast<std::size_t>(cluster.nodes)),
         steps_(traffic.need.size() / nodes_),
+        opened_{steps_, 0, 0},
         readers_(nodes_),
         pending_(steps_, 0),
         finished_(traffic.need.size(), 0) {
-    for (std::size_t k = 0; k < traffic.need.size(); ++k) {
-      pending_[k / nodes_] += (at(traffic.ring, k) > 0) + (at(traffic.ahead, k) > 0);
-    }
-    for (Reader& reader : readers_) {
-      reader.ring = traffic.ring.empty() ? steps_ : 0;
-      reader.ahead = traffic.ahead.empty() ? steps_ : 0;
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      for (std::size_t k = 0; k < bytes_[kind].size(); ++k) {
+        pending_[k / nodes_] += bytes_[kind][k] > 0;
+      }
     }
   }
 
-  // From this time on steps below `steps` may be read.
-  void open(std::size_t steps, std::int64_t time) {
+  // From this time on steps below `ring` may be staged, and those below `demand` ask for the rest.
+  void open(std::size_t ring, std::size_t demand, std::int64_t time) {
     while (!ends_.empty() && next() <= time) complete();
     serve(time);
-    opened_ = steps;
+    opened_ = {steps_, demand, ring};
     for (std::size_t i = 0; i < nodes_; ++i) {
       if (!readers_[i].busy) begin(i);
     }
@@ -61,10 +61,13 @@ class Storage {
   }
 
  private:
+  // What is kept, demanded and staged: of one step, in this sequence.
+  static constexpr std::size_t kKinds = 3;
+  using Kinds = std::array<std::size_t, kKinds>;
+
   struct Reader {
-    std::size_t ring = 0;   // the next step of each kind
-    std::size_t ahead = 0;
-    std::size_t step = 0;   // of the read under way
+    Kinds next{};          // the next step of each kind
+    std::size_t step = 0;  // of the read under way
     bool busy = false;
   };
   using End = std::pair<double, std::size_t>;  // of a read, in bytes served, and its node
@@ -99,31 +102,29 @@ class Storage {
     for (const std::size_t node : ready_) begin(node);
   }
 
-  // The node's next read: of the earliest step, what it keeps before what it stages.
+  // The node's next read: of the earliest step.
   void begin(std::size_t node) {
     Reader& reader = readers_[node];
-    while (reader.ring < opened_ && reader.ring < steps_ &&
-           traffic_.ring[reader.ring * nodes_ + node] == 0) {
-      ++reader.ring;
+    std::size_t chosen = kKinds;
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      if (bytes_[kind].empty()) continue;
+      std::size_t& step = reader.next[kind];
+      while (step < opened_[kind] && bytes_[kind][step * nodes_ + node] == 0) ++step;
+      if (step == opened_[kind]) continue;
+      if (chosen == kKinds || step < reader.next[chosen]) chosen = kind;
     }
-    while (reader.ahead < steps_ && traffic_.ahead[reader.ahead * nodes_ + node] == 0) {
-      ++reader.ahead;
-    }
-    const bool ring = reader.ring < std::min(opened_, steps_);
-    const bool ahead = reader.ahead < steps_;
-    if (!ring && !ahead) return;
-    const bool keep = ahead && (!ring || reader.ahead <= reader.ring);
-    reader.step = keep ? reader.ahead++ : reader.ring++;
-    const auto& bytes = keep ? traffic_.ahead : traffic_.ring;
+    if (chosen == kKinds) return;
+    reader.step = reader.next[chosen]++;
     reader.busy = true;
-    ends_.emplace(served_ + static_cast<double>(bytes[reader.step * nodes_ + node]), node);
+    const std::int64_t bytes = bytes_[chosen][reader.step * nodes_ + node];
+    ends_.emplace(served_ + static_cast<double>(bytes), node);
   }
 
   std::span<const double> shares_;
-  const FluidTraffic& traffic_;
+  std::array<Bytes, kKinds> bytes_;
   std::size_t nodes_;
   std::size_t steps_;
-  std::size_t opened_ = 0;
+  Kinds opened_;  // steps below these may be read
   std::int64_t now_ = 0;
   double served_ = 0;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
@@ -201,7 +202,7 @@ std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraf
     const std::int64_t before = ends.empty() ? 0 : ends.back();
     const std::size_t closed = opened;
     while (opened < steps && after[opened] < static_cast<std::int64_t>(step)) ++opened;
-    if (opened > closed) storage.open(opened, before);
+    if (opened > closed || !traffic.demand.empty()) storage.open(opened, step + 1, before);
     storage.read(step);
 
     const std::int64_t from =

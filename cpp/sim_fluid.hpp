@@ -41,6 +41,7 @@ struct FluidCluster {
 struct FluidTraffic {
   std::span<const std::int64_t> need = {};
   std::span<const std::int64_t> ring = {};
+  std::span<const std::int64_t> demand = {};
   std::span<const std::int64_t> ahead = {};
   std::span<const std::int64_t> tiers = {};  // one after the other
   std::span<const std::int64_t> sent = {};

@@ -48,7 +48,7 @@ def scenario_of(seed: int, **changes: Any) -> Scenario:
         "training": {
             "nodes": nodes,
             "global_batch": batch,
-            "epochs": int(random.integers(1, 5)),
+            "epochs": int(random.integers(1, 6)),
             "compute_mb_s": some(50, 300),
             "preprocess_mb_s": some(50, 300),
             "step_overhead_s": some(0, 0.01),
@@ -66,9 +66,9 @@ def scenario_of(seed: int, **changes: Any) -> Scenario:
                 "read_mb_s": {1: some(100, 900)},
             },
             "tiers": [
-                {"name": "ram", "capacity_mb": some(0.1, 1) * data, "threads": 1}
+                {"name": "ram", "capacity_mb": some(0.02, 0.4) * data, "threads": 1}
                 | {"read_mb_s": {1: some(100, 900)}},
-                {"name": "ssd", "capacity_mb": some(0.1, 1) * data, "threads": 2}
+                {"name": "ssd", "capacity_mb": some(0.02, 0.4) * data, "threads": 2}
                 | {"read_mb_s": {1: some(50, 100), 2: some(100, 200)}},
             ],
         },
@@ -99,14 +99,16 @@ def traffic_of(scenario: Scenario, policy: str) -> Traffic | None:
 # -- times, against an event simulation that is run again until nothing changes ------------------
 
 
-def slow_storage(scenario: Scenario, traffic: Traffic, opens: list[float]) -> list[list[float]]:
-    """When each node has what it reads of each step, if steps open at these times (seconds)."""
+def slow_storage(
+    scenario: Scenario, traffic: Traffic, opens: list[float], begins: list[float]
+) -> list[list[float]]:
+    """When each node has what it reads of each step, if steps open and begin then (seconds)."""
     steps, nodes = traffic.need.shape
     training, storage = scenario.training, scenario.system.storage
     rates = shares(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
     todo = [
         [[(k, b) for k in range(steps) if (b := int(bytes_[k, i]))] for i in range(nodes)]
-        for bytes_ in (traffic.ahead, traffic.ring)
+        for bytes_ in (traffic.ahead, traffic.demand, traffic.ring)
     ]
     done = [[0.0] * nodes for _ in range(steps)]
     for kind in todo:
@@ -123,13 +125,15 @@ def slow_storage(scenario: Scenario, traffic: Traffic, opens: list[float]) -> li
         for i in range(nodes):
             if i in under_way:
                 continue
-            ahead, ring = todo[0][i], todo[1][i]
-            heads = [(ahead[0][0], 0)] if ahead else []
-            if ring and opens[ring[0][0]] <= now:
-                heads.append((ring[0][0], 1))
+            times = ([0.0] * steps, begins, opens)
+            heads = [
+                (todo[kind][i][0][0], kind)
+                for kind, released in enumerate(times)
+                if todo[kind][i] and released[todo[kind][i][0][0]] <= now
+            ]
             if heads:
                 under_way[i] = todo[min(heads)[1]][i].pop(0)
-        later = [t for t in opens if now < t < math.inf]
+        later = [t for t in opens + begins if now < t < math.inf]
         if not under_way and not later:
             return done
         ends = [left / rates[len(under_way) - 1] for _, left in under_way.values()]
@@ -180,7 +184,7 @@ def slow_run(scenario: Scenario, traffic: Traffic) -> list[float]:
     ends = [math.inf] * steps
     for _ in range(steps + 1):
         opens = [0.0 if m < 0 else ends[m] for m in after]
-        done = slow_storage(scenario, traffic, opens)
+        done = slow_storage(scenario, traffic, opens, [0.0, *ends[:-1]])
         servers = Servers()
         found: list[float] = []
         for k in range(steps):
@@ -275,7 +279,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
 
 
 def same(got: Traffic, wanted: Traffic) -> None:
-    for name in ("need", "ring", "ahead", "tiers", "sent", "received", "own"):
+    for name in ("need", "ring", "demand", "ahead", "tiers", "sent", "received", "own"):
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name), name)
 
 
@@ -348,7 +352,7 @@ def test_bytes_are_conserved(policy: str) -> None:
             continue
         ran += 1
         assert traffic.sent.sum() == traffic.received.sum()
-        storage = int(traffic.ring.sum() + traffic.ahead.sum())
+        storage = int(traffic.ring.sum() + traffic.demand.sum() + traffic.ahead.sum())
         need = traffic.need.sum(axis=1).reshape(-1)[traffic.setup :]
         used = need.reshape(scenario.training.epochs, -1).sum(axis=1)
         if policy in ("naive", "staging"):
@@ -367,7 +371,7 @@ def test_bytes_are_conserved(policy: str) -> None:
 def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
     """penstock reads each sample once if the cluster can hold all, whoever processes it."""
     for seed in SEEDS:
-        scenario = scenario_of(seed, system__tiers__0__capacity_mb=20)
+        scenario = scenario_of(seed, system__tiers__0__capacity_mb=100)
         workload = Workload(scenario)
         used = {int(s) for window in workload.windows() for s in window.samples.reshape(-1)}
         lot = scenario.data.lot  # which is read whole
@@ -401,7 +405,7 @@ RATES = [
     *("system__tiers__0__read_mb_s", "system__tiers__1__read_mb_s"),
 ]
 # More staging memory may cost a little: who reads ahead shares storage with who is late.
-SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.02}
+SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.05}
 
 
 @pytest.mark.parametrize("path", SLACK)
@@ -432,12 +436,15 @@ def test_more_cache_takes_no_longer(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_reads_less(policy: str) -> None:
-    """More cache never means more bytes from storage."""
+    """More cache never means more bytes from storage; with lots of one, for of larger ones some
+    samples may never be used."""
     for seed in SEEDS:
-        small, large = (
-            traffic_of(scenario_of(seed, system__tiers__0__capacity_mb=factor), policy)
-            for factor in (0.3, 1.0)
-        )
+        found = []
+        both = [scenario_of(seed, system__tiers__0__capacity_mb=factor) for factor in (0.3, 1.0)]
+        for each in both:
+            singles = each.data.model_copy(update={"lot": 1})
+            found.append(traffic_of(each.model_copy(update={"data": singles}), policy))
+        small, large = found
         assert small is not None
         assert large is not None
         assert large.ring.sum() <= small.ring.sum()

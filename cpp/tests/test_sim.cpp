@@ -51,6 +51,9 @@ void what_is_kept_waits_for_no_window() {
   CHECK((run_fluid(small.cluster, {.need = small.need, .ahead = reads}) == Cells{100, 200, 300}));
   // At the window's opening, 200, it takes 100 to read them, and one sample's computing after that.
   CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{100, 200, 310}));
+  small.cluster.window = 1000;
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{100, 200, 300}));
+  CHECK((run_fluid(small.cluster, {.need = small.need, .demand = reads}) == Cells{100, 200, 310}));
 }
 
 void who_receives_waits_for_who_sends() {

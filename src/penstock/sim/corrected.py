@@ -88,6 +88,7 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
         tier_rates=np.array(tiers) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
         ring=_or_nothing(traffic.ring),
+        demand=_or_nothing(traffic.demand),
         ahead=_or_nothing(traffic.ahead),
         tiers=_or_nothing(traffic.tiers),
         sent=_or_nothing(traffic.sent),
@@ -175,7 +176,7 @@ def bound(workload: Workload, need: Ints) -> Ints:
 
 def _moved(scenario: Scenario, traffic: Traffic) -> Floats:
     """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
-    storage = (traffic.ring + traffic.ahead).sum(axis=1)
+    storage = (traffic.ring + traffic.demand + traffic.ahead).sum(axis=1)
     moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES
     rows: Floats = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)
     if traffic.setup:

@@ -26,6 +26,7 @@ class Traffic:
 
     need:      what a node processes.
     ring:      what it reads from storage when the step is staged.
+    demand:    what it reads from storage only when the step begins.
     ahead:     what it reads from storage to keep, by when it is first needed.
     tiers:     what is read from each of its tiers, for itself and for others.
     sent, received:  what goes over its link.
@@ -39,6 +40,7 @@ class Traffic:
 
     need: Ints
     ring: Ints
+    demand: Ints
     ahead: Ints
     tiers: Ints
     sent: Ints
@@ -53,9 +55,10 @@ class Traffic:
         """No bytes, and room for all of them."""
         steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
         shape = (steps, scenario.training.nodes)
-        need, ring, ahead, sent, received = (np.zeros(shape, np.int64) for _ in range(5))
+        need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
         tiers = np.zeros((len(scenario.system.tiers), *shape), np.int64)
-        return cls(need, ring, ahead, tiers, sent, received, np.zeros(steps, np.int64), **how)
+        own = np.zeros(steps, np.int64)
+        return cls(need, ring, demand, ahead, tiers, sent, received, own, **how)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def flows(
     local: bool = False,
     staged: bool = True,
     batches: bool = False,
+    ahead: bool = True,
     replace: Replace | None = None,
 ) -> Traffic:
     """The flows of a policy in which a sample has one owner at most.
@@ -119,6 +123,7 @@ def flows(
     kept.
 
     local:    samples are processed where they are kept, as far as seats allow; else strided.
+    ahead:    what nobody keeps is read when the step is staged, not when it begins.
     """
     scenario = workload.scenario
     nodes = scenario.training.nodes
@@ -139,10 +144,10 @@ def flows(
         tally.add(traffic.need, node)
         kept = owner >= 0
         new = lots.read(samples, kept)
-        read = _Tally(tally.first, nodes, np.where(kept, new, tally.size))
-        read.add(traffic.ring, np.where(kept, owner, node), read.size > 0)
+        tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
         if not kept.any():
             continue
+        _Tally(tally.first, nodes, new).add(traffic.ring, owner, new > 0)
         away = kept & (owner != node)
         tally.add(traffic.sent, owner, away)
         tally.add(traffic.received, node, away)
@@ -253,7 +258,7 @@ def _while_fitting(workload: Workload, first: int, last: int, tier: int) -> slic
 
 
 def deepio(workload: Workload) -> Traffic:
-    return flows(workload, _shards(workload, 0))
+    return flows(workload, _shards(workload, 0), ahead=False)
 
 
 def deepio_opportunistic(workload: Workload) -> Traffic:
