@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -390,6 +391,39 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
     assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "taken.html").read_text() == "my own"
+
+
+def test_ctrl_c_ends_all_processes(tmp_path):
+    """Exit code 130, no word of those that simulate, and nothing written; they are told as a
+    terminal does, and may still be starting."""
+    code = (
+        "import os, signal, sys\n"
+        "from penstock import cli\n"
+        "from penstock.sim import sweep\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    started = sweep.as_completed\n"
+        "    def told(numbers):\n"
+        "        os.killpg(0, signal.SIGINT)\n"
+        "        return started(numbers)\n"
+        "    sweep.as_completed = told\n"
+        "    os.sched_getaffinity = lambda pid: {0, 1}\n"
+        "    sys.argv = ['penstock', 'simulate', 's2', '--no-sweeps']\n"
+        "    cli.main()\n"
+    )
+    (tmp_path / "told.py").write_text(code)
+    source = str(Path(sim.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "told.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == ""  # and its end: nobody else holds the pipe
+    assert not (tmp_path / "s2.html").exists()
 
 
 # -- a browser -------------------------------------------------------------------------------------

@@ -153,15 +153,14 @@ def columns(
     high: float,
     said: Said,
     marks: Sequence[float] = (),
-    first: int = 1,
-    each: int = 1,
+    epochs: int,
 ) -> Element:
     """A small chart of stacked columns, of which several share a scale.
 
     stacks:  of each column, its parts by class.
     high:    where the scale ends.
     marks:   a line across each column.
-    first, each:  how the columns are numbered.
+    epochs:  the last one's number.
     """
     width, height, left, foot = 300.0, 132.0, 54.0, 108.0
     across = Axis(0, len(stacks), left, width - 6)
@@ -185,9 +184,9 @@ def columns(
     for number, mark in enumerate(marks):
         y = up.at(mark)
         drawn.append(_line(across.at(number), y, across.at(number + 1), y, "bound"))
-    for number in sorted({0, len(stacks) - 1}):
+    for number, label in {0: 1, len(stacks) - 1: epochs}.items():
         middle = (across.at(number) + across.at(number + 1)) / 2
-        drawn.append(_text(middle, foot + 15, str(first + number * each), "tick", "middle"))
+        drawn.append(_text(middle, foot + 15, f"{label:,}", "tick", "middle"))
     drawn.append(_text((left + width) / 2, foot + 15, "epoch", "tick", "middle"))
     return drawing(width, height, title, *drawn)
 

@@ -304,19 +304,24 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
     for result in results:
         took = _grouped(result.epochs_s, each)
         waiting = np.clip(_grouped(result.stall_s, each), 0, took)
+        first = f"first {duration(float(result.epochs_s[0]))}"
         drawn = chart.columns(
-            f"Time of each epoch, {result.policy}: first {duration(float(took[0]))}, last "
-            f"{duration(float(took[-1]))}",
+            f"Time of each epoch, {result.policy}: {first}, last "
+            f"{duration(float(result.epochs_s[-1]))}",
             (np.stack([took - waiting, waiting], axis=1) / unit).tolist(),
             _time_kinds[1:],
             high=high / unit,
             said=number,
             marks=[] if result.policy in REPLACING else marks,
-            each=each,
+            epochs=len(result.epochs_s),
         )
-        panels.append(_panel(result.policy, f"first {duration(float(took[0]))}", drawn))
-    caption = f"How long each epoch takes, in {name}; all on one scale."
+        panels.append(_panel(result.policy, first, drawn))
+    caption = f"How long each epoch takes, in {name}; all on one scale.{_shared(each)}"
     return _grid(caption, _legend(_time_kinds[1:], _time_names[1:], bound is not None), panels)
+
+
+def _shared(each: int) -> str:
+    return "" if each == 1 else f" A column is the mean of {each} epochs."
 
 
 def _bytes(results: Sequence[Result]) -> Element:
@@ -334,13 +339,17 @@ def _bytes(results: Sequence[Result]) -> Element:
             SOURCES,
             high=high / unit,
             said=number,
-            each=each,
+            epochs=len(result.epochs_s),
         )
         panels.append(_panel(result.policy, f"{size(storage)} from storage", drawn))
     caption = (
         f"What is read in each epoch, in {name}, by all nodes together; all on one scale. What is "
-        "read before the run counts in the first epoch."
+        f"read before the run counts in the first epoch.{_shared(each)}"
     )
+    if results[0].model == "parity":
+        caption += (
+            " This model counts what is read ahead in the epoch that asks for it, often the first."
+        )
     return _grid(caption, _legend(SOURCES, _source_names), panels)
 
 

@@ -106,7 +106,12 @@ def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcom
         processes, multiprocessing.get_context("spawn"), initializer=_end_quietly
     )
     try:
-        numbers = {pool.submit(outcome, run): number for number, run in enumerate(runs)}
+        # Processes start with it blocked, and have nothing to say about it while they import.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            numbers = {pool.submit(outcome, run): number for number, run in enumerate(runs)}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(numbers):
             yield numbers[future], future.result()
     except BrokenExecutor:
@@ -119,8 +124,9 @@ def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcom
 
 
 def _end_quietly() -> None:
-    """Ctrl-C ends a process that simulates, which has nothing to say about it."""
+    """Ctrl-C ends a process that simulates, without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def sweeps(
