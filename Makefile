@@ -88,8 +88,9 @@ bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3
 bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ and MPI; ARGS="--quick"
 	$(RUN) -m benchmarks.peers $(ARGS)
 
-bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, 1,024 nodes; ARGS="--quick"
+bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.sim $(ARGS)
+	$(RUN) -m benchmarks.simulate_live $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

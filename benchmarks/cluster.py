@@ -34,7 +34,7 @@ from . import emulation
 from .__main__ import build_floors, finish, rows_of
 from .contender import ROOT, ContenderError
 from .corpus import Corpora, Sizes, make_warm
-from .fleet import WORD, Fleet, Pass, python
+from .fleet import WORD, Fleet, Pass, Way, python
 from .pairing import bootstrap_interval
 from .race import Effort, run_race, say
 from .record import Record, Row
@@ -146,8 +146,25 @@ class Bench:
     def run(self, job: Job, epochs: int = EPOCHS) -> list[Epoch]:
         """A fresh job; starting its processes and telling them of each other is not timed."""
         say(f"{job.label}: ...")
-        way = python(
-            "cluster_rank",
+        found = []
+        with Fleet(self.way(job)) as fleet:
+            fleet.open(self.paths_of(job))
+            before: dict[str, int] = {}
+            for number in range(epochs):
+                self.storage.reset()
+                done = fleet.pass_()
+                self.check(job, done)
+                totals = totals_of(done.answers)
+                found.append(epoch_of(done, self.storage.counters(), before, totals))
+                before = totals
+                say(f"  epoch {number}: {found[-1]}")
+        self.raw.setdefault(job.label, []).append([asdict(each) for each in found])
+        return found
+
+    def way(self, job: Job, module: str = "cluster_rank") -> Way:
+        """How its ranks are started, which are those of this module."""
+        return python(
+            module,
             job.label,
             job.world,
             loader=job.loader,
@@ -160,20 +177,10 @@ class Bench:
             workers=job.workers,
             step_ms=job.step_ms,
         )
-        found = []
-        with Fleet(way) as fleet:
-            fleet.open([self.paths[rank // job.ranks] for rank in range(job.world)])
-            before: dict[str, int] = {}
-            for number in range(epochs):
-                self.storage.reset()
-                done = fleet.pass_()
-                self._check(job, done)
-                totals = totals_of(done.answers)
-                found.append(epoch_of(done, self.storage.counters(), before, totals))
-                before = totals
-                say(f"  epoch {number}: {found[-1]}")
-        self.raw.setdefault(job.label, []).append([asdict(each) for each in found])
-        return found
+
+    def paths_of(self, job: Job) -> list[str]:
+        """What each rank reads: its host's view of the storage."""
+        return [self.paths[rank // job.ranks] for rank in range(job.world)]
 
     def cache_bytes(self, job: Job) -> int:
         """Of each host."""
@@ -202,7 +209,7 @@ class Bench:
         self.raw.setdefault("sequential", []).append(rate)
         return rate
 
-    def _check(self, job: Job, done: Pass) -> None:
+    def check(self, job: Job, done: Pass) -> None:
         if (done.samples, done.total) != (self.samples, self._truth):
             raise ContenderError(
                 f"{job.label}: wrong data: {done.samples} samples with sum {done.total}, "

@@ -169,8 +169,9 @@ std::vector<std::int64_t> openings(const FluidCluster& cluster, const FluidTraff
     };
     hold(step, 1);
     const auto latest = static_cast<std::int64_t>(step) - 1;
-    while (last < latest &&
-           (most > cluster.window || (last < 0 && cluster.setup) || cluster.window == 0)) {
+    std::int64_t least = cluster.window == 0 ? latest : cluster.setup ? 0 : -1;
+    if (cluster.epoch > 0) least = std::max(least, (latest + 1) / cluster.epoch * cluster.epoch - 1);
+    while (last < latest && (most > cluster.window || last < least)) {
       hold(static_cast<std::size_t>(++last), -1);
     }
     after[step] = last;
@@ -230,7 +231,7 @@ std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraf
                                                  : stagers.pass(i, need, from, fetched);
       const std::int64_t computes = duration(static_cast<double>(need), cluster.compute);
       const std::int64_t last = cluster.serial ? computes : computes / cluster.batch;
-      end = std::max({end, before + computes, staged + last});
+      end = std::max({end, before + cluster.overhead + computes, staged + cluster.overhead + last});
     }
     ends.push_back(end);
   }

@@ -12,7 +12,8 @@
 //   exchange  who receives in a step waits for the last node that sends in it.
 //   compute   a node begins a step when all nodes are done with the one before, goes through its
 //             samples as they come, and ends one sample after the last of them.
-//   window    a step opens, for all nodes at once, when it fits into the fullest node's staging memory.
+//   window    a step opens, for all nodes at once, when it fits into the fullest node's staging memory,
+//             and where `epoch` is given, when all earlier epochs are over.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,8 @@ struct FluidCluster {
   std::int64_t batch;                      // samples of a step on one node
   bool serial;                             // fetching, staging and computing follow each other
   bool setup;                              // the first step fills caches: nothing opens before its end
+  std::int64_t overhead = 0;               // of a step beside computing, in ns
+  std::int64_t epoch = 0;                  // steps of one; 0: nothing ends with an epoch
   double compute;                          // rates in bytes/ns
   double stage;
   double link;

@@ -15,7 +15,7 @@ from penstock.autoshuffle import decide
 from penstock.engines import engine_for
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
-from penstock.probe import large_extents, probe
+from penstock.probe import copying_bytes_per_s, large_extents, probe
 
 COUNT, RECORD = 4096, 512
 
@@ -46,6 +46,7 @@ def test_a_probe_measures(dataset: penstock.Dataset) -> None:
     finally:
         engine.close()
     assert min(probed.latency_ns, probed.reads_per_s, probed.bytes_per_s, probed.took_s) > 0
+    assert copying_bytes_per_s() > 0
 
 
 def test_one_sample_can_be_probed(tmp_path: Path) -> None:

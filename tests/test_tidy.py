@@ -59,7 +59,7 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
-    "values": Layer({"extent", "budget", "topology", "cursor"}, {"ground"}),
+    "values": Layer({"extent", "budget", "topology", "cursor", "history"}, {"ground"}),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality", "augmentation"},
@@ -138,7 +138,7 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_calibrate", "cli_simulate", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }

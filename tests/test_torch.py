@@ -930,5 +930,6 @@ def test_a_cache_is_shared_and_read_once(tmp_path):
         rows = torch.cat([batch["data"] for batch in loader])
         assert sorted(rows[:, 0].tolist()) == sorted((np.arange(100) * 60 % 256).tolist())
     assert loader.stats()["bytes"] == 6000
+    assert [epoch["storage_bytes"] for epoch in loader.run_record()["epochs"]] == [6000, 0]
     with pytest.raises(UsageError, match="read ahead"):
         DataLoader(dataset, 10, cache=cache, workers="processes", num_workers=1)

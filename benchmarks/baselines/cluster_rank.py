@@ -137,7 +137,7 @@ def make(options: argparse.Namespace) -> Opener:
     return opened
 
 
-if __name__ == "__main__":
+def parser_of() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loader", choices=("penstock", "torch"), required=True)
     parser.add_argument("--record-bytes", type=int, required=True)
@@ -149,4 +149,8 @@ if __name__ == "__main__":
     parser.add_argument("--lot-bytes", type=int, default=0)
     parser.add_argument("--assignment", default="local")
     parser.add_argument("--workers", type=int, default=0)
-    serve(make, parser)
+    return parser
+
+
+if __name__ == "__main__":
+    serve(make, parser_of())

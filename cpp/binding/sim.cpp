@@ -60,15 +60,25 @@ nb::object parity(std::int64_t nodes, std::int64_t batch, double compute, double
                         array<double>(std::move(run.megabytes)));
 }
 
-nb::object fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch, bool serial, bool setup, double compute,
+nb::object fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch, bool serial,
+                 bool setup, std::int64_t overhead, std::int64_t epoch, double compute,
                  double stage, double link, const Column<double>& storage_shares,
                  const Column<double>& tier_rates, const Column<std::int64_t>& need,
                  const Column<std::int64_t>& ring, const Column<std::int64_t>& demand,
-                 const Column<std::int64_t>& ahead,
-                 const Column<std::int64_t>& tiers, const Column<std::int64_t>& sent,
-                 const Column<std::int64_t>& received) {
-  const sim::FluidCluster cluster{
-      nodes, window, batch, serial, setup, compute, stage, link, view(storage_shares), view(tier_rates)};
+                 const Column<std::int64_t>& ahead, const Column<std::int64_t>& tiers,
+                 const Column<std::int64_t>& sent, const Column<std::int64_t>& received) {
+  const sim::FluidCluster cluster{.nodes = nodes,
+                                  .window = window,
+                                  .batch = batch,
+                                  .serial = serial,
+                                  .setup = setup,
+                                  .overhead = overhead,
+                                  .epoch = epoch,
+                                  .compute = compute,
+                                  .stage = stage,
+                                  .link = link,
+                                  .storage_shares = view(storage_shares),
+                                  .tiers = view(tier_rates)};
   const sim::FluidTraffic traffic{view(need),  view(ring), view(demand),
                                   view(ahead), view(tiers), view(sent), view(received)};
   std::vector<std::int64_t> ends;
@@ -89,8 +99,9 @@ void sim(nb::module_& m) {
         "held_since"_a, "log"_a, "log_bounds"_a, "lists"_a, "sizes"_a, "samples"_a,
         "The published simulator: (barriers, reads by node and source, MB by step and source).");
   m.def("sim_fluid", fluid, nb::kw_only(), "nodes"_a, "window"_a, "batch"_a, "serial"_a, "setup"_a,
-        "compute"_a, "stage"_a, "link"_a, "storage_shares"_a, "tier_rates"_a, "need"_a, "ring"_a,
-        "demand"_a, "ahead"_a, "tiers"_a, "sent"_a, "received"_a,
+        "overhead"_a, "epoch"_a, "compute"_a, "stage"_a, "link"_a, "storage_shares"_a,
+        "tier_rates"_a, "need"_a, "ring"_a, "demand"_a, "ahead"_a, "tiers"_a, "sent"_a,
+        "received"_a,
         "Flows of bytes by step and node: when each step ends, in ns. Rates are in bytes/ns.");
 }
 

@@ -35,6 +35,21 @@ void computing_alone() {
   CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{100, 200, 300}));
 }
 
+void steps_have_an_overhead() {
+  Small small;
+  small.cluster.overhead = 5;
+  CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{105, 210, 315}));
+}
+
+void nothing_is_read_across_epochs() {
+  Small small;
+  const Cells ring{0, 0, 0, 0, 400, 0};
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{100, 200, 300}));
+  // The third step is the next epoch's first: it is read from 200 to 300.
+  small.cluster.epoch = 2;
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{100, 200, 310}));
+}
+
 void storage_is_shared_while_both_read() {
   Small small;
   small.cluster.compute = 1000;
@@ -114,6 +129,8 @@ void staging_overlaps_reading_and_computing() {
 
 int main() {
   computing_alone();
+  steps_have_an_overhead();
+  nothing_is_read_across_epochs();
   storage_is_shared_while_both_read();
   what_is_kept_waits_for_no_window();
   who_receives_waits_for_who_sends();

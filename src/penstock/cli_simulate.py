@@ -15,7 +15,7 @@ import rich.console
 import rich.table
 import typer
 
-from . import terminal
+from . import cli_calibrate, terminal
 from .errors import UsageError
 
 _sweeps_at_once = 500_000_000
@@ -50,6 +50,31 @@ def simulate(
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all results as one JSON object, too.")
     ] = None,
+    from_run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Instead of a scenario: what Loader.run_record() returned on a rank, as JSON; "
+            "once for each rank, or for some of them."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="With --from-run: on so many, with as large batches on each.")
+    ] = None,
+    ram_mb: Annotated[
+        float | None, typer.Option(help="With --from-run: with a cache of so many MB on each node.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-run: its rates, measured, MB/s by nodes such as 1=95,8=600."
+        ),
+    ] = None,
+    network_mb_s: Annotated[
+        float | None, typer.Option(help="With --from-run: the rate of a node's network, measured.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="With --from-run: write the scenario to this file, too.")
+    ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="List the scenarios that come along, and the policies.")
     ] = False,
@@ -72,6 +97,8 @@ def simulate(
       penstock simulate cluster.yaml --sweep nodes --html nodes.html --json nodes.json
 
       penstock simulate s1 --model both --no-sweeps
+
+      penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
     from .sim import report  # the command line does without the simulator's packages
     from .sim.scenario import load
@@ -79,9 +106,31 @@ def simulate(
     if listed:
         _list()
         return
-    if scenario is None:
-        raise UsageError("name a scenario: `penstock simulate --list` shows those that come along")
-    chosen = load(scenario)
+    sized = (nodes, ram_mb, storage, network_mb_s)
+    if from_run:
+        if scenario is not None:
+            raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
+        chosen = cli_calibrate.scenario_of(
+            from_run,
+            nodes=nodes,
+            ram_mb=ram_mb,
+            storage=storage,
+            network_mb_s=network_mb_s,
+            write=write,
+        )
+        source = cli_calibrate.command_of(from_run, *sized)
+    else:
+        if any(each is not None for each in (*sized, write)):
+            raise UsageError(
+                "--nodes, --ram-mb, --storage, --network-mb-s and --write are of --from-run: give "
+                "that, or write a scenario"
+            )
+        if scenario is None:
+            raise UsageError(
+                "name a scenario: `penstock simulate --list` shows those that come along"
+            )
+        chosen = load(scenario)
+        source = [scenario]
     policies = _each_of("--policy", policy, report.POLICIES) or list(chosen.policies)
     models = _models(model)
     if sweep and no_sweeps:
@@ -100,7 +149,7 @@ def simulate(
         no_sweeps=no_sweeps,
         page=page,
         json_path=json_path,
-        command=_command(scenario, policy, model, sweep, no_sweeps),
+        command=_command(source, policy, model, sweep, no_sweeps),
     )
 
 
@@ -186,14 +235,14 @@ def _models(given: str) -> list[str]:
 
 
 def _command(
-    scenario: str,
+    source: Sequence[str],
     policies: Sequence[str] | None,
     model: str,
     sweeps: Sequence[str] | None,
     no_sweeps: bool,
 ) -> str:
     """What repeats this, wherever it writes to."""
-    words = ["penstock", "simulate", scenario]
+    words = ["penstock", "simulate", *source]
     for policy in policies or ():
         words += ["--policy", policy]
     if model != "corrected":

@@ -30,6 +30,9 @@ from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
+from .history import Walk
+from .layout import Chunked
+from .lots import lot_statistics
 from .native import Arena
 from .order import Shuffle
 from .plan import Assignment, Group, StepPlan, Steps
@@ -166,6 +169,7 @@ class Loader:
         self._pid = os.getpid()
         self._stall_ns = 0
         self._batches = 0
+        self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
 
     # -- what a trainer asks -----------------------------------------------------------------
@@ -224,7 +228,7 @@ class Loader:
             self._engine.adopt(budget)
         self._budget = budget
         for reading in self._readings:
-            reading.adopt(budget)
+            reading.adopt_budget()
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
@@ -245,6 +249,43 @@ class Loader:
                 "reasons": dict(choice.reasons),
             }
         return found
+
+    def run_record(self) -> dict[str, Any]:
+        """What `penstock simulate --from-run` calibrates with, JSON values: the data, the job, and
+        each epoch that this rank has walked through from its first step to the end.
+
+        Of an epoch, in seconds: all of it; the stall in `next`; compute, what the user took between
+        batches. And the bytes that this rank read from storage, and those of its batches that came
+        from memory, disk and peers. docs/simulator.md has the keys. UsageError where the loader has
+        not begun an epoch, or is closed.
+        """
+        if self._engine is None:
+            raise UsageError("there is no run to record: iterate first, and ask before close()")
+        index, steps, place = self.dataset.index, self.steps, self.place
+        ahead_bytes, ahead_steps = self._readahead(self._engine)
+        chunked = any(isinstance(layout, Chunked) for layout in index.layouts)
+        joined, cache = self._joined, self._cache
+        placement = None if joined is None else joined.locality.placement
+        return {
+            "penstock_run": 1,
+            "rank": place.rank,
+            "ranks": place.world_size,
+            "hosts": None if placement is None else placement.nodes,
+            "samples": index.count,
+            "mean_bytes": index.mean_bytes,
+            "deviation_bytes": 0.0 if chunked else lot_statistics(index, 1, 1)[1],
+            "global_batch": steps.global_batch,
+            "steps": len(steps),
+            "seed": self._course.seed,
+            "assignment": steps.assignment,
+            "lot": None if placement is None else placement.lot,
+            "ram_bytes": 0 if cache is None else cache.ram_bytes,
+            "disk_bytes": 0 if cache is None else cache.disk_bytes,
+            "readahead_bytes": ahead_bytes,
+            "readahead_steps": ahead_steps,
+            "decode_threads": 0 if self._decode is None else self._decode_threads,
+            "epochs": [dict(epoch) for epoch in self._history],
+        }
 
     @property
     def shuffle_quality(self) -> float:
@@ -340,6 +381,16 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
+    def _readahead(self, engine: Reader) -> tuple[int, int]:
+        """Bytes and steps that are requested or ready at most."""
+        given = self._budget.readahead_bytes
+        if not engine.choice.cached:
+            return given, limits.readahead_steps_max
+        rows = self.steps.rows(0, self.place.rank)
+        mean = self.dataset.index.mean_bytes
+        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * mean))
+        return min(given, enough), limits.readahead_cached_steps_max
+
     def locality(self, place: Place) -> Locality:
         """Which host keeps which samples, with `cache`; called on all ranks at once."""
         return self._join(place).locality
@@ -408,8 +459,8 @@ class Reading:
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
-        cached = engine.choice.cached
         joined = loader._joined
+        ahead_bytes, ahead_steps = loader._readahead(engine)
         self._submit = engine.submit
         if joined is not None and loader._cache is not None and loader._cache.replicas:
             uses = loader._course.uses(epoch, joined.neighbours)
@@ -420,13 +471,14 @@ class Reading:
             loader.steps,
             loader.place.rank,
             first_step=step,
-            readahead_bytes=self._readahead_bytes(loader.budget),
-            readahead_steps=(
-                limits.readahead_cached_steps_max if cached else limits.readahead_steps_max
-            ),
+            readahead_bytes=ahead_bytes,
+            readahead_steps=ahead_steps,
             gap_bytes=gap_for(self._index, engine.choice) if joined is None else None,
         )
         loader._readings.add(self)
+        whole = step == 0
+        counters = engine.counters() if whole else {}
+        self._walk = Walk(epoch, time.perf_counter_ns(), counters) if whole else None
         self._advance()
 
     def __iter__(self) -> Reading:
@@ -434,18 +486,21 @@ class Reading:
 
     def __next__(self) -> Any:
         loader = self._loader
+        started_ns = time.perf_counter_ns()
+        if self._walk is not None:
+            self._walk.asked(started_ns)
         if self._closed or self._session.finished:
-            self.close()
+            self._end()
             raise StopIteration
         asked = self._session.head.step
         try:
             loader._check_process()
-            started_ns = time.perf_counter_ns()
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
             planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
             self._deadline_s = None
-            loader._stall_ns += time.perf_counter_ns() - started_ns
+            stall_ns = time.perf_counter_ns() - started_ns
+            loader._stall_ns += stall_ns
             self._advance()
         except Exception:
             self._leave_out(asked)
@@ -455,6 +510,8 @@ class Reading:
             raise
         loader._batches += 1
         loader.cursor.moved(self._epoch, planned.step + 1)
+        if self._walk is not None:
+            self._walk.given(time.perf_counter_ns(), stall_ns)
         return batch
 
     def __del__(self) -> None:
@@ -475,6 +532,13 @@ class Reading:
         self._hand_over(self._session.head)
         self._advance()
 
+    def _end(self) -> None:
+        """The user has asked for a batch after the last."""
+        if self._walk is not None and not self._closed:
+            now_ns = time.perf_counter_ns()
+            self._loader._history.append(self._walk.ended(now_ns, self._engine.counters()))
+        self.close()
+
     def close(self) -> None:
         """Stop here. What is being read is finished by the engine and dropped."""
         self._closed = True
@@ -484,16 +548,9 @@ class Reading:
         self._admitted.clear()
         self._buffers.clear()
 
-    def adopt(self, budget: Budget) -> None:
-        """Take over a changed budget."""
-        self._session.readahead_bytes = self._readahead_bytes(budget)
-
-    def _readahead_bytes(self, budget: Budget) -> int:
-        if not self._engine.choice.cached:
-            return budget.readahead_bytes
-        rows = self._loader.steps.rows(0, self._loader.place.rank)
-        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * self._index.mean_bytes))
-        return min(budget.readahead_bytes, enough)
+    def adopt_budget(self) -> None:
+        """Take over the loader's budget, which has changed."""
+        self._session.readahead_bytes, _ = self._loader._readahead(self._engine)
 
     # -- reading -------------------------------------------------------------------------------
 

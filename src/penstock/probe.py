@@ -23,6 +23,7 @@ _single_most = 32
 _poll_ns = 100_000_000
 _in_flight = 4  # tickets
 _per_ticket = 32
+_copied_bytes = 32 << 20
 
 
 class Probed(NamedTuple):
@@ -57,6 +58,18 @@ def probe(
     bandwidth = reading.rate(large, 0, 1)
     took_s = time.perf_counter() - began
     return Probed(latency_s * 1e9, rate.reads_per_s, bandwidth.bytes_per_s, took_s)
+
+
+def copying_bytes_per_s() -> float:
+    """How fast one thread copies memory here; takes 0.1 s."""
+    source = np.ones(_copied_bytes, np.uint8)
+    target = np.empty_like(source)
+    target[:] = source  # memory that was never written is slower
+    copied, start = 0, time.perf_counter()
+    while (took := time.perf_counter() - start) < _share_s or not copied:
+        target[:] = source
+        copied += len(source)
+    return copied / took
 
 
 class _Rate(NamedTuple):

@@ -269,6 +269,14 @@ class DataLoader:
         """Totals of the engine in this process; see `Loader.stats`."""
         return {} if self._loader is None else self._loader.stats()
 
+    def run_record(self) -> dict[str, Any]:
+        """What a simulation is calibrated with; see `Loader.run_record`."""
+        if self._loader is None:
+            raise UsageError(
+                "workers that load samples by themselves leave no record: use a Loader"
+            )
+        return self._loader.run_record()
+
     def drawn(self) -> list[int]:
         """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
         if not isinstance(self._epochs, Ordered):

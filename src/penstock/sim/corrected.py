@@ -75,9 +75,11 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
     ends: Ints = _core.sim_fluid(
         nodes=nodes,
         window=window,
-        batch=scenario.batch,
+        batch=1 if traffic.batches else scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,
+        overhead=_overhead_ns(scenario),
+        epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * _bytes_per_ns,
@@ -93,6 +95,10 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
         received=_or_nothing(traffic.received),
     )
     return ends
+
+
+def _overhead_ns(scenario: Scenario) -> int:
+    return round(scenario.training.step_overhead_s * 1e9)
 
 
 def _or_nothing(amounts: Ints) -> Ints:
@@ -120,7 +126,7 @@ def _needed(workload: Workload) -> Ints:
 def _computing(scenario: Scenario, need: Ints) -> Ints:
     """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
-    slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64)
+    slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64) + _overhead_ns(scenario)
     summed: Ints = slowest.reshape(scenario.training.epochs, -1).sum(axis=1)
     return summed
 

@@ -35,6 +35,8 @@ class Traffic:
     setup:     whether the first row is what happens before training, which nothing overtakes.
     staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
+    batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
+               epoch is begun when the one before is over. Without a setup.
     """
 
     need: Ints
@@ -47,6 +49,7 @@ class Traffic:
     own: Ints
     setup: bool = False
     staged: bool = True
+    batches: bool = False
 
     @classmethod
     def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
@@ -63,11 +66,13 @@ class Traffic:
 class Caches:
     """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
 
-    preloaded:  before the run; otherwise when they are first needed.
+    lot:        samples that follow each other are read together, by one owner.
+    preloaded:  before the run; otherwise when one of the lot is first needed.
     """
 
     owner: Nodes
     tier: npt.NDArray[np.int8]
+    lot: int = 1
     preloaded: bool = False
 
     @classmethod
@@ -108,13 +113,15 @@ def flows(
     *,
     local: bool = False,
     staged: bool = True,
+    batches: bool = False,
     ahead: bool = True,
     replace: Replace | None = None,
 ) -> Traffic:
     """The flows of a policy in which a sample has one owner at most.
 
     Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
-    there is none. What its owner has not got yet is read by the owner, once, and kept.
+    there is none. What its owner has not got yet is read by the owner, once, with its lot, and
+    kept.
 
     local:    samples are processed where they are kept, as far as seats allow; else strided.
     ahead:    what nobody keeps is read when the step is staged, not when it begins.
@@ -122,8 +129,8 @@ def flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = Traffic.empty(scenario, setup=setup, staged=staged)
-    present = np.full(scenario.data.samples, caches.preloaded)
+    traffic = Traffic.empty(scenario, setup=setup, staged=staged, batches=batches)
+    lots = _Lots.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
         traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
@@ -137,21 +144,49 @@ def flows(
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
-        new = kept & ~present[samples]
-        present[samples[new]] = True
+        new = lots.read(samples, kept)
         tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
         if not kept.any():
             continue
-        tally.add(traffic.ring, owner, new)
+        _Tally(tally.first, nodes, new).add(traffic.ring, owner, new > 0)
         away = kept & (owner != node)
         tally.add(traffic.sent, owner, away)
         tally.add(traffic.received, node, away)
-        had = kept & ~new
+        had = kept & (new == 0)
         own = np.where(had & ~away, tally.size, 0).sum(axis=1)
         traffic.own[tally.first : tally.first + len(own)] = own
         for number, tier in enumerate(traffic.tiers):
             tally.add(tier, owner, had & (caches.tier[samples] == number))
     return traffic
+
+
+@dataclass(frozen=True)
+class _Lots:
+    """The lots that caches are filled with. present: bool (lots,), those that have been."""
+
+    lot: int
+    bytes: Ints
+    present: npt.NDArray[np.bool_]
+    _seen: Ints  # scratch, of each lot
+
+    @classmethod
+    def of(cls, workload: Workload, caches: Caches) -> _Lots:
+        ends = np.arange(0, len(workload.sizes), caches.lot)
+        sums = workload.sizes if caches.lot == 1 else np.add.reduceat(workload.sizes, ends)
+        return cls(caches.lot, sums, np.full(len(sums), caches.preloaded), np.empty_like(sums))
+
+    def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
+        """Bytes that samples of some steps bring into caches: of the first one of a lot that is not
+        there yet the whole lot, of others nothing. In the shape of samples."""
+        found = np.zeros(samples.shape, np.int64)
+        lots = samples if self.lot == 1 else samples // self.lot
+        new = np.flatnonzero(kept & ~self.present[lots])
+        wanted = lots.reshape(-1)[new]
+        self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
+        first = self._seen[wanted] == new
+        found.reshape(-1)[new[first]] = self.bytes[wanted[first]]
+        self.present[wanted] = True
+        return found
 
 
 def _per_node(node: Nodes, size: Ints, nodes: int) -> Ints:
@@ -170,34 +205,40 @@ def staging(workload: Workload) -> Traffic:
 
 
 def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
-    """penstock's own placement, of single samples, and how many of them each tier takes."""
+    """penstock's own placement, and how many lots each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
+    lot = scenario.data.lot
     total, mean, deviation = int(sizes.sum()), float(sizes.mean()), float(sizes.std())
+    count = -(-len(sizes) // lot)
     rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
     lots = [
-        len(sizes) if room >= total else min(len(sizes), lots_fitting(room, mean, deviation))
+        count if room >= total else min(count, lots_fitting(room, mean * lot, deviation * lot**0.5))
         for room in rooms
     ]
     nodes = scenario.training.nodes
     placement = Placement(
-        len(sizes), (lots[0],) * nodes, (sum(lots[1:]),) * nodes, seed=scenario.training.seed
+        len(sizes),
+        (lots[0],) * nodes,
+        (sum(lots[1:]),) * nodes,
+        seed=scenario.training.seed,
+        lot=lot,
     )
     return placement, lots
 
 
 def _placed(workload: Workload) -> Caches:
     placement, lots = placement_of(workload)
-    owner, slot = placement.place(np.arange(len(workload.sizes)))
+    owner, slot = placement.place(placement.lots_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(lots), slot, side="right")
-    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8))
+    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8), placement.lot)
 
 
 def penstock(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload))
+    return flows(workload, _placed(workload), batches=True)
 
 
 def penstock_local(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), local=True)
+    return flows(workload, _placed(workload), local=True, batches=True)
 
 
 def _shards(workload: Workload, tier: int) -> Caches:

@@ -46,25 +46,31 @@ Spread = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Table = Annotated[dict[Count, Amount], Field(min_length=1)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """A mapping of a scenario: every key is known, nothing is converted, nothing changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Data(_Part):
-    """So many samples of normally distributed size, those of negative size drawn again."""
+class Data(Part):
+    """So many samples of normally distributed size, those of negative size drawn again.
+
+    lot:  samples that penstock reads and keeps together, neighbours in storage; see
+          `penstock.placement`. Other policies, and samples that nobody keeps, have lots of one.
+    """
 
     samples: Count
     mean_mb: Amount
     sigma_mb: Spread = 0.0
+    lot: Count = 1
 
 
-class Training(_Part):
+class Training(Part):
     """One worker a node; the samples that do not fill a global batch are left out.
 
     compute_mb_s:     of stored data that one node trains on.
     preprocess_mb_s:  of stored data that one thread decodes and augments.
+    step_overhead_s:  of each step beside computing: a framework's, and that of waiting for others.
     seed:             of order, sizes and placement.
     """
 
@@ -73,17 +79,18 @@ class Training(_Part):
     epochs: Annotated[int, Field(ge=1, le=100_000)]
     compute_mb_s: Amount
     preprocess_mb_s: Amount
+    step_overhead_s: Spread = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 
-class Storage(_Part):
+class Storage(Part):
     """The shared storage: what so many nodes read together, and each node's way to it."""
 
     link_mb_s: Amount
     read_mb_s: Table
 
 
-class Staging(_Part):
+class Staging(Part):
     """Memory in which batches are staged ahead, and the threads that fill it."""
 
     capacity_mb: Amount
@@ -97,7 +104,7 @@ class Tier(Staging):
     name: str
 
 
-class System(_Part):
+class System(Part):
     """The cluster, of nodes that are alike. tiers: the fastest first."""
 
     network_mb_s: Amount
@@ -106,7 +113,7 @@ class System(_Part):
     tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
-class Scenario(_Part):
+class Scenario(Part):
     """What is simulated. policies: those that are asked for; all, if left out."""
 
     name: str
@@ -131,6 +138,14 @@ class Scenario(_Part):
         if len(set(self.policies)) < len(self.policies):
             raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
         return self
+
+    @classmethod
+    def of(cls, given: object, where: str) -> Scenario:
+        """The scenario of these values; `where` is what errors call it. Raises UsageError."""
+        try:
+            return cls.model_validate(given)
+        except pydantic.ValidationError as error:
+            raise UsageError("\n".join(told(where, each) for each in error.errors())) from None
 
     @property
     def steps(self) -> int:
@@ -181,10 +196,7 @@ def parse(text: str, where: str) -> Scenario:
                 f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
             )
         given["system"] = _mapping(_shipped("scenarios/systems", f"{system}.yaml"), system)
-    try:
-        return Scenario.model_validate(given)
-    except pydantic.ValidationError as error:
-        raise UsageError("\n".join(_told(where, each) for each in error.errors())) from None
+    return Scenario.of(given, where)
 
 
 def _shipped(folder: str, file: str) -> str:
@@ -223,13 +235,13 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
             _check_keys(value, seen)
 
 
-def _told(where: str, error: Any) -> str:
-    """One of pydantic's errors, in our words."""
+def told(where: str, error: Any, what: str = "a scenario") -> str:
+    """One of pydantic's errors, in our words; `what` the file is to be."""
     key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
-            return f"{where}: {key} is no key of a scenario: leave it out, or mend its name"
+            return f"{where}: {key} is no key of {what}: leave it out, or mend its name"
         case "missing":
             return f"{where}: {key} is missing: give it"
         case "value_error":
