@@ -305,7 +305,7 @@ class Routed(ABC):
         """Crossings of each link by each pair: sparse (pairs, links)."""
         pair, link, part = self._paths()
         shape = (self.switches**2, len(self.links.source))
-        return _scipy("sparse").csr_array((part, (pair, link)), shape=shape)
+        return scipy("sparse").csr_array((part, (pair, link)), shape=shape)
 
     def _valiant(self, pairs: Int) -> Any:
         """The same by Valiant's routing, of the pairs asked for."""
@@ -317,7 +317,7 @@ class Routed(ABC):
         )
         cells = (np.tile(part, 2), (np.tile(row, 2), stages))
         shape = (len(pairs), self.switches**2)
-        return _scipy("sparse").csr_array(cells, shape=shape) @ self._minimal
+        return scipy("sparse").csr_array(cells, shape=shape) @ self._minimal
 
     def _loads(self, traffic: Traffic) -> Float:
         """Bytes/s on each link if all demands were met, by the routing's division of them."""
@@ -363,7 +363,7 @@ def _divided(gain: Any, loads: Float, split: Split) -> Float:
 
     gain:  sparse (links, pairs), what a pair adds where it goes minimally instead.
     """
-    sparse, optimize = _scipy("sparse"), _scipy("optimize")
+    sparse, optimize = scipy("sparse"), scipy("optimize")
     if split == "common":
         gain = sparse.csr_array(gain.sum(axis=1)[:, None])
     links, parts = gain.shape
@@ -473,7 +473,8 @@ class Dragonfly(Routed):
         outside = np.logical_and(*[group != end // self.group_switches for end in ends])
         others = np.logical_and(*[switch != end for end in ends])
         inside = (source // self.group_switches == target // self.group_switches)[:, None]
-        return np.where(inside, others, outside)
+        found: npt.NDArray[np.bool_] = np.where(inside, others, outside)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -574,7 +575,7 @@ def _capacities(name: str, value: Bandwidth, count: int) -> Float:
     return np.array(np.broadcast_to(given, (count,)))
 
 
-def _scipy(module: str) -> Any:
+def scipy(module: str) -> Any:
     """A module of SciPy, which only some of the simulator needs."""
     import importlib
 
