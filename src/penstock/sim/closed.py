@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from .network import Float, scipy
+from .arguments import Float, scipy
 
 FORM = "closed form"
 """What `form` says of results that were worked out without a simulation."""

@@ -36,8 +36,8 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import LimitError, UsageError
 from ..extent import Int
+from .arguments import Float, scipy, whole
 
-Float = npt.NDArray[np.float64]
 Bandwidth = float | npt.ArrayLike
 """Bytes/s: of all alike, or of each."""
 
@@ -122,7 +122,7 @@ class Ideal:
     node_bytes_per_s: Bandwidth
 
     def __post_init__(self) -> None:
-        _whole("nodes", self.nodes)
+        whole("nodes", self.nodes)
         _capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
 
     def rates(self, traffic: Traffic) -> Float:
@@ -154,7 +154,7 @@ class FatTree(Ideal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _whole("leaf_nodes", self.leaf_nodes)
+        whole("leaf_nodes", self.leaf_nodes)
         _capacities("oversubscription", self.oversubscription, 1)
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
@@ -405,7 +405,7 @@ class Dragonfly(Routed):
 
     def __post_init__(self) -> None:
         for name in ("group_switches", "global_links", "switch_nodes"):
-            _whole(name, getattr(self, name))
+            whole(name, getattr(self, name))
         if self.groups < 3:
             raise UsageError(
                 "group_switches and global_links are 1: two groups leave no way around; use more"
@@ -501,8 +501,8 @@ class Torus(Routed):
         if not self.dims:
             raise UsageError("dims are none: give the switches along each dimension")
         for size in self.dims:
-            _whole("dims", size)
-        _whole("switch_nodes", self.switch_nodes)
+            whole("dims", size)
+        whole("switch_nodes", self.switch_nodes)
         super().__post_init__()
 
     @property
@@ -560,11 +560,6 @@ def _named(traffic: Traffic, nodes: int) -> None:
             )
 
 
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise UsageError(f"{name} is {value!r}: use a whole number above 0")
-
-
 def _capacities(name: str, value: Bandwidth, count: int) -> Float:
     """One value for each; UsageError where one is not above 0."""
     given = np.asarray(value, np.float64)
@@ -573,13 +568,3 @@ def _capacities(name: str, value: Bandwidth, count: int) -> Float:
     if not (np.isfinite(given) & (given > 0)).all():
         raise UsageError(f"{name} is {value!r}: use finite values above 0")
     return np.array(np.broadcast_to(given, (count,)))
-
-
-def scipy(module: str) -> Any:
-    """A module of SciPy, which only some of the simulator needs."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"scipy.{module}")
-    except ImportError:
-        raise UsageError("this needs SciPy: pip install 'penstock[sim]'") from None

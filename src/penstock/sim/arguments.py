@@ -1,0 +1,27 @@
+"""What functions of the simulator are given, and the library that some of them need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+
+Float = npt.NDArray[np.float64]
+
+
+def whole(name: str, value: object) -> None:
+    """UsageError where a count is no whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise UsageError(f"{name} is {value!r}: use a whole number above 0")
+
+
+def scipy(module: str) -> Any:
+    """A module of SciPy; UsageError where it is not installed."""
+    try:
+        return importlib.import_module(f"scipy.{module}")
+    except ImportError:
+        raise UsageError("this needs SciPy: pip install 'penstock[sim]'") from None
