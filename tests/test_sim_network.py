@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import LimitError, UsageError
-from penstock.sim.network import Dragonfly, FatTree, Ideal, Network, Routed, Torus, Traffic
+from penstock.sim.network import FatTree, Ideal, Network, Traffic
+from penstock.sim.routed import Dragonfly, Routed, Torus
 
 optimize = pytest.importorskip("scipy.optimize")
 
@@ -324,7 +325,7 @@ def test_what_flows_is_conserved(network: Routed, routing: Any) -> None:
             assert loads.sum() <= rate * 3 or isinstance(network, Torus)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(ROUTED), st.data())
 def test_routed_promises(network: Routed, data: st.DataObject) -> None:
     """No link is above its capacity, more demand divides the throughput, flows keep their

@@ -144,7 +144,7 @@ PURE = (
     {"order", "plan", "placement", "assignment", "session", "allocation", "schedule"}
     | {"blocking"}
     | {"mixture", "quality", "augmentation"}
-    | {"sim.network", "sim.closed", "sim.importance"}
+    | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

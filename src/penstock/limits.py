@@ -178,6 +178,6 @@ assert readahead_steps_max <= window_steps_max, "a window must cover the read-ah
 # -- the simulator ---------------------------------------------------------------------------------
 
 network_paths_max = 1 << 25
-"""Pairs of switches with traffic, times switches, of a simulated network: 1 GiB, some 10 s;"""
+"""Pairs of switches with traffic, times switches, of a simulated network: 3 GiB, some 10 s;"""
 network_paths_divided_max = 1 << 21
 """where adaptive routing divides the traffic of each pair by itself: some 20 s."""
