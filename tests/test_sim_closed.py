@@ -270,7 +270,9 @@ def test_strided() -> None:
     forecast = penstock(machine, "strided")
     assert forecast.remote == pytest.approx(0.4 * 7 / 8)
     assert forecast.local == pytest.approx(0.4 / 8)
-    assert forecast.later_s == pytest.approx(0.35 * 100_000 / 8)
+    # Slow links between nodes bind in the first epoch as well: owners hand on what they read.
+    for seconds in (forecast.first_s, forecast.later_s):
+        assert seconds == pytest.approx(0.35 * 100_000 / 8)
 
 
 # -- planning --------------------------------------------------------------------------------------

@@ -237,6 +237,27 @@ def test_dragonfly_permutations() -> None:
 @pytest.mark.parametrize(
     "shape", [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3), (8, 4, 4)]
 )
+def test_dragonfly_links(shape: tuple[int, int, int]) -> None:
+    """Every link has one back; a switch has a - 1 in its group and h out of it, and two groups are
+    one link apart."""
+    a, h, p = shape
+    network = dragonfly(a, h, p)
+    links = network.links
+    there = sorted(zip(links.source.tolist(), links.target.tolist(), strict=True))
+    back = sorted(zip(links.target.tolist(), links.source.tolist(), strict=True))
+    assert there == back
+    away = links.source // a != links.target // a
+    for ends in (links.source, links.target):
+        assert np.bincount(ends[away]).tolist() == [h] * network.switches
+        if a > 1:
+            assert np.bincount(ends[~away]).tolist() == [a - 1] * network.switches
+    apart = links.source[away] // a * network.groups + links.target[away] // a
+    assert len(np.unique(apart)) == len(apart) == network.groups * (network.groups - 1)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3), (8, 4, 4)]
+)
 @pytest.mark.parametrize("split", ["pair", "common"])
 def test_dragonfly_group_shift(shape: tuple[int, int, int], split: Any) -> None:
     """Minimal 1/(a p), Valiant (g - 2)/(2 a p), UGAL their sum, also with one division for all."""
