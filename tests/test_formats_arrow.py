@@ -40,6 +40,9 @@ def table_of(rows: int, seed: int = 0) -> Any:
                 [[[1.0, 2.0], [n, 4.0], [5.0, n]] for n in range(rows)],
                 pa.list_(pa.list_(pa.float32(), 2), 3),
             ),
+            "hashes": pa.array(
+                [[random.bytes(5), random.bytes(5)] for _ in range(rows)], pa.list_(pa.binary(5), 2)
+            ),
             "tokens": pa.array(numbers, pa.list_(pa.int32())),
             "flag": random.integers(0, 2, rows).astype(bool),
             "when": pa.array(random.integers(0, 10**15, rows), pa.timestamp("us")),
@@ -59,6 +62,7 @@ def expected(table: Any) -> dict[str, list[Any]]:
         "half": [np.array(n, "<f2") for n in plain["half"]],
         "hash": [np.frombuffer(each, "u1") for each in plain["hash"]],
         "box": [np.array(each, "<f4") for each in plain["box"]],
+        "hashes": [np.array([[*each] for each in pair], "u1") for pair in plain["hashes"]],
         "tokens": [np.array(each, "<i4") for each in plain["tokens"]],
         "flag": [np.array(each) for each in plain["flag"]],
         "when": [np.array(n) for n in table["when"].cast(pa.int64()).to_pylist()],
@@ -206,6 +210,7 @@ def test_saved_datasets(tmp_path):
         (pa.array(["a", "b"]).dictionary_encode(), "dictionary-encoded"),
         (pa.array([{"a": 1}, {"b": 2}], pa.map_(pa.string(), pa.int32())), "map"),
         (pa.array([["a"], []], pa.list_(pa.string())), "lists of utf8"),
+        (pa.array([[b"ab"], []], pa.list_(pa.binary(2))), "lists of fixed-size binary"),
         (pa.array([[1, None], []], pa.list_(pa.int32())), "nulls inside of lists"),
         (pa.array([1, 2], pa.decimal128(5)), "decimal"),
         (pa.array([b"", b""], pa.binary(0)), "values of 0 bytes"),

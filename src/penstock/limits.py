@@ -198,3 +198,10 @@ assert peer_messages_max >= peer_inflight_bytes // peer_piece_bytes + peer_infli
 )
 assert 2 * run_extents_max <= 1024, "a merged read needs one iovec per extent and one per gap"
 assert readahead_steps_max <= window_steps_max, "a window must cover the read-ahead"
+
+# -- the simulator ---------------------------------------------------------------------------------
+
+network_paths_max = 1 << 25
+"""Pairs of switches with traffic, times switches, of a simulated network: 3 GiB, some 10 s;"""
+network_paths_divided_max = 1 << 21
+"""where adaptive routing divides the traffic of each pair by itself: some 20 s."""

@@ -372,7 +372,7 @@ class _Walk:
         self._skip(child, depth + 1)
         if child.table(4) is not None or isinstance(found, str) or found["kind"] != "fixed":
             return replace(own, refused=f"holds lists of {element}: use lists of numbers")
-        dtype = found["dtype"]
+        dtype = found.get("dtype", own.dtype)  # bytes, of fixed-size binary
         if kind == "fixed-size list":
             shape = (*sizes, *found.get("shape", ()))
             if min(sizes) < 1:

@@ -1,0 +1,460 @@
+"""Closed forms: epoch times, and the shares of storage, peers and cache, of a million settings at
+once. Pure.
+
+All inputs are arrays that broadcast together, all outputs have their common shape. Bytes, seconds,
+samples/s and bytes/s throughout. A `Forecast` carries `form`, so that a report can say that nothing
+was simulated.
+
+An epoch takes as long as its busiest resource: prefetching is taken to hide everything else, so
+latency, the start of an epoch, finite buffers, congestion and unequal sizes are left out. With N
+nodes, S bytes of data and C bytes of cache on each node, of which the fraction q = min(1, N C / S)
+is kept by somebody, and shares of S that come from storage (s) and from peers (r):
+
+    epoch = max(compute, s S / storage, r S / N / peer link, (1 - s) S / N / cache)
+
+    policy             first epoch         later epochs
+    `least`            s = 1, r = 0        s = 1 - q, r = 0: no policy can be faster
+    `penstock`         s = 1, r as later   s = 1 - q, r by the assignment, see `remote_share`
+    `nopfs`            s = 1, r = 0        s = `nobody`, r = 1 - s - `coverage`
+    `from_storage`     s = 1, r = 0        s = 1, r = 0: what a loader without a cache does
+
+That storage must give S - N C bytes in each later epoch, whatever is evicted when: each sample is
+used once an epoch, so between two epochs lies an instant that every reuse spans, and what is not
+held then is read again. A fixed owner for each sample reaches that.
+
+Sources: Dryden, Boehringer, Ben-Nun, Hoefler, Clairvoyant Prefetching for Distributed Machine
+Learning I/O (SC'21), for NoPFS and its access frequencies; its law of coverage and the share that
+nobody keeps are derived here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from ..extent import Int
+from .arguments import Float, scipy
+
+FORM = "closed form"
+"""What `form` says of results that were worked out without a simulation."""
+
+RESOURCES = ("compute", "storage", "peers", "cache")
+"""What may bind, by number."""
+
+Numbers = npt.ArrayLike
+Column = Any
+"""Given as `Numbers`; once the settings are made, a float64 array."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Machines and data, as arrays that broadcast together.
+
+    nodes:                     N, nodes that keep a cache each.
+    samples, sample_bytes:     how many, and their mean size.
+    cache_bytes:               of each node; 0 for none.
+    seats:                     samples of each step that are processed on a node.
+    epochs:                    of the whole run; what NoPFS's frequencies depend on.
+    compute_samples_per_s:     of a node, with the data at hand; decoding included.
+    storage_bytes_per_s:       of the storage, over all nodes.
+    storage_node_bytes_per_s:  of one node's way to it.
+    peer_bytes_per_s:          of a node's link to other nodes, each way at once.
+    cache_bytes_per_s:         that a node's cache gives to itself and others.
+    """
+
+    nodes: Column
+    samples: Column
+    sample_bytes: Column
+    cache_bytes: Column
+    seats: Column
+    epochs: Column
+    compute_samples_per_s: Column
+    storage_bytes_per_s: Column
+    storage_node_bytes_per_s: Column = np.inf
+    peer_bytes_per_s: Column = np.inf
+    cache_bytes_per_s: Column = np.inf
+
+    def __post_init__(self) -> None:
+        values = {each.name: _checked(each.name, getattr(self, each.name)) for each in fields(self)}
+        try:
+            np.broadcast_shapes(*(each.shape for each in values.values()))
+        except ValueError:
+            shapes = {name: each.shape for name, each in values.items() if each.shape}
+            raise UsageError(f"Settings do not broadcast together: {shapes}") from None
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape."""
+        return np.broadcast_shapes(*(getattr(self, each.name).shape for each in fields(self)))
+
+
+_whole = {"nodes", "samples", "seats", "epochs"}
+
+
+def _checked(name: str, value: Numbers) -> Float:
+    given = np.asarray(value, np.float64)
+    least = 0 if name == "cache_bytes" else np.nextafter(0, 1)
+    fits = given >= least  # which NaN does not
+    if name in _whole:
+        fits &= given == np.floor(given)
+    if not fits.all():
+        what = ("whole " * (name in _whole)) + ("numbers above 0" if least else "numbers from 0 on")
+        raise UsageError(f"Settings.{name} has {given[~fits].flat[0]}: use {what}")
+    return given
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Forecast:
+    """What a policy makes of each setting; arrays of one shape.
+
+    first_s, later_s:        of the first epoch, with caches empty, and of each later one.
+    storage, remote, local:  shares of a later epoch's bytes: read from storage, fetched from the
+                             caches of other nodes, found in the node's own. Their sum is 1.
+    binding:                 which of `RESOURCES` a later epoch waits for, by number.
+    form:                    how these numbers came about: not by a simulation.
+    """
+
+    first_s: Float
+    later_s: Float
+    storage: Float
+    remote: Float
+    local: Float
+    binding: Int
+    form: str = FORM
+
+    def run_s(self, epochs: Numbers) -> Float:
+        """Seconds of a run of so many epochs."""
+        return np.asarray(self.first_s + (np.asarray(epochs) - 1) * self.later_s)
+
+
+Assignment = Literal["local", "strided"]
+
+
+def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
+    """This library with a cache: one owner for each sample, `assignment` as the loader has it.
+
+    In the first epoch, too, an owner reads its own samples and hands on what others process.
+    """
+    q = _kept(settings)
+    if assignment == "local":
+        remote = remote_share(settings.seats, settings.nodes, q)
+    elif assignment == "strided":
+        remote = q * (1 - 1 / np.asarray(settings.nodes))
+    else:
+        raise UsageError(f"assignment is {assignment!r}: use 'local' or 'strided'")
+    return _forecast(settings, 1 - q, remote, first_remote=remote)
+
+
+def nopfs(settings: Settings) -> Forecast:
+    """NoPFS: each node keeps what it will use most often, whatever others keep.
+
+    In its favour: filling the caches costs the first epoch nothing beyond what is consumed, a node
+    knows at once what others keep, and cold misses count as hits.
+    """
+    own = np.minimum(1, settings.cache_bytes / _data_bytes(settings))
+    local, storage = _frequencies(settings.epochs, settings.nodes, own)
+    return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
+
+
+def from_storage(settings: Settings) -> Forecast:
+    """A loader without a cache: everything from storage, in every epoch."""
+    return _forecast(settings, 1.0, 0.0)
+
+
+def least(settings: Settings) -> Forecast:
+    """The lower bound: what compute and storage take at least, of any policy whatever."""
+    return _forecast(settings, 1 - _kept(settings), 0.0, cache=False)
+
+
+def _data_bytes(settings: Settings) -> Float:
+    found: Float = settings.samples * settings.sample_bytes
+    return found
+
+
+def _kept(settings: Settings) -> Float:
+    """The share of the data that some node keeps."""
+    found: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _data_bytes(settings))
+    return found
+
+
+def _forecast(
+    settings: Settings,
+    storage: Float | float,
+    remote: Float | float,
+    *,
+    first_remote: Float | float = 0.0,
+    cache: bool = True,
+) -> Forecast:
+    of_first = _seconds(settings, 1.0, first_remote, cache)
+    of_later = _seconds(settings, storage, remote, cache)
+    storage, remote = (np.broadcast_to(each, settings.shape) for each in (storage, remote))
+    return Forecast(
+        of_first.max(axis=0),
+        of_later.max(axis=0),
+        storage,
+        remote,
+        1 - storage - remote,
+        of_later.argmax(axis=0),
+    )
+
+
+def _seconds(
+    settings: Settings, storage: Float | float, remote: Float | float, cache: bool
+) -> Float:
+    """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
+    own = _data_bytes(settings) / settings.nodes
+    found = np.empty((len(RESOURCES), *settings.shape))
+    found[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
+    found[1] = storage * _data_bytes(settings) / _storage_bytes_per_s(settings)
+    found[2] = remote * own / settings.peer_bytes_per_s
+    found[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
+    return found
+
+
+def _storage_bytes_per_s(settings: Settings) -> Float:
+    """What all nodes together get from storage."""
+    ways = settings.nodes * settings.storage_node_bytes_per_s
+    found: Float = np.minimum(settings.storage_bytes_per_s, ways)
+    return found
+
+
+def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
+    """The share of samples that local assignment has fetched from another node.
+
+    seats:  b, samples of each step that a node processes.
+    nodes:  N.
+    kept:   q, the share of samples that have an owner; the others fill what seats are free.
+
+    A node owns K ~ Bin(N b, q/N) of a step and gives away what is beyond its seats:
+
+        E[(K - b)+] / b  =  (1 - q/N) P[Bin(N b - 1, q/N) = b] - (1 - q) P[Bin(N b - 1, q/N) >= b]
+
+    which for q = 1 is (1 - 1/N) P[Bin(N b, 1/N) = b], as `penstock.assignment.expected_moves` has
+    it. Owners are taken to be independent of the order; with F samples and steps of B multiply by
+    about sqrt(1 - B/F).
+    """
+    special = scipy("special")
+    b, n, q = (np.asarray(each, np.float64) for each in (seats, nodes, kept))
+    b, n, q = np.broadcast_arrays(b, n, q)
+    several = (n > 1) & (q > 0)
+    n, q = np.where(several, n, 2), np.where(several, q, 1)
+    trials, p = n * b - 1, q / n
+    log = special.gammaln(trials + 1) - special.gammaln(b + 1) - special.gammaln(trials - b + 1)
+    equal = np.exp(log + b * np.log(p) + (trials - b) * np.log1p(-p))
+    above = special.betainc(b, trials - b + 1, p)
+    return np.where(several, np.maximum(0, (1 - p) * equal - (1 - q) * above), 0.0)
+
+
+def coverage(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
+    """G(q): the share of a node's accesses that it finds in its cache, if it keeps the fraction q
+    of all samples that it will use most often.
+
+    A node processes a sample in X ~ Bin(E, 1/N) of E epochs. Take samples by descending X until
+    their probability is q: G is the part of E[X] = E/N that has been taken. First accesses, which
+    cannot be found, are counted as found.
+    """
+    return _frequencies(epochs, nodes, fraction)[0]
+
+
+def nobody(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
+    """The share of samples that no node keeps, if each keeps the fraction q that it will use most
+    often, whatever others keep: what NoPFS reads from storage in every epoch.
+
+    The N nodes' counts are multinomial, and a node keeps a sample that it uses X times with
+    probability w(X): 1 above a threshold, 0 below, and between 0 and 1 at it, so that q is used up.
+    Nodes draw lots for equal counts. A multinomial is N Poisson counts, given that their sum is E,
+    so that with P ~ Poisson(E/N)
+
+        nobody = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]
+
+    where [z^E] is a Fourier sum. Interpolated between 16 points a count: within 0.0005.
+    """
+    return _frequencies(epochs, nodes, fraction)[1]
+
+
+class _Law(NamedTuple):
+    """Points of `coverage` and `nobody`, by ascending fraction, float64 (points,).
+
+    degree:  (points - 1,), of which power `nobody` is between two points, nearly.
+    """
+
+    fraction: Float
+    covered: Float
+    nobody: Float
+    degree: Float
+
+    def shares(self, fraction: Float) -> tuple[Float, Float]:
+        """`coverage` and `nobody` between the points."""
+        covered = np.interp(fraction, self.fraction, self.covered)
+        after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
+        start, end = self.fraction[after - 1], self.fraction[after]
+        part = ((fraction - start) / (end - start)).clip(0, 1)
+        ends = self.nobody[after - 1], self.nobody[after]
+        return covered, _blended(*ends, part, self.degree[after - 1])
+
+
+def _blended(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
+    """Between two values of a function whose root of that degree is a line."""
+    root = 1 / degree
+    found: Float = ((1 - part) * start**root + part * end**root) ** degree
+    return found
+
+
+_points = 16
+_negligible = 1e-15
+
+
+def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
+    """`coverage` and `nobody`; each pair of epochs and nodes costs one law."""
+    e, n, q = np.broadcast_arrays(*(np.asarray(each) for each in (epochs, nodes, fraction)))
+    pairs, which = np.unique(np.stack([e.ravel(), n.ravel()]), axis=1, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which.ravel(), minlength=pairs.shape[1]))
+    wanted = q.ravel()[order]
+    found = np.empty((2, q.size))
+    start = 0
+    for pair, end in zip(pairs.T, ends, strict=True):
+        law = _law(int(pair[0]), int(pair[1]))
+        part = wanted[start:end]
+        covered, missing = law.shares(part)
+        # All caches together hold no more than N q, which the last digits must not hide.
+        found[:, order[start:end]] = covered, np.maximum(missing, 1 - pair[1] * part)
+        start = end
+    return found[0].reshape(q.shape), found[1].reshape(q.shape)
+
+
+@lru_cache(maxsize=4096)
+def _law(epochs: int, nodes: int) -> _Law:
+    special = scipy("special")
+    k = np.arange(epochs + 1)
+    log = special.gammaln(epochs + 1) - special.gammaln(k + 1) - special.gammaln(epochs - k + 1)
+    chance = np.exp(log + special.xlogy(k, 1 / nodes) + special.xlog1py(epochs - k, -1 / nodes))
+    # Samples never used are never kept, and counts that do not happen need no points.
+    used = np.flatnonzero((chance > _negligible) & (k > 0))[::-1]
+    kept = np.arange(1, _points + 1) / _points
+    mass, sum_ = chance[used], used * chance[used]
+    fraction = (np.cumsum(mass) - mass)[:, None] + kept * mass[:, None]
+    covered = (np.cumsum(sum_) - sum_)[:, None] + kept * sum_[:, None]
+    missing = np.append(1.0, _nobody(epochs, nodes, used, kept))
+    # A polynomial in what is not kept, of as many nodes' degree as can use a sample so often: near
+    # to that power, or to a line where somebody must. Each second point tells which.
+    degree = np.repeat(np.minimum(nodes, epochs // used), _points // 2).astype(float)
+    start, middle, end = missing[:-1:2], missing[1::2], missing[2::2]
+    errors = [np.abs(_blended(start, end, 0.5, each) - middle) for each in (degree, 1)]
+    degree = np.where(errors[0] < errors[1], degree, 1.0)
+    return _Law(
+        np.append(0.0, fraction),
+        np.append(0.0, covered * nodes / epochs).clip(0, 1),
+        missing,
+        np.repeat(degree, 2),
+    )
+
+
+def _nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
+    """P[no node keeps a sample] by threshold and the part kept there: (counts, kept)."""
+    special = scipy("special")
+    k = np.arange(counts.max() + 1)
+    rate = epochs / nodes
+    poisson = np.exp(special.xlogy(k, rate) - rate - special.gammaln(k + 1))
+    # As many roots of unity as reach beyond what a Poisson sum of this mean is near; those of one
+    # half of the circle mirror the others.
+    half = 16 + int(5 * epochs**0.5)
+    turn = np.exp(-1j * np.pi * (np.outer(k, np.arange(half + 1)) % (2 * half)) / half)
+    terms = poisson[:, None] * turn
+    below = np.cumsum(terms, axis=0) - terms
+    ahead = np.exp(1j * np.pi * (epochs * np.arange(half + 1) % (2 * half)) / half)
+    ahead[1:-1] *= 2
+    total = np.exp(special.xlogy(epochs, epochs) - epochs - special.gammaln(epochs + 1))
+    ahead /= 2 * half * total
+    found = np.zeros((len(counts), len(kept)))
+    for row, count in enumerate(counts):
+        factor = below[count] + (1 - kept)[:, None] * terms[count]
+        found[row] = (_power(factor, nodes) @ ahead).real
+        if found[row, -1] < _negligible:  # then all that follow are
+            break
+    return found.clip(0, 1)
+
+
+def _power(base: Any, exponent: int) -> Any:
+    """By squaring, which takes a fraction of the time of complex `**`."""
+    found = base if exponent & 1 else np.ones_like(base)
+    while exponent := exponent >> 1:
+        base = base * base
+        if exponent & 1:
+            found = found * base
+    return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Purchase:
+    """The cheapest of several candidates; arrays of one shape.
+
+    choice:       which candidate, from 0; -1 where none is fast enough.
+    nodes:        of it; 0 for none.
+    cache_bytes:  that each node needs; the least that will do.
+    cost:         of nodes and caches; infinite for none.
+    form:         how these numbers came about: not by a simulation.
+    """
+
+    choice: Int
+    nodes: Float
+    cache_bytes: Float
+    cost: Float
+    form: str = FORM
+
+
+def cheapest(
+    candidates: Settings,
+    wanted_s: Numbers,
+    *,
+    node_cost: Numbers,
+    cache_byte_cost: Numbers,
+    assignment: Assignment = "local",
+) -> Purchase:
+    """How many nodes with how much cache make `penstock`'s later epochs fast enough, for the least
+    cost.
+
+    candidates:       settings whose last axis is what to choose from, the first where costs are
+                      equal: nodes, and the seats of each; `cache_bytes` is the most that
+                      a node can have.
+    wanted_s:         seconds of a later epoch; of the shape that is left, or one for all.
+    node_cost:        of a node without cache, in any currency; may differ by candidate.
+    cache_byte_cost:  of a byte of cache on one node.
+
+    The least cache is that with which storage gives the rest in time: more would only be sent
+    around more. So each candidate has one price, and the least is taken.
+    """
+    if not candidates.shape:
+        raise UsageError("candidates have no axis to choose from: give nodes as an array")
+    data = _data_bytes(candidates)
+    wanted = np.asarray(wanted_s, np.float64)[..., None]
+    if not (wanted > 0).all():
+        raise UsageError("wanted_s has values that are not above 0: give seconds")
+    rest = wanted * _storage_bytes_per_s(candidates)
+    needed = np.ceil(np.maximum(0, data - rest) / candidates.nodes)
+    needed = np.minimum(needed, np.ceil(candidates.cache_bytes))
+    values = {each.name: getattr(candidates, each.name) for each in fields(candidates)}
+    forecast = penstock(Settings(**{**values, "cache_bytes": needed}), assignment)
+    price = candidates.nodes * (np.asarray(node_cost) + cache_byte_cost * needed)
+    price = np.where(forecast.later_s <= wanted * (1 + 1e-9), price, np.inf)
+    choice = np.argmin(price, axis=-1)
+
+    def chosen(values: Any) -> Float:
+        rows = np.broadcast_to(values, price.shape)
+        return np.take_along_axis(rows, choice[..., None], axis=-1)[..., 0]
+
+    cost = chosen(price)
+    found = np.isfinite(cost)
+    return Purchase(
+        np.where(found, choice, -1),
+        np.where(found, chosen(candidates.nodes), 0),
+        np.where(found, chosen(needed), 0),
+        cost,
+    )

@@ -1,0 +1,342 @@
+"""Caching by importance: samples are worth what training makes of them. Pure.
+
+FedCaSe (SoCC'24) keeps the samples that are drawn often and whose loss is high, and draws those
+more often that are worth more. Here that is a baseline to compare with, and a plug-in: any function
+of what is known of the samples is a `Value`.
+
+Two prices, which the comparison here does not show:
+
+- **It changes what is trained on.** Sample i is drawn with probability p_i instead of 1/n. Only
+  with its loss weighted by 1/(n p_i), which `weights` gives, is the expected gradient that of
+  uniform drawing; it has another variance then.
+- **It destroys clairvoyance.** The order depends on losses that are not known yet. So nothing can
+  be planned or prefetched beyond the current draw, no run can be resumed or checked from its seed
+  alone, and exact eviction by next use, the better rule where the order is known, is impossible.
+
+That is why the loader has none of it. Where each epoch uses every sample once, no value can beat
+the fixed division that the loader uses: hits are at most cache/data.
+
+The published 2.06 times is on a simulated clock. The original repeats samples that are cached
+within a round as well, which is not rebuilt: such hits replace samples instead of serving them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from ..extent import Int
+from ..order import Order
+from .arguments import Float, whole
+
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class History:
+    """What is known of each of n samples before a batch.
+
+    rank:  int64 (n,), its place by ascending loss, from 0, in the last batch that had it; of a
+           sample that the batch had several times, the last. 0 before.
+    loss:  float64 (n,), its loss in that batch; NaN before.
+    uses:  int64 (n,), how often it was used.
+    """
+
+    rank: Int
+    loss: Float
+    uses: Int
+
+    @classmethod
+    def of(cls, samples: int) -> History:
+        """Nothing has been used."""
+        none = np.zeros(samples, np.int64)
+        return cls(none, np.full(samples, np.nan), none)
+
+    def after(self, ids: Int, losses: Float) -> History:
+        """After a batch of these samples with these losses, (batch,) each. O(n)."""
+        order = np.argsort(losses, kind="stable")
+        rank, loss = self.rank.copy(), self.loss.copy()
+        # Of equal indices numpy assigns the last value.
+        rank[ids[order]] = np.arange(len(ids))
+        loss[ids] = losses
+        return History(rank, loss, self.uses + np.bincount(ids, minlength=len(rank)))
+
+
+class Value(Protocol):
+    """What each sample is worth: a pure function."""
+
+    def __call__(self, history: History) -> Float:
+        """Finite values from 0 on, float64 (n,); what is worth more is kept, and drawn more."""
+        ...
+
+
+def fedcase(history: History) -> Float:
+    """FedCaSe's value: norm(w) + norm(uses) with w = ln(rank + 10), 1 for what was never used.
+
+    norm(v) = (v - min) / (max - min) over all samples, 0 where all are alike.
+    """
+    weight = np.where(history.uses > 0, np.log(history.rank + 10.0), 1.0)
+    return norm(weight) + norm(history.uses.astype(np.float64))
+
+
+def norm(values: Float) -> Float:
+    """Values moved and scaled to 0..1; all 0 where all are alike."""
+    low, high = values.min(), values.max()
+    return np.zeros_like(values) if high == low else (values - low) / (high - low)
+
+
+class Cache(Protocol):
+    """What a node keeps of samples of one size."""
+
+    def serve(self, ids: Int, values: Float) -> Bool:
+        """Uses a batch: which of these samples were found, bool (batch,). A sample that the batch
+        has twice is read once. `values` are those of all samples at that time."""
+        ...
+
+
+class ByValue:
+    """Keeps up to `room` samples, those worth most of what it has seen.
+
+    What is missed is admitted while there is room; then only in place of the least valuable one, if
+    it is worth more than that. Of samples worth the same the one that came first stays. A batch is
+    found or not as a whole, and its misses are admitted after it, in their order: O(room log room).
+    """
+
+    def __init__(self, room: int) -> None:
+        whole("room", room)
+        self._room = room
+        self._kept: Int = np.empty(0, np.int64)  # by arrival
+
+    @property
+    def kept(self) -> Int:
+        """The samples in the cache, by arrival."""
+        return self._kept.copy()
+
+    def serve(self, ids: Int, values: Float) -> Bool:
+        """See `Cache`."""
+        found, first = _found(np.isin(ids, self._kept), ids)
+        seen = np.concatenate([self._kept, ids[first & ~found]])
+        if len(seen) > self._room:
+            # Admitting one by one, and the last of the least always going, leaves the best.
+            best = np.lexsort((np.arange(len(seen)), -values[seen]))[: self._room]
+            seen = seen[np.sort(best)]
+        self._kept = seen
+        return found
+
+
+class Recent:
+    """Keeps the `room` samples that were used last (LRU); sample by sample."""
+
+    def __init__(self, room: int) -> None:
+        whole("room", room)
+        self._room = room
+        self._kept: OrderedDict[int, None] = OrderedDict()
+
+    def serve(self, ids: Int, values: Float) -> Bool:
+        """See `Cache`."""
+        found = np.zeros(len(ids), bool)
+        for row, sample in enumerate(ids.tolist()):
+            found[row] = sample in self._kept
+            self._kept[sample] = None
+            self._kept.move_to_end(sample)
+            if len(self._kept) > self._room:
+                self._kept.popitem(last=False)
+        return found
+
+
+class Fixed:
+    """Keeps the first `room` of the samples that it meets, for good: a fixed division."""
+
+    def __init__(self, room: int) -> None:
+        whole("room", room)
+        self._room = room
+        self._kept: Int = np.empty(0, np.int64)
+
+    def serve(self, ids: Int, values: Float) -> Bool:
+        """See `Cache`."""
+        found, first = _found(np.isin(ids, self._kept), ids)
+        free = self._room - len(self._kept)
+        self._kept = np.concatenate([self._kept, ids[first & ~found][:free]])
+        return found
+
+
+def _found(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
+    """Which samples of a batch need no read, and which stand in it for the first time."""
+    first = np.zeros(len(ids), bool)
+    first[np.unique(ids, return_index=True)[1]] = True
+    return kept | ~first, first
+
+
+class Loss(Protocol):
+    """The loss that samples would have: a model of training, which a simulation has none of."""
+
+    def __call__(self, ids: Int, uses: Int) -> Float:
+        """float64 (batch,): of these samples, after they were used so often."""
+        ...
+
+
+class Draw(NamedTuple):
+    """One batch of a stream.
+
+    ids:      int64 (batch,).
+    values:   float64 (n,), of all samples before the batch.
+    weights:  float64 (batch,), what each loss is multiplied by for the gradient to be unbiased.
+    """
+
+    ids: Int
+    values: Float
+    weights: Float
+
+
+def weights(chances: Float) -> Float:
+    """1/(n p_i) for the chances p_i of all n samples: the mean of weighted losses of samples drawn
+    by p is, in expectation, the plain mean over all samples."""
+    return 1 / (len(chances) * chances)
+
+
+def drawn(
+    samples: int,
+    batch: int,
+    loss: Loss,
+    *,
+    value: Value = fedcase,
+    floor: float = 0.01,
+    seed: int = 0,
+) -> Iterator[Draw]:
+    """Batches drawn by value, with replacement: p_i ~ value_i + floor. Without end.
+
+    floor:  above 0: added to all values, so that every sample can be drawn. FedCaSe has 0.01.
+
+    The same seed, loss and value give the same batches. About O(samples) for each batch.
+    """
+    whole("samples", samples)
+    whole("batch", batch)
+    if not floor > 0:
+        raise UsageError(f"floor is {floor!r}: give a number above 0, or some are never drawn")
+    return _drawn(History.of(samples), batch, loss, value, floor, seed)
+
+
+def _drawn(
+    history: History, batch: int, loss: Loss, value: Value, floor: float, seed: int
+) -> Iterator[Draw]:
+    random = np.random.Generator(np.random.Philox(seed))
+    while True:
+        values = _valued(value, history)
+        ahead = np.cumsum(values + floor)
+        ids = np.searchsorted(ahead, random.random(batch) * ahead[-1], side="right")
+        ids = np.minimum(ids, len(ahead) - 1)
+        yield Draw(ids, values, weights((values + floor) / ahead[-1])[ids])
+        history = history.after(ids, loss(ids, history.uses[ids]))
+
+
+def in_epochs(
+    samples: int, batch: int, loss: Loss, *, value: Value = fedcase, seed: int = 0
+) -> Iterator[Draw]:
+    """Batches in the library's own order, each sample once an epoch; values as they would be.
+    Without end; the last batch of an epoch may be smaller."""
+    whole("samples", samples)
+    whole("batch", batch)
+    return _in_epochs(History.of(samples), batch, loss, value, Order(samples, seed))
+
+
+def _in_epochs(
+    history: History, batch: int, loss: Loss, value: Value, order: Order
+) -> Iterator[Draw]:
+    epoch = 0
+    while True:
+        ids = order.at_epoch(epoch).run(0, order.count).astype(np.int64)
+        for part in np.split(ids, range(batch, len(ids), batch)):
+            yield Draw(part, _valued(value, history), np.ones(len(part)))
+            history = history.after(part, loss(part, history.uses[part]))
+        epoch += 1
+
+
+def _valued(value: Value, history: History) -> Float:
+    values = np.asarray(value(history), np.float64)
+    if values.shape != history.uses.shape:
+        raise UsageError(
+            f"value gave the shape {values.shape} for {len(history.uses)} samples: return one "
+            "number for each"
+        )
+    if not np.isfinite(values).all() or values.min() < 0:
+        raise UsageError("value gave numbers that are not finite or below 0: return others")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What caches made of one stream.
+
+    hits:       by cache, the share of samples that were not read from storage.
+    samples:    counted in that share.
+    distinct:   different samples among them.
+    effective:  Kish's effective sample size as a share, (sum w)^2 / (n sum w^2), of the weights
+                that make the gradient unbiased: 1 for uniform drawing.
+    """
+
+    hits: Mapping[str, float]
+    samples: int
+    distinct: int
+    effective: float
+
+
+def replay(
+    stream: Iterator[Draw], caches: Mapping[str, Cache], *, batches: int, warmup: int = 0
+) -> Outcome:
+    """Hands the same batches to each of the caches: `warmup` that are not counted, then `batches`.
+
+    The caches keep what they have; batches that go by are gone from the stream.
+    """
+    whole("batches", batches)
+    found = dict.fromkeys(caches, 0)
+    ids, drawn_weights = [], []
+    for number in range(warmup + batches):
+        draw = next(stream)
+        for name, cache in caches.items():
+            hits = int(np.count_nonzero(cache.serve(draw.ids, draw.values)))
+            found[name] += hits if number >= warmup else 0
+        if number >= warmup:
+            ids.append(draw.ids)
+            drawn_weights.append(draw.weights)
+    used, w = np.concatenate(ids), np.concatenate(drawn_weights)
+    return Outcome(
+        {name: hits / len(used) for name, hits in found.items()},
+        len(used),
+        len(np.unique(used)),
+        float(w.sum() ** 2 / (len(w) * (w**2).sum())),
+    )
+
+
+def compare(
+    samples: int,
+    batch: int,
+    room: int,
+    loss: Loss,
+    *,
+    value: Value = fedcase,
+    floor: float = 0.01,
+    seed: int = 0,
+    batches: int,
+    warmup: int = 0,
+) -> dict[str, Outcome]:
+    """Caches of `room` samples by value, by recency and fixed, on samples drawn by importance and
+    on epochs: {"importance": ..., "epochs": ...}, with hits of "value", "recent" and "fixed"."""
+    streams = {
+        "importance": drawn(samples, batch, loss, value=value, floor=floor, seed=seed),
+        "epochs": in_epochs(samples, batch, loss, value=value, seed=seed),
+    }
+    return {
+        name: replay(
+            stream,
+            {"value": ByValue(room), "recent": Recent(room), "fixed": Fixed(room)},
+            batches=batches,
+            warmup=warmup,
+        )
+        for name, stream in streams.items()
+    }

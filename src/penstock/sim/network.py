@@ -1,0 +1,201 @@
+"""Network models: the rate that each flow of a traffic gets. Pure.
+
+A `Traffic` says who wants how many bytes a second from whom; a `Network` answers with the rate of
+each flow. Bandwidth is bytes/s, links have one capacity each way, and nothing here knows packets,
+latency or time: for those there are simulators of packets (BookSim, htsim, SST).
+
+    Ideal              the nodes' own links alone
+    FatTree            two levels with oversubscription; the default of a simulation
+    Dragonfly, Torus   minimal, Valiant or adaptive (UGAL) routing, by a linear program: in `routed`
+
+The two here share links max-min fairly, as long-lived flows of one transport do.
+
+The nodes that storage is reached through are nodes too, with a bandwidth of their own:
+`Traffic.gather` is many nodes reading through them, `Traffic.exchange` peers among themselves.
+
+Source of max-min fairness and of progressive filling: Bertsekas and Gallager, Data Networks, 2nd
+ed., section 6.5.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from ..extent import Int
+from .arguments import Bandwidth, Float, capacities, whole
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Traffic:
+    """Flows of bytes between nodes.
+
+    source, target:  int64 (flows,), nodes; a flow from a node to itself uses no network.
+    demand:          float64 (flows,), bytes/s that the flow would use at most.
+    """
+
+    source: Int
+    target: Int
+    demand: Float
+
+    def __post_init__(self) -> None:
+        demand = np.asarray(self.demand, np.float64)
+        for name in ("source", "target"):
+            nodes = np.asarray(getattr(self, name))
+            if nodes.ndim != 1 or (nodes.size and nodes.dtype.kind not in "iu"):
+                raise UsageError(f"Traffic.{name} is {nodes!r}: give a node for each flow")
+            if nodes.min(initial=0) < 0:
+                raise UsageError(f"Traffic.{name} has {nodes.min()}: nodes count from 0")
+            object.__setattr__(self, name, nodes.astype(np.int64))
+        if not self.source.shape == self.target.shape == demand.shape:
+            raise UsageError(
+                f"Traffic has {len(self.source)} sources, {len(self.target)} targets and demands "
+                f"of shape {demand.shape}: give one of each for every flow"
+            )
+        if not np.isfinite(demand).all() or demand.min(initial=0) < 0:
+            raise UsageError("Traffic.demand has values that are no finite bytes/s from 0 on")
+        object.__setattr__(self, "demand", demand)
+
+    def check(self, nodes: int) -> None:
+        """UsageError where it names a node that a network of so many has not."""
+        for name, ends in (("source", self.source), ("target", self.target)):
+            if ends.max(initial=0) >= nodes:
+                raise UsageError(
+                    f"Traffic.{name} has node {ends.max()}, and the network has {nodes}: use "
+                    f"0..{nodes - 1}"
+                )
+
+    @classmethod
+    def of_matrix(cls, matrix: npt.ArrayLike) -> Traffic:
+        """The flows of a matrix of bytes/s, source by target, where it is not 0."""
+        demands = np.asarray(matrix, np.float64)
+        if demands.ndim != 2 or demands.shape[0] != demands.shape[1]:
+            raise UsageError(f"matrix has the shape {demands.shape}: give nodes x nodes")
+        source, target = np.nonzero(demands)
+        return cls(source, target, demands[source, target])
+
+    @classmethod
+    def exchange(cls, nodes: int, bytes_per_s: float) -> Traffic:
+        """Peers: each node fetches `bytes_per_s` in all, as much from each of the others."""
+        source, target = np.nonzero(~np.eye(nodes, dtype=bool))
+        return cls(source, target, np.full(len(source), bytes_per_s / max(1, nodes - 1)))
+
+    @classmethod
+    def gather(cls, readers: npt.ArrayLike, gateways: npt.ArrayLike, bytes_per_s: float) -> Traffic:
+        """Storage: each reader fetches `bytes_per_s` in all, as much through each gateway."""
+        targets, sources = np.asarray(readers).reshape(-1), np.asarray(gateways).reshape(-1)
+        if not sources.size:
+            raise UsageError("gateways are none: name the nodes that storage is reached through")
+        target, source = (each.reshape(-1) for each in np.meshgrid(targets, sources, indexing="ij"))
+        return cls(source, target, np.full(len(source), bytes_per_s / len(sources)))
+
+
+class Network(Protocol):
+    """What carries traffic."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes 0..nodes-1."""
+        ...
+
+    def rates(self, traffic: Traffic) -> Float:
+        """Bytes/s of each flow, float64 (flows,): at most its demand, and no link above its
+        capacity. UsageError where the traffic names nodes that there are not."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Ideal:
+    """A network that nothing limits but the nodes' own links. Max-min fair.
+
+    node_bytes_per_s:  of each node's link, each way; one for all or one a node.
+    """
+
+    nodes: int
+    node_bytes_per_s: Bandwidth
+
+    def __post_init__(self) -> None:
+        whole("nodes", self.nodes)
+        capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+
+    def rates(self, traffic: Traffic) -> Float:
+        """See `Network`."""
+        traffic.check(self.nodes)
+        return fair_rates(*self._crossed(traffic), traffic.demand)
+
+    def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
+        """Of each flow the links that it crosses, and the links' capacities."""
+        capacity = capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+        away = traffic.source != traffic.target
+        links = np.stack([traffic.source, self.nodes + traffic.target], axis=1)
+        return np.where(away[:, None], links, -1), np.tile(capacity, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class FatTree(Ideal):
+    """Leaf switches below a core that is never full. Max-min fair.
+
+    node_bytes_per_s:  of each node's link, each way; one for all or one a node.
+    leaf_nodes:        nodes n*k..n*k+k-1 are on leaf n.
+    oversubscription:  what the nodes of a leaf can send, divided by what its links to the core
+                       carry; each way. Packets are assumed to be spread evenly over these links.
+    """
+
+    _: KW_ONLY
+    leaf_nodes: int = 32
+    oversubscription: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("leaf_nodes", self.leaf_nodes)
+        capacities("oversubscription", self.oversubscription, 1)
+
+    def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
+        crossed, capacity = super()._crossed(traffic)
+        leaves = np.bincount(np.arange(self.nodes) // self.leaf_nodes, capacity[: self.nodes])
+        source, target = traffic.source // self.leaf_nodes, traffic.target // self.leaf_nodes
+        links = 2 * self.nodes + np.stack([source, len(leaves) + target], axis=1)
+        links = np.where((source != target)[:, None], links, -1)
+        return (
+            np.concatenate([crossed, links], axis=1),
+            np.concatenate([capacity, np.tile(leaves / self.oversubscription, 2)]),
+        )
+
+
+def fair_rates(crossed: Int, capacity: Float, demand: Float) -> Float:
+    """The max-min fair rates of flows: none can have more without another that has no more than it
+    getting less.
+
+    crossed:   int64 (flows, k), the links of each flow, -1 for none.
+    capacity:  float64 (links,), bytes/s, above 0.
+    demand:    float64 (flows,), bytes/s that a flow takes at most.
+    Returns bytes/s, float64 (flows,).
+
+    By progressive filling: all flows grow alike until the next one has its demand or the next link
+    is full. Each round takes O(flows * k); there are at most as many as links and different
+    demands together, usually few.
+    """
+    rates = demand.copy()
+    flows = np.flatnonzero((crossed >= 0).any(axis=1) & (demand > 0))
+    left = capacity.copy()
+    while len(flows):
+        links = crossed[flows]
+        held = np.bincount(links[links >= 0], minlength=len(left))
+        share = np.divide(left, held, out=np.full(len(left), np.inf), where=held > 0)
+        level = share.min()
+        # Who wants no more than the scarcest link gives leaves the more for the others.
+        done = demand[flows] <= level
+        if not done.any():
+            full = np.append(share <= level * (1 + 1e-12), False)  # the last stands for no link
+            done = full[links].any(axis=1)
+            rates[flows[done]] = level
+        taken = links[done]
+        used = np.broadcast_to(rates[flows[done], None], taken.shape)[taken >= 0]
+        left -= np.bincount(taken[taken >= 0], used, len(left))
+        np.maximum(left, 0, out=left)
+        flows = flows[~done]
+    return rates
