@@ -141,7 +141,6 @@ class CachedEngine:
             slab,
             disk,
             read=self._submit,
-            gap_bytes=lambda: inner.choice.gap_bytes,
             wake=self._wake,
             counts=self._counts,
         )
@@ -449,7 +448,7 @@ class CachedEngine:
         placed = self._addressed.placed(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
-        for requests in merge(placed, len(step.buffers), self._inner.choice.gap_bytes):
+        for requests in merge(placed, len(step.buffers), 0):
             if len(requests.file):
                 self._direct[self._submit(requests, step.buffers)] = (step, requests)
                 step.parts += 1

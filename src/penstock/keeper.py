@@ -67,7 +67,6 @@ class Keeper:
 
     read:    submits requests to the storage engine and returns the ticket, whose report is to be
              given to `loaded`.
-    gap_bytes: see `penstock.extent.merge`.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
     """
@@ -81,7 +80,6 @@ class Keeper:
         disk: DiskTier | None,
         *,
         read: Callable[[Requests, Sequence[Buffer]], int],
-        gap_bytes: Callable[[], int],
         wake: Callable[[], None],
         counts: Counter[str],
     ) -> None:
@@ -90,7 +88,7 @@ class Keeper:
         self._ram_lots = placement.ram_lots[node]
         self.slab = slab
         self._disk = disk
-        self._read, self._gap_bytes, self._wake, self._counts = read, gap_bytes, wake, counts
+        self._read, self._wake, self._counts = read, wake, counts
         self._fields = np.uint64(len(addressed.fields))
         self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
@@ -199,7 +197,7 @@ class Keeper:
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
         placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
-        (requests,) = merge(placed, 1, self._gap_bytes())
+        (requests,) = merge(placed, 1, 0)  # what lies between is another's to read, once
         ticket = self._read(requests, [buffer])
         self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
         self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)

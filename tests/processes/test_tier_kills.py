@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -191,12 +192,13 @@ def having(inode: int) -> list[str]:
     """Processes that have a piece of shared memory open or mapped."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            fds = [fd.stat().st_ino for fd in (process / "fd").iterdir() if fd.exists()]
+        fds = []
+        with contextlib.suppress(OSError):  # has ended meanwhile, or is not ours
+            for fd in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):  # is closed
+                    fds.append(fd.stat().st_ino)
             if inode in fds or f" {inode} " in (process / "maps").read_text():
                 found.append(process.name)
-        except OSError:
-            continue  # has ended meanwhile, or is not ours
     return found
 
 
