@@ -51,10 +51,16 @@ def together(shares: list[list[list[int]]]) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("assignment", "groups"),
     [
-        ("local", [([0, 1], None), ([0, 1], 20), ([0, 1], None)]),
+        pytest.param(
+            "local", [([0, 1], None), ([0, 1], 20), ([0, 1], None)], marks=pytest.mark.long
+        ),
         ("strided", [([0, 1], None), ([0, 1, 2], 17), ([2, 1], 9), ([1], None)]),
         ("local", [([0, 1], 17), ([0, 2], 9), ([0, 2], None)]),
-        ("local", [([0], 13), ([1, 0, 2, 3], 1), ([3, 0], None), ([1, 2, 0], None)]),
+        pytest.param(
+            "local",
+            [([0], 13), ([1, 0, 2, 3], 1), ([3, 0], None), ([1, 2, 0], None)],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["the same", "one comes, one goes", "one is replaced", "others"],
 )
@@ -98,7 +104,9 @@ def test_a_loader_goes_on_in_another_group(
     assert len(found) % STEPS == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_a_job_goes_on_from_its_state_after_a_kill(seed: int, path: Path) -> None:
     """At random steps, a random rank, by kill -9; the others are ended as launchers do, and all are
     started again from the last state that was saved, as many as there happen to be."""
