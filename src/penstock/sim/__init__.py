@@ -38,10 +38,5 @@ def simulate(scenario: Scenario, policy: str, model: Model = "corrected") -> Res
     if model not in get_args(Model):
         raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
     if model == "parity":
-        if scenario.training.step_overhead_s or scenario.data.lot > 1:
-            raise UsageError(
-                f"{scenario.name} has training.step_overhead_s or data.lot, which the published "
-                "simulator knows nothing of: leave them out, or use model='corrected'"
-            )
         return parity.simulate(scenario, policy)
     return corrected.simulate(scenario, policy)

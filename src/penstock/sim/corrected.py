@@ -7,12 +7,13 @@ the bound that no policy can beat.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .. import _core
 from ..errors import UsageError
-from . import frequency, policies
+from . import contention, frequency, policies
 from .devices import Floats, rates_at, shares
 from .policies import Traffic
 from .results import SOURCES, Result
@@ -45,21 +46,30 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         need = _needed(workload)
         ends, setup = bound(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
+        notes: dict[str, Any] = {}
     elif policy in TRAFFIC:
         traffic = TRAFFIC[policy](workload)
-        times = run(scenario, traffic)
+        left = _left(scenario, traffic)
+        times = run(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
         need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
+        notes = {} if left == contention.ALL else {"network": left._asdict()}
     else:
         raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
     took = np.diff(ends, prepend=setup)
     stall = took - _computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
-    return Result(scenario.name, policy, "corrected", *times_s, moved, {})
+    return Result(scenario.name, policy, "corrected", *times_s, moved, notes)
 
 
-def run(scenario: Scenario, traffic: Traffic) -> Ints:
+def _left(scenario: Scenario, traffic: Traffic) -> contention.Left:
+    """What the network leaves of the links that this traffic uses."""
+    storage = any(each.any() for each in (traffic.ring, traffic.demand, traffic.ahead))
+    return contention.left(scenario, peers=bool(traffic.received.any()), storage=storage)
+
+
+def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention.ALL) -> Ints:
     """When each step of the traffic ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
     nodes = training.nodes
@@ -82,8 +92,9 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
         epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
-        link=system.network_mb_s * _bytes_per_ns,
+        link=system.network_mb_s * left.peers * _bytes_per_ns,
         storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        * left.storage
         * _bytes_per_ns,
         tier_rates=np.array(tiers) * _bytes_per_ns,
         need=traffic.need.reshape(-1),

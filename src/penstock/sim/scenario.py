@@ -7,6 +7,7 @@ names file, key, value and remedy: nothing in a scenario is ignored.
 
 from __future__ import annotations
 
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -104,10 +105,91 @@ class Tier(Staging):
     name: str
 
 
+class Ideal(Part):
+    """Nothing limits but the nodes' own links."""
+
+    kind: Literal["ideal"] = "ideal"
+
+
+class FatTree(Part):
+    """See `network.FatTree`. Nodes fill one leaf after the other; storage hangs on the core."""
+
+    kind: Literal["fat-tree"]
+    leaf_nodes: Annotated[int, Field(ge=1, le=2**20)] = 32
+    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+
+
+class RoutedNetwork(Part):
+    """See `routed.Routed`.
+
+    link_mb_s:     of a link between switches, each way.
+    switch_nodes:  terminals of a switch; each holds a node, or a gateway.
+    gateways:      terminals that storage is reached through, spread evenly over all.
+    """
+
+    link_mb_s: Amount
+    switch_nodes: Annotated[int, Field(ge=1, le=2**20)]
+    gateways: Annotated[int, Field(ge=1, le=2**20)]
+    routing: Literal["minimal", "valiant", "ugal"] = "ugal"
+    split: Literal["pair", "common"] = "pair"
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        raise NotImplementedError
+
+
+class Dragonfly(RoutedNetwork):
+    """See `routed.Dragonfly`."""
+
+    kind: Literal["dragonfly"]
+    group_switches: Annotated[int, Field(ge=1, le=1024)]
+    global_links: Annotated[int, Field(ge=1, le=1024)]
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        groups = self.group_switches * self.global_links + 1
+        return groups * self.group_switches * self.switch_nodes
+
+    @model_validator(mode="after")
+    def _has_a_way_around(self) -> Dragonfly:
+        if self.group_switches * self.global_links < 2:
+            raise ValueError(
+                "system.network.group_switches and global_links are 1: two groups leave no way "
+                "around; use more"
+            )
+        return self
+
+
+class Torus(RoutedNetwork):
+    """See `routed.Torus`."""
+
+    kind: Literal["torus"]
+    dims: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=2**20)], ...],
+        Field(strict=False, min_length=1, max_length=8),
+    ]
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        return math.prod(self.dims) * self.switch_nodes
+
+
+Network = Annotated[Ideal | FatTree | Dragonfly | Torus, Field(discriminator="kind")]
+_kinds = {"ideal", "fat-tree", "dragonfly", "torus"}  # which pydantic adds to keys
+
+
 class System(Part):
-    """The cluster, of nodes that are alike. tiers: the fastest first."""
+    """The cluster, of nodes that are alike. tiers: the fastest first.
+
+    network_mb_s:  of each node's link to the others, each way.
+    network:       what lies between these links; see `contention`.
+    """
 
     network_mb_s: Amount
+    network: Network = Ideal()
     storage: Storage
     staging: Staging
     tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
@@ -134,6 +216,12 @@ class Scenario(Part):
             raise ValueError(
                 f"data.samples is {self.data.samples}, and training.global_batch {batch}: an epoch "
                 "holds no step; use a smaller batch"
+            )
+        network = self.system.network
+        if isinstance(network, RoutedNetwork) and network.terminals < nodes + network.gateways:
+            raise ValueError(
+                f"system.network has {network.terminals} terminals, for {nodes} nodes and "
+                f"{network.gateways} gateways: use more switches, or more switch_nodes"
             )
         if len(set(self.policies)) < len(self.policies):
             raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
@@ -237,13 +325,18 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 def told(where: str, error: Any, what: str = "a scenario") -> str:
     """One of pydantic's errors, in our words; `what` the file is to be."""
-    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    key = ".".join(str(part) for part in error["loc"] if part not in {"[key]", *_kinds})
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
             return f"{where}: {key} is no key of {what}: leave it out, or mend its name"
         case "missing":
             return f"{where}: {key} is missing: give it"
+        case "union_tag_not_found":
+            return f"{where}: {key}.kind is missing: give one of {error['ctx']['expected_tags']}"
+        case "union_tag_invalid":
+            ctx = error["ctx"]
+            return f"{where}: {key}.kind is {ctx['tag']!r}: use one of {ctx['expected_tags']}"
         case "value_error":
             return f"{where}: {error['ctx']['error']!s}"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")

@@ -1,0 +1,135 @@
+"""What a scenario's network leaves of the nodes' links, when all use it at once. Pure.
+
+Two classes of traffic cross it: nodes among each other, all to all, each with `network_mb_s`; and
+storage to all nodes alike, as much as its table of rates gives to so many. Of each class the worst
+node's share is taken, for all nodes and for the whole run:
+
+1. each class alone in the network: its factor is the least that a node gets of what it demands;
+2. both at once, with demands times these factors, where a policy uses both: times what is left
+   then. That is at least a half, as loads add up.
+
+The links of the nodes themselves are the model's own (cpp/sim_fluid.hpp): those to peers and those
+to storage are apart there, so here a node's link carries both, and what narrows is in between.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import limits
+from ..errors import LimitError, UsageError
+from ..extent import Int
+from . import network, routed, scenario
+from .devices import shares
+from .network import Traffic
+from .workload import BYTES
+
+
+class Left(NamedTuple):
+    """Factors, above 0 and at most 1: of each node's link to peers, and of storage's rates."""
+
+    peers: float = 1.0
+    storage: float = 1.0
+
+
+ALL = Left()
+"""What an ideal network leaves."""
+
+_whole = 1 - 1e-9  # above which less is rounding
+
+
+def left(given: scenario.Scenario, *, peers: bool, storage: bool) -> Left:
+    """What is left for a policy that uses these classes of traffic. Raises UsageError for networks
+    that would take too long; see `limits.network_flows_max` and those of `routed`."""
+    system, nodes = given.system, given.training.nodes
+    if isinstance(system.network, scenario.Ideal):
+        return ALL
+    from_storage = shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)[-1]
+    peers = peers and nodes > 1
+    try:
+        return _left(
+            system.network, nodes, system.network_mb_s, float(from_storage), peers, storage
+        )
+    except LimitError as error:
+        raise UsageError(f"{given.name}: system.network: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _left(
+    shape: Any, nodes: int, peers_mb_s: float, storage_mb_s: float, peers: bool, storage: bool
+) -> Left:
+    if peers and storage:
+        apart = [
+            _left(shape, nodes, peers_mb_s, storage_mb_s, True, False).peers,
+            _left(shape, nodes, peers_mb_s, storage_mb_s, False, True).storage,
+        ]
+    else:
+        apart = [float(peers), float(storage)]
+    carrier, at, gateways = _built(shape, nodes, peers_mb_s + storage_mb_s, storage_mb_s)
+    among, apiece = Traffic.exchange(nodes, peers_mb_s * BYTES), storage_mb_s * BYTES
+    classes = [
+        Traffic(at[among.source], at[among.target], among.demand * apart[0]),
+        Traffic.gather(at, gateways, apiece * apart[1]),
+    ]
+    source, target, demand = (
+        np.concatenate([getattr(each, name) for each in classes])
+        for name in ("source", "target", "demand")
+    )
+    rates = carrier.rates(Traffic(source, target, demand))
+    rows = np.split(np.arange(len(rates)), [len(classes[0].source)])
+    found = [
+        part * _least(target[row], rates[row], demand[row])
+        for part, row in zip(apart, rows, strict=True)
+    ]
+    return Left(*(each if used else 1.0 for each, used in zip(found, (peers, storage), strict=True)))
+
+
+def _least(target: Int, rates: Any, demand: Any) -> float:
+    """The least part of its demand that a node gets."""
+    got, wanted = np.bincount(target, rates), np.bincount(target, demand)
+    part = np.divide(got, wanted, out=np.ones_like(got), where=wanted > 0).min(initial=1.0)
+    return 1.0 if part > _whole else float(part)
+
+
+def _built(
+    shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
+) -> tuple[network.Network, Int, Int]:
+    """The network, at which of its terminals the nodes are, and at which storage."""
+    if nodes * nodes > limits.network_flows_max:
+        raise LimitError(
+            f"{nodes} nodes exchange all to all, above limits.network_flows_max = "
+            f"{limits.network_flows_max} flows: use fewer nodes, or kind ideal"
+        )
+    all_mb_s = nodes * storage_mb_s
+    if isinstance(shape, scenario.FatTree):
+        # One gateway on a leaf of its own, whose links to the core are wide enough for storage.
+        held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
+        link = np.full(held + 1, node_mb_s)
+        link[held] = all_mb_s * shape.oversubscription
+        tree = network.FatTree(
+            held + 1,
+            link * BYTES,
+            leaf_nodes=shape.leaf_nodes,
+            oversubscription=shape.oversubscription,
+        )
+        return tree, np.arange(nodes), np.array([held])
+    count = shape.gateways
+    gateways = (2 * np.arange(count) + 1) * shape.terminals // (2 * count)
+    link = np.full(shape.terminals, node_mb_s)
+    link[gateways] = all_mb_s / count
+    options: dict[str, Any] = {
+        "switch_nodes": shape.switch_nodes,
+        "link_bytes_per_s": shape.link_mb_s * BYTES,
+        "node_bytes_per_s": link * BYTES,
+        "routing": shape.routing,
+        "split": shape.split,
+    }
+    built = (
+        routed.Torus(shape.dims, **options)
+        if isinstance(shape, scenario.Torus)
+        else routed.Dragonfly(shape.group_switches, shape.global_links, **options)
+    )
+    return built, np.setdiff1d(np.arange(shape.terminals), gateways)[:nodes], gateways
