@@ -1,12 +1,12 @@
 """What a scenario's network leaves of the nodes' links, when all use it at once. Pure.
 
 Two classes of traffic cross it: nodes among each other, all to all, each with `network_mb_s`; and
-storage to all nodes alike, as much as its table of rates gives to so many. Of each class the worst
-node's share is taken, for all nodes and for the whole run:
+storage to all nodes alike, as much as its table of rates gives to so many. A class has one factor,
+for all nodes and for the whole run: that at which the fullest link is full (`Network.throughput`).
 
-1. each class alone in the network: its factor is the least that a node gets of what it demands;
-2. both at once, with demands times these factors, where a policy uses both: times what is left
-   then. That is at least a half, as loads add up.
+1. Each class is alone in the network.
+2. Where a policy uses both, they are there at once, with demands times these factors: times what is
+   left then, which is at least a half, as loads add up.
 
 The links of the nodes themselves are the model's own (cpp/sim_fluid.hpp): those to peers and those
 to storage are apart there, so here a node's link carries both, and what narrows is in between.
@@ -69,29 +69,19 @@ def _left(
     else:
         apart = [float(peers), float(storage)]
     carrier, at, gateways = _built(shape, nodes, peers_mb_s + storage_mb_s, storage_mb_s)
-    among, apiece = Traffic.exchange(nodes, peers_mb_s * BYTES), storage_mb_s * BYTES
-    classes = [
-        Traffic(at[among.source], at[among.target], among.demand * apart[0]),
-        Traffic.gather(at, gateways, apiece * apart[1]),
-    ]
-    source, target, demand = (
-        np.concatenate([getattr(each, name) for each in classes])
-        for name in ("source", "target", "demand")
+    among = Traffic.exchange(nodes, peers_mb_s * BYTES * apart[0])
+    fetched = Traffic.gather(at, gateways, storage_mb_s * BYTES * apart[1])
+    traffic = Traffic(
+        np.append(at[among.source], fetched.source),
+        np.append(at[among.target], fetched.target),
+        np.append(among.demand, fetched.demand),
     )
-    rates = carrier.rates(Traffic(source, target, demand))
-    rows = np.split(np.arange(len(rates)), [len(classes[0].source)])
-    found = [
-        part * _least(target[row], rates[row], demand[row])
-        for part, row in zip(apart, rows, strict=True)
-    ]
-    return Left(*(each if used else 1.0 for each, used in zip(found, (peers, storage), strict=True)))
-
-
-def _least(target: Int, rates: Any, demand: Any) -> float:
-    """The least part of its demand that a node gets."""
-    got, wanted = np.bincount(target, rates), np.bincount(target, demand)
-    part = np.divide(got, wanted, out=np.ones_like(got), where=wanted > 0).min(initial=1.0)
-    return 1.0 if part > _whole else float(part)
+    factor = carrier.throughput(traffic)
+    factor = 1.0 if factor > _whole else factor
+    return Left(
+        apart[0] * factor if peers else 1.0,
+        apart[1] * factor if storage else 1.0,
+    )
 
 
 def _built(

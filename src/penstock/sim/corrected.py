@@ -7,17 +7,18 @@ the bound that no policy can beat.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from .. import _core
 from ..errors import UsageError
-from . import contention, frequency, policies
+from . import contention, frequency, policies, sampled
 from .devices import Floats, rates_at, shares
+from .importance import Value, fedcase
 from .policies import Traffic
 from .results import SOURCES, Result
-from .scenario import POLICIES, Scenario
+from .scenario import SAMPLED, Importance, Policy, Scenario
 from .workload import BYTES, Ints, Workload
 
 TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
@@ -38,25 +39,44 @@ _ns = 1e9  # of a second
 _bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
 
 
-def simulate(scenario: Scenario, policy: str) -> Result:
-    """One policy by the corrected model. Raises UsageError where the policy cannot run."""
+def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
+    """One policy by the corrected model. Raises UsageError where the policy cannot run.
+
+    value: of samples, where they are drawn by it.
+    """
+    if policy not in get_args(Policy):
+        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
+    if isinstance(scenario.sampling, Importance) and policy not in SAMPLED:
+        raise UsageError(
+            f"{policy} cannot run in {scenario.name}: it goes by the order, which is not known "
+            "beforehand where sampling draws each batch by the losses of those before; use one of "
+            f"{', '.join(SAMPLED)}, or leave sampling out"
+        )
     workload = Workload(scenario)
     epochs = scenario.training.epochs
+    notes: dict[str, Any] = {}
     if policy == "lower_bound":
         need = _needed(workload)
         ends, setup = bound(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
-        notes: dict[str, Any] = {}
-    elif policy in TRAFFIC:
-        traffic = TRAFFIC[policy](workload)
+    else:
+        if isinstance(scenario.sampling, Importance):
+            traffic, notes = sampled.traffic(workload, scenario.sampling, policy, value)
+        elif policy in TRAFFIC:
+            traffic = TRAFFIC[policy](workload)
+        else:
+            raise UsageError(
+                f"{policy} cannot run in {scenario.name}: it keeps what is drawn often, and each "
+                "epoch uses every sample once; give sampling.kind importance, or use fixed owners, "
+                "such as penstock's"
+            )
         left = _left(scenario, traffic)
         times = run(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
         need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
-        notes = {} if left == contention.ALL else {"network": left._asdict()}
-    else:
-        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
+        if left != contention.ALL:
+            notes["network"] = left._asdict()
     took = np.diff(ends, prepend=setup)
     stall = took - _computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
@@ -84,7 +104,7 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
     tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
     ends: Ints = _core.sim_fluid(
         nodes=nodes,
-        window=window,
+        window=window if traffic.known else 0,
         batch=1 if traffic.batches else scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,

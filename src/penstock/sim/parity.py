@@ -17,7 +17,7 @@ from .._core import sim_parity  # type: ignore[import-not-found,unused-ignore]
 from ..errors import UsageError
 from .devices import Floats, rates_at, shares
 from .results import Result
-from .scenario import Ideal, Scenario
+from .scenario import Epochs, Ideal, Scenario
 
 Ints = npt.NDArray[np.int64]
 
@@ -134,6 +134,7 @@ def simulate(scenario: Scenario, policy: str) -> Result:
     unknown = {
         "training.step_overhead_s": scenario.training.step_overhead_s > 0,
         "data.lot": scenario.data.lot > 1,
+        "sampling": not isinstance(scenario.sampling, Epochs),
         "system.network": not isinstance(scenario.system.network, Ideal),
     }
     if any(unknown.values()):

@@ -35,6 +35,9 @@ POLICIES = {
     "penstock": "each sample is kept once in the cluster and exchanged; filled by the first epoch",
     "penstock_local": "like penstock, and samples go to nodes that keep them",
     "lower_bound": "no policy that uses every sample once an epoch can be faster",
+    "by_value": "of drawn samples, each node keeps in memory those worth most (FedCaSe)",
+    "recent": "of drawn samples, each node keeps in memory those that it used last (LRU)",
+    "fixed": "of drawn samples, each node keeps in memory the first that it meets, for good",
 }
 """Each policy in a line."""
 
@@ -70,6 +73,9 @@ _kinds = {
     "penstock": "k-accent thick",
     "penstock_local": "k-sky dashed",
     "lower_bound": "k-ink dotted",
+    "by_value": "k-accent thick",
+    "recent": "k-orange",
+    "fixed": "k-green",
 }
 _source_names = ("shared storage", "caches of other nodes", "the node's own cache")
 _time_kinds = ("setup", "computing", "waiting")

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         f"penstock.sim needs {error.name}: install it with pip install 'penstock[sim]'"
     ) from None
 
-Policy = Literal[
+Ordered = Literal[
     "naive",
     "staging",
     "deepio",
@@ -37,9 +37,15 @@ Policy = Literal[
     "penstock_local",
     "lower_bound",
 ]
+Drawn = Literal["by_value", "recent", "fixed"]
+Policy = Literal[Ordered, Drawn]
 """What may be simulated; see docs/simulator.md."""
 
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+POLICIES: tuple[Policy, ...] = get_args(Ordered)
+"""Where each epoch uses every sample once, in an order that is known."""
+
+SAMPLED: tuple[Policy, ...] = ("naive", *get_args(Drawn))
+"""Where batches are drawn by importance, and nothing is known beforehand."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -82,6 +88,29 @@ class Training(Part):
     preprocess_mb_s: Amount
     step_overhead_s: Spread = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+
+
+class Epochs(Part):
+    """Every sample once an epoch, in an order that is known."""
+
+    kind: Literal["epochs"] = "epochs"
+
+
+class Importance(Part):
+    """Batches are drawn by what samples are worth, with replacement; see `importance.drawn`. An
+    epoch is as many steps as it would be.
+
+    floor:  added to the value of each sample.
+    decay:  of losses, which a simulation has none of: after k uses, of sample i from 0 on, the loss
+            is 1/(i + 1)/(k + 1)^decay.
+    """
+
+    kind: Literal["importance"]
+    floor: Amount = 0.01
+    decay: Annotated[float, Field(ge=0, le=100)] = 0.5
+
+
+Sampling = Annotated[Epochs | Importance, Field(discriminator="kind")]
 
 
 class Storage(Part):
@@ -178,7 +207,6 @@ class Torus(RoutedNetwork):
 
 
 Network = Annotated[Ideal | FatTree | Dragonfly | Torus, Field(discriminator="kind")]
-_kinds = {"ideal", "fat-tree", "dragonfly", "torus"}  # which pydantic adds to keys
 
 
 class System(Part):
@@ -196,14 +224,23 @@ class System(Part):
 
 
 class Scenario(Part):
-    """What is simulated. policies: those that are asked for; all, if left out."""
+    """What is simulated. policies: those that are asked for; all that can run with this sampling,
+    if left out."""
 
     name: str
     about: str = ""
     data: Data
     training: Training
+    sampling: Sampling = Epochs()
     system: System
     policies: Annotated[tuple[Policy, ...], Field(strict=False, min_length=1)] = POLICIES
+
+    @model_validator(mode="before")
+    @classmethod
+    def _policies_of_its_sampling(cls, given: Any) -> Any:
+        sampling = given.get("sampling") if isinstance(given, dict) else None
+        drawn = isinstance(sampling, dict) and sampling.get("kind") == "importance"
+        return {"policies": SAMPLED, **given} if drawn else given
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
@@ -325,7 +362,13 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 def told(where: str, error: Any, what: str = "a scenario") -> str:
     """One of pydantic's errors, in our words; `what` the file is to be."""
-    key = ".".join(str(part) for part in error["loc"] if part not in {"[key]", *_kinds})
+    # pydantic puts the kind behind a key whose value is one of several.
+    loc = zip(("", *error["loc"]), error["loc"], strict=False)
+    key = ".".join(
+        str(part)
+        for before, part in loc
+        if part != "[key]" and before not in {"network", "sampling"}
+    )
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
