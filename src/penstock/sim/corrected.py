@@ -111,7 +111,7 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
         overhead=_overhead_ns(scenario),
         epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
-        stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
+        stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * left.peers * _bytes_per_ns,
         storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
         * left.storage
@@ -136,7 +136,7 @@ def _or_nothing(amounts: Ints) -> Ints:
     return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
 
 
-def _stage_rate(scenario: Scenario, staged: bool) -> float:
+def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
     """MB/s that a node decodes and stores, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
@@ -195,7 +195,7 @@ def bound(workload: Workload, need: Ints) -> Ints:
     )
     by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
-    by_staging = staged.max(axis=1) / (_stage_rate(scenario, staged=True) * _bytes_per_ns)
+    by_staging = staged.max(axis=1) / (stage_mb_s(scenario, staged=True) * _bytes_per_ns)
     least = np.floor(np.maximum(by_storage, by_staging)).astype(np.int64)
     ends = np.empty(training.epochs, np.int64)
     end = 0

@@ -35,7 +35,7 @@ class Traffic:
     setup:     whether the first row is what happens before training, which nothing overtakes.
     staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
-    known:     whether steps are known beforehand; otherwise nothing of one is read before it begins.
+    known:     whether steps are known beforehand; otherwise each is read when it begins.
     batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
                epoch is begun when the one before is over. Without a setup.
     """

@@ -34,7 +34,9 @@ def traffic(
     `effective`, see `importance.Outcome`. O(samples) for each step."""
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps
-    caches = [CACHES[policy](room(workload, policy)) for _ in range(nodes)] if policy in CACHES else []
+    caches = (
+        [CACHES[policy](room(workload, policy)) for _ in range(nodes)] if policy in CACHES else []
+    )
     flows = Traffic.empty(scenario, staged=bool(caches), known=False)
     kept = _Kept(workload, caches, flows)
     stream = drawn(
