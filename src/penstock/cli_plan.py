@@ -134,7 +134,7 @@ def _show(found: Any) -> None:
 
     title = (
         f"{found.form}: the cheapest of {found.grid.settings:,} settings with epochs of at most "
-        f"{report.duration(found.wanted_s)}"
+        f"{report.duration(found.epoch_s)}"
     )
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
@@ -160,7 +160,7 @@ def _values(scenario: Any, found: Any) -> dict[str, Any]:
     return {
         "form": found.form,
         "scenario": scenario.model_dump(mode="json"),
-        "epoch_s": found.wanted_s,
+        "epoch_s": found.epoch_s,
         "prices": found.prices._asdict(),
         "nodes": grid.nodes.tolist(),
         "cache_mb": grid.cache_mb.tolist(),

@@ -45,7 +45,8 @@ def simulate(
     """
     if value is not None and not isinstance(scenario.sampling, Importance):
         raise UsageError(
-            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind importance"
+            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
+            "importance"
         )
     if model not in get_args(Model):
         raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")

@@ -106,6 +106,13 @@ def _built(
             oversubscription=shape.oversubscription,
         )
         return tree, np.arange(nodes), np.array([held])
+    switches = shape.terminals // shape.switch_nodes
+    if switches**3 > limits.network_paths_max:
+        raise LimitError(
+            f"{switches} switches have {switches**2} pairs, which times switches is above "
+            f"limits.network_paths_max = {limits.network_paths_max}: use fewer switches, or kind "
+            "fat-tree"
+        )
     count = shape.gateways
     gateways = (2 * np.arange(count) + 1) * shape.terminals // (2 * count)
     link = np.full(shape.terminals, node_mb_s)

@@ -489,7 +489,7 @@ def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
         f"{found.form}, nothing was simulated: {grid.settings:,} settings, of "
         f"{_span(grid.nodes)} nodes, {_span(grid.cache_mb)} MB of cache on each, and storage that "
         f"gives {_span(grid.storage_mb_s)} MB/s to {scenario.training.nodes} nodes. An epoch after "
-        f"the first may take {duration(found.wanted_s)}. A node costs {number(prices.node)}, a GB "
+        f"the first may take {duration(found.epoch_s)}. A node costs {number(prices.node)}, a GB "
         f"of cache on one {number(prices.cache_gb)}, a GB/s of storage "
         f"{number(prices.storage_gb_s)}.",
         class_="soft",

@@ -376,7 +376,7 @@ def told(where: str, error: Any, what: str = "a scenario") -> str:
         case "missing":
             return f"{where}: {key} is missing: give it"
         case "union_tag_not_found":
-            return f"{where}: {key}.kind is missing: give one of {error['ctx']['expected_tags']}"
+            return f"{where}: {key}.kind is missing: give it"
         case "union_tag_invalid":
             ctx = error["ctx"]
             return f"{where}: {key}.kind is {ctx['tag']!r}: use one of {ctx['expected_tags']}"

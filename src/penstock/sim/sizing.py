@@ -98,7 +98,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sizing:
-    """What was found. wanted_s: that a later epoch may take.
+    """What was found. epoch_s: that a later epoch may take.
 
     choices:  by policy, None where no setting is fast enough.
     least:    by policy, the least cost with each number of nodes, infinite for none.
@@ -106,7 +106,7 @@ class Sizing:
     """
 
     grid: Grid
-    wanted_s: float
+    epoch_s: float
     prices: Prices
     choices: Mapping[str, Choice | None]
     least: Mapping[str, Float]
@@ -160,19 +160,19 @@ def _spread(over: Range, count: int) -> Float:
 def sized(
     scenario: Scenario,
     grid: Grid,
-    wanted_s: float,
+    epoch_s: float,
     *,
     prices: Prices = _prices,
     policies: Sequence[str] = tuple(FORMS),
     seen: Callable[[Block], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
-    """The cheapest setting of the grid whose epochs, after the first, take at most `wanted_s`.
+    """The cheapest setting of the grid whose epochs, after the first, take at most `epoch_s`.
 
     seen:  is handed each block of the grid, once.
     """
-    if not 0 < wanted_s < np.inf:
-        raise UsageError(f"wanted_s is {wanted_s!r}: use a finite number of seconds above 0")
+    if not 0 < epoch_s < np.inf:
+        raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
     if not all(0 <= each < np.inf for each in prices):
         raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
     choices: dict[str, Choice | None] = dict.fromkeys(policies)
@@ -180,7 +180,7 @@ def sized(
     total = grid.settings * len(policies)
     for row, block in enumerate(_blocks(scenario, grid, prices, policies)):
         for policy, forecast in block.forecasts.items():
-            cost = np.where(forecast.later_s <= wanted_s, block.cost, np.inf)
+            cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
             at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
             least[policy][row] = cost.flat[at]
             best = choices[policy]
@@ -190,7 +190,7 @@ def sized(
             seen(block)
         if progress is not None:
             progress(total * (row + 1) // len(grid.nodes), total)
-    return Sizing(grid, wanted_s, prices, choices, least)
+    return Sizing(grid, epoch_s, prices, choices, least)
 
 
 def _choice(policy: str, grid: Grid, block: Block, at: int) -> Choice:
