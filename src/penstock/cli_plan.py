@@ -38,7 +38,8 @@ def plan(
         typer.Option(help="From:to, such as 4:512. (default: an eighth to 8 times the scenario's)"),
     ] = None,
     cache_mb: Annotated[
-        str | None, typer.Option(help="Of each node, all tiers together, from:to.")
+        str | None,
+        typer.Option(help="Of each node, all tiers together, from:to; none at all, too."),
     ] = None,
     storage_mb_s: Annotated[
         str | None,

@@ -121,8 +121,12 @@ def grid_of(
     cache_mb: Range | None = None,
     storage_mb_s: Range | None = None,
 ) -> Grid:
-    """About so many settings, at most, spread evenly over the logarithm of each range; by default
-    from an eighth to eight times the scenario's own. Raises UsageError for impossible ranges."""
+    """About so many settings, at most, spread evenly over the logarithm of each range. Raises
+    UsageError for impossible ranges.
+
+    By default nodes and storage go from an eighth to eight times the scenario's own, and caches
+    from an eighth of what the most nodes need to hold the data together to all data on each node.
+    """
     _in_closed_form(scenario)
     if not 8 <= settings <= 10**9:
         raise UsageError(f"settings is {settings}: use 8 to 1000000000")
@@ -140,16 +144,13 @@ def grid_of(
             f"must hold a step of {scenario.batch} samples a node"
         )
     counts = np.unique(np.rint(_spread(ways, max(2, int(settings ** (1 / 3))))).astype(np.int64))
+    data_mb, own = sweep.data_mb(scenario), sweep.own(scenario, "bandwidth")
     rows = max(3, int((settings / len(counts)) ** 0.5))
     return Grid(
         counts,
-        np.append(0.0, _spread(cache_mb or _around(sweep.cached_mb(scenario)), rows - 1)),
-        _spread(storage_mb_s or _around(sweep.own(scenario, "bandwidth")), rows),
+        np.append(0.0, _spread(cache_mb or Range(data_mb / 8 / ways.most, data_mb), rows - 1)),
+        _spread(storage_mb_s or Range(own / 8, own * 8), rows),
     )
-
-
-def _around(own: float) -> Range:
-    return Range(own / 8, own * 8)
 
 
 def _spread(over: Range, count: int) -> Float:
