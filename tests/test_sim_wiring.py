@@ -163,6 +163,25 @@ def test_factor_of_a_dragonfly(routing: Any) -> None:
     assert simulate(scenario, "penstock").notes["network"]["peers"] <= left.peers
 
 
+def test_factors_are_those_of_the_links() -> None:
+    """A network is the same as slower links to peers, and slower storage."""
+    shape = {"kind": "fat-tree", "leaf_nodes": 2, "oversubscription": 6.0}
+    scenario = small(system_network=shape)
+    left = simulate(scenario, "penstock").notes["network"]
+    assert left["peers"] < left["storage"] < 1
+    storage = scenario.system.storage
+    by_hand = small(
+        system_network_mb_s=scenario.system.network_mb_s * left["peers"],
+        system_storage={
+            "link_mb_s": storage.link_mb_s * left["storage"],
+            "read_mb_s": {n: rate * left["storage"] for n, rate in storage.read_mb_s.items()},
+        },
+    )
+    for policy in ("penstock", "deepio"):
+        found, want = simulate(scenario, policy), simulate(by_hand, policy)
+        assert found.epochs_s == pytest.approx(want.epochs_s, rel=1e-6)
+
+
 def test_narrow_links_slow_routed_networks() -> None:
     """A torus of slower links is slower for who exchanges, and a wide one is ideal."""
     shape = {"kind": "torus", "dims": [3, 3], "switch_nodes": 1, "gateways": 1}
@@ -213,11 +232,12 @@ def test_hits_are_those_of_the_comparison(value: Any) -> None:
     """On one node the hits of each cache are those of `importance.compare`, and bytes and times go
     by them."""
     base = changed(load("importance"), training_nodes=1, data_sigma_mb=0.0, **NARROW)
-    scenario = holding(base, 15.0)
+    scenario = holding(base, 4.0)
     options = {} if value is None else {"value": value}
     held = room(Workload(scenario), "fixed")
-    assert held == 150
+    assert held == 40
     want = compare(600, 24, held, loss, seed=42, batches=75, **options)
+    assert len(set(want["importance"].hits.values())) == 3
     names = {"by_value": "value", "recent": "recent", "fixed": "fixed"}
     for policy, name in names.items():
         result = simulate(scenario, policy, value=value)
@@ -230,8 +250,9 @@ def test_hits_are_those_of_the_comparison(value: Any) -> None:
 
 
 def test_sampled_policies_by_their_hits() -> None:
-    """Fewer reads are less time; naive reads everything; equal scenarios give equal results."""
-    scenario = holding(changed(load("importance"), **NARROW), 5.0)
+    """Fewer reads are less time; naive reads everything; equal scenarios give equal results; and as
+    nothing is known ahead, more memory to read ahead into is of no use."""
+    scenario = holding(changed(load("importance"), **NARROW), 2.0)
     results = {policy: simulate(scenario, policy) for policy in scenario.policies}
     assert tuple(results) == SAMPLED
     hits = {policy: result.notes["hits"] for policy, result in results.items()}
@@ -241,6 +262,10 @@ def test_sampled_policies_by_their_hits() -> None:
     assert times == sorted(times)
     assert results["naive"].total_s > times[-1]
     assert numbers(scenario, "by_value") == numbers(scenario, "by_value")
+    staging = scenario.system.staging.model_dump()
+    for capacity in (2.0, 2000.0):
+        other = changed(scenario, system_staging={**staging, "capacity_mb": capacity})
+        assert numbers(other, "by_value") == numbers(scenario, "by_value")
 
 
 def test_who_needs_an_order_says_so() -> None:
