@@ -151,6 +151,7 @@ PURE = (
     | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
+    | {"sim.contention", "sim.sampled", "sim.sizing"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

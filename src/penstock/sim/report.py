@@ -103,14 +103,15 @@ def page(
         body.extend(_model(model, [each for each in outcomes if each.model == model]))
     if sweeps or remark:
         body.extend(_sweeps(sweeps, remark))
-    body.extend(_appendix(scenario, list(dict.fromkeys(each.policy for each in outcomes)), command))
+    policies = list(dict.fromkeys(each.policy for each in outcomes))
+    body.extend(_appendix("What was simulated", scenario, policies, command))
     return _document(f"{scenario.name} – penstock simulate", body)
 
 
 def sizing_page(scenario: Scenario, found: Sizing, *, command: str = "") -> str:
     """The page of what was worked out in closed form; `command` repeats it."""
     body = element("body", *_summary(scenario, ()), *_sized(scenario, found))
-    body.extend(_appendix(scenario, list(found.choices), command))
+    body.extend(_appendix("What was planned", scenario, list(found.choices), command))
     return _document(f"{scenario.name} – penstock plan", body)
 
 
@@ -486,7 +487,7 @@ def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
     yield element("h2", f"The cheapest that is fast enough: {found.form}")
     yield element(
         "p",
-        f"{found.form}, nothing was simulated: {grid.settings:,} settings, of "
+        f"By {found.form}; nothing was simulated: {grid.settings:,} settings, of "
         f"{_span(grid.nodes)} nodes, {_span(grid.cache_mb)} MB of cache on each, and storage that "
         f"gives {_span(grid.storage_mb_s)} MB/s to {scenario.training.nodes} nodes. An epoch after "
         f"the first may take {duration(found.epoch_s)}. A node costs {number(prices.node)}, a GB "
@@ -538,8 +539,10 @@ def _span(values: Any) -> str:
 # -- the end of the page ---------------------------------------------------------------------------
 
 
-def _appendix(scenario: Scenario, policies: Sequence[str], command: str) -> Iterator[Element]:
-    yield element("h2", "What this is of")
+def _appendix(
+    heading: str, scenario: Scenario, policies: Sequence[str], command: str
+) -> Iterator[Element]:
+    yield element("h2", heading)
     yield element(
         "p",
         "Sizes are decimal: 1 MB is 10⁶ bytes. Equal scenarios give equal pages.",
