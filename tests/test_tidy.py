@@ -138,7 +138,7 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
@@ -151,6 +151,7 @@ PURE = (
     | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
+    | {"sim.contention", "sim.sampled", "sim.sizing"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import IO, Annotated, Any, get_args
 
 import rich.box
 import rich.console
@@ -135,12 +136,8 @@ def simulate(
     models = _models(model)
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
-    page = html or _page_path(chosen.name)
-    for target in (page, json_path):
-        if target is not None and not target.absolute().parent.is_dir():
-            raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
-        if target is not None and target.is_dir():
-            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
+    page = html or page_path(chosen.name)
+    writable(page, json_path)
     _simulate(
         chosen,
         policies,
@@ -197,10 +194,10 @@ def _simulate(
             processes=_processes(accesses),
             progress=progress,
         )
-    _write(page, report.page(scenario, found, swept, command=command, remark=remark))
+    write_text(page, report.page(scenario, found, swept, command=command, remark=remark))
     terminal.show(f"page: {terminal.escaped(str(page))}")
     if json_path is not None:
-        _write(json_path, json.dumps(_values(scenario, found, swept), indent=1) + "\n")
+        write_text(json_path, json.dumps(_values(scenario, found, swept), indent=1) + "\n")
         terminal.show(f"results: {terminal.escaped(str(json_path))}")
 
 
@@ -257,7 +254,7 @@ _full_width = 124  # of a table with all columns
 _ours = 'content="penstock simulate"'  # in the head of a page of ours
 
 
-def _page_path(name: str) -> Path:
+def page_path(name: str) -> Path:
     """Where the page goes if nobody says so: never over a file that is no such page."""
     path = Path((re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-") or "scenario")[:80])
     path = path.with_name(f"{path.name}.html")
@@ -288,13 +285,13 @@ def _list() -> None:
         training = each.training
         data = report.size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
-    _console().print(table)
+    screen().print(table)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     table.add_column("what it does")
     for policy, what in report.POLICIES.items():
         table.add_row(policy, what)
-    _console().print(table)
+    screen().print(table)
 
 
 def _show(model: str, outcomes: Sequence[Any]) -> None:
@@ -308,7 +305,7 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
     )
     headings = ["run", "× bound", "before it", "epoch 1", "later"]
-    full = _console().width >= _full_width
+    full = screen().width >= _full_width
     headings += ["waiting", *SOURCES] if full else []
     table.add_column("policy", no_wrap=True)
     for heading in headings:
@@ -331,14 +328,14 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
         table.add_row(report.marked(refusal.policy), "cannot run", style="dim")
-    _console().print(table)
+    screen().print(table)
     for refusal in refusals:
         terminal.show(terminal.escaped(f"{refusal.policy} {report.why(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         terminal.show("* trains on other samples than are due: not held by the bound")
 
 
-def _console() -> rich.console.Console:
+def screen() -> rich.console.Console:
     """The terminal; whatever else reads us gets whole lines."""
     if terminal.out.is_terminal:
         return terminal.out
@@ -379,14 +376,31 @@ def _outcome_values(outcome: Any) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, text: str) -> None:
-    """All of it, or what was there before."""
+def writable(*targets: Path | None) -> None:
+    """UsageError, before anything is worked out, for paths that no file can have."""
+    for target in targets:
+        if target is not None and not target.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
+        if target is not None and target.is_dir():
+            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[IO[str]]:
+    """A file that is there when all of it has been written; until then, what was there before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            temporary.write_text(text, encoding="utf-8")
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                yield file
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """All of it, or what was there before."""
+    with written(path) as file:
+        file.write(text)

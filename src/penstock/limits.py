@@ -205,3 +205,5 @@ network_paths_max = 1 << 25
 """Pairs of switches with traffic, times switches, of a simulated network: 3 GiB, some 10 s;"""
 network_paths_divided_max = 1 << 21
 """where adaptive routing divides the traffic of each pair by itself: some 20 s."""
+network_flows_max = 1 << 22
+"""Pairs of nodes of a simulated network, all of which exchange: 2,048 nodes."""

@@ -13,16 +13,19 @@ from typing import Literal, get_args
 
 from ..errors import UsageError
 from . import corrected, parity
+from .importance import Value, fedcase
 from .results import SOURCES, Result
-from .scenario import POLICIES, Policy, Scenario, load, names, parse
+from .scenario import POLICIES, SAMPLED, Importance, Policy, Scenario, load, names, parse
 
 __all__ = [
     "POLICIES",
+    "SAMPLED",
     "SOURCES",
     "Model",
     "Policy",
     "Result",
     "Scenario",
+    "Value",
     "load",
     "names",
     "parse",
@@ -33,15 +36,20 @@ Model = Literal["corrected", "parity"]
 """Which simulator."""
 
 
-def simulate(scenario: Scenario, policy: str, model: Model = "corrected") -> Result:
-    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run."""
+def simulate(
+    scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
+) -> Result:
+    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run.
+
+    value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
+    """
+    if value is not None and not isinstance(scenario.sampling, Importance):
+        raise UsageError(
+            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
+            "importance"
+        )
     if model not in get_args(Model):
         raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
     if model == "parity":
-        if scenario.training.step_overhead_s or scenario.data.lot > 1:
-            raise UsageError(
-                f"{scenario.name} has training.step_overhead_s or data.lot, which the published "
-                "simulator knows nothing of: leave them out, or use model='corrected'"
-            )
         return parity.simulate(scenario, policy)
-    return corrected.simulate(scenario, policy)
+    return corrected.simulate(scenario, policy, value or fedcase)

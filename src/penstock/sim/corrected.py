@@ -7,16 +7,18 @@ the bound that no policy can beat.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, get_args
 
 import numpy as np
 
 from .. import _core
 from ..errors import UsageError
-from . import frequency, policies
+from . import contention, frequency, policies, sampled
 from .devices import Floats, rates_at, shares
+from .importance import Value, fedcase
 from .policies import Traffic
 from .results import SOURCES, Result
-from .scenario import POLICIES, Scenario
+from .scenario import SAMPLED, Importance, Policy, Scenario
 from .workload import BYTES, Ints, Workload
 
 TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
@@ -37,29 +39,57 @@ _ns = 1e9  # of a second
 _bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
 
 
-def simulate(scenario: Scenario, policy: str) -> Result:
-    """One policy by the corrected model. Raises UsageError where the policy cannot run."""
+def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
+    """One policy by the corrected model. Raises UsageError where the policy cannot run.
+
+    value: of samples, where they are drawn by it.
+    """
+    if policy not in get_args(Policy):
+        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
+    if isinstance(scenario.sampling, Importance) and policy not in SAMPLED:
+        raise UsageError(
+            f"{policy} cannot run in {scenario.name}: it goes by the order, which is not known "
+            "beforehand where sampling draws each batch by the losses of those before; use one of "
+            f"{', '.join(SAMPLED)}, or leave sampling out"
+        )
     workload = Workload(scenario)
     epochs = scenario.training.epochs
+    notes: dict[str, Any] = {}
     if policy == "lower_bound":
         need = _needed(workload)
         ends, setup = bound(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
-    elif policy in TRAFFIC:
-        traffic = TRAFFIC[policy](workload)
-        times = run(scenario, traffic)
+    else:
+        if isinstance(scenario.sampling, Importance):
+            traffic, notes = sampled.traffic(workload, scenario.sampling, policy, value)
+        elif policy in TRAFFIC:
+            traffic = TRAFFIC[policy](workload)
+        else:
+            raise UsageError(
+                f"{policy} cannot run in {scenario.name}: it keeps what is drawn often, and each "
+                "epoch uses every sample once; give sampling.kind importance, or use fixed owners, "
+                "such as penstock's"
+            )
+        left = _left(scenario, traffic)
+        times = run(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
         need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
-    else:
-        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(POLICIES)}")
+        if left != contention.ALL:
+            notes["network"] = left._asdict()
     took = np.diff(ends, prepend=setup)
     stall = took - _computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
-    return Result(scenario.name, policy, "corrected", *times_s, moved, {})
+    return Result(scenario.name, policy, "corrected", *times_s, moved, notes)
 
 
-def run(scenario: Scenario, traffic: Traffic) -> Ints:
+def _left(scenario: Scenario, traffic: Traffic) -> contention.Left:
+    """What the network leaves of the links that this traffic uses."""
+    storage = any(each.any() for each in (traffic.ring, traffic.demand, traffic.ahead))
+    return contention.left(scenario, peers=bool(traffic.received.any()), storage=storage)
+
+
+def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention.ALL) -> Ints:
     """When each step of the traffic ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
     nodes = training.nodes
@@ -74,16 +104,17 @@ def run(scenario: Scenario, traffic: Traffic) -> Ints:
     tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
     ends: Ints = _core.sim_fluid(
         nodes=nodes,
-        window=window,
+        window=window if traffic.known else 0,
         batch=1 if traffic.batches else scenario.batch,
         serial=not traffic.staged,
         setup=traffic.setup,
         overhead=_overhead_ns(scenario),
         epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
-        stage=_stage_rate(scenario, traffic.staged) * _bytes_per_ns,
-        link=system.network_mb_s * _bytes_per_ns,
+        stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
+        link=system.network_mb_s * left.peers * _bytes_per_ns,
         storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        * left.storage
         * _bytes_per_ns,
         tier_rates=np.array(tiers) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
@@ -105,7 +136,7 @@ def _or_nothing(amounts: Ints) -> Ints:
     return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
 
 
-def _stage_rate(scenario: Scenario, staged: bool) -> float:
+def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
     """MB/s that a node decodes and stores, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
@@ -164,7 +195,7 @@ def bound(workload: Workload, need: Ints) -> Ints:
     )
     by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
-    by_staging = staged.max(axis=1) / (_stage_rate(scenario, staged=True) * _bytes_per_ns)
+    by_staging = staged.max(axis=1) / (stage_mb_s(scenario, staged=True) * _bytes_per_ns)
     least = np.floor(np.maximum(by_storage, by_staging)).astype(np.int64)
     ends = np.empty(training.epochs, np.int64)
     end = 0

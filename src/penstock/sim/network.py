@@ -19,6 +19,7 @@ ed., section 6.5.2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
@@ -107,6 +108,10 @@ class Network(Protocol):
         capacity. UsageError where the traffic names nodes that there are not."""
         ...
 
+    def throughput(self, traffic: Traffic) -> float:
+        """The largest factor by which all demands could grow together; infinite for none."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Ideal:
@@ -126,6 +131,14 @@ class Ideal:
         """See `Network`."""
         traffic.check(self.nodes)
         return fair_rates(*self._crossed(traffic), traffic.demand)
+
+    def throughput(self, traffic: Traffic) -> float:
+        """See `Network`."""
+        traffic.check(self.nodes)
+        crossed, capacity = self._crossed(traffic)
+        demand = np.broadcast_to(traffic.demand[:, None], crossed.shape)[crossed >= 0]
+        fullest = (np.bincount(crossed[crossed >= 0], demand, len(capacity)) / capacity).max()
+        return math.inf if fullest == 0 else float(1 / fullest)
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
         """Of each flow the links that it crosses, and the links' capacities."""

@@ -17,7 +17,7 @@ from .._core import sim_parity  # type: ignore[import-not-found,unused-ignore]
 from ..errors import UsageError
 from .devices import Floats, rates_at, shares
 from .results import Result
-from .scenario import Scenario
+from .scenario import Epochs, Ideal, Scenario
 
 Ints = npt.NDArray[np.int64]
 
@@ -130,6 +130,17 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         raise UsageError(
             f"policy {policy!r} is not one of the published simulator: use model='corrected', or "
             f"one of {', '.join(RULES)}"
+        )
+    unknown = {
+        "training.step_overhead_s": scenario.training.step_overhead_s > 0,
+        "data.lot": scenario.data.lot > 1,
+        "sampling": not isinstance(scenario.sampling, Epochs),
+        "system.network": not isinstance(scenario.system.network, Ideal),
+    }
+    if any(unknown.values()):
+        raise UsageError(
+            f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
+            "the published simulator knows nothing of: leave it out, or use model='corrected'"
         )
     stream, cluster = stream_of(scenario), _Cluster(scenario)
     rule = RULES[policy](cluster, stream)

@@ -35,6 +35,7 @@ class Traffic:
     setup:     whether the first row is what happens before training, which nothing overtakes.
     staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
+    known:     whether steps are known beforehand; otherwise each is read when it begins.
     batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
                epoch is begun when the one before is over. Without a setup.
     """
@@ -49,6 +50,7 @@ class Traffic:
     own: Ints
     setup: bool = False
     staged: bool = True
+    known: bool = True
     batches: bool = False
 
     @classmethod

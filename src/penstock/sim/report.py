@@ -20,6 +20,7 @@ from .chart import element
 from .devices import Floats, shares
 from .results import SOURCES, Result
 from .scenario import Scenario
+from .sizing import Sizing
 from .sweep import Outcome, Refusal, Sweep, cached_mb, data_mb
 
 POLICIES = {
@@ -35,6 +36,9 @@ POLICIES = {
     "penstock": "each sample is kept once in the cluster and exchanged; filled by the first epoch",
     "penstock_local": "like penstock, and samples go to nodes that keep them",
     "lower_bound": "no policy that uses every sample once an epoch can be faster",
+    "by_value": "of drawn samples, each node keeps in memory those worth most (FedCaSe)",
+    "recent": "of drawn samples, each node keeps in memory those that it used last (LRU)",
+    "fixed": "of drawn samples, each node keeps in memory the first that it meets, for good",
 }
 """Each policy in a line."""
 
@@ -70,6 +74,9 @@ _kinds = {
     "penstock": "k-accent thick",
     "penstock_local": "k-sky dashed",
     "lower_bound": "k-ink dotted",
+    "by_value": "k-accent thick",
+    "recent": "k-orange",
+    "fixed": "k-green",
 }
 _source_names = ("shared storage", "caches of other nodes", "the node's own cache")
 _time_kinds = ("setup", "computing", "waiting")
@@ -91,6 +98,24 @@ def page(
     remark:  stands where sweeps would, such as why there are none.
     """
     models = list(dict.fromkeys(each.model for each in outcomes))
+    body = element("body", *_summary(scenario, outcomes))
+    for model in models:
+        body.extend(_model(model, [each for each in outcomes if each.model == model]))
+    if sweeps or remark:
+        body.extend(_sweeps(sweeps, remark))
+    policies = list(dict.fromkeys(each.policy for each in outcomes))
+    body.extend(_appendix("What was simulated", scenario, policies, command))
+    return _document(f"{scenario.name} – penstock simulate", body)
+
+
+def sizing_page(scenario: Scenario, found: Sizing, *, command: str = "") -> str:
+    """The page of what was worked out in closed form; `command` repeats it."""
+    body = element("body", *_summary(scenario, ()), *_sized(scenario, found))
+    body.extend(_appendix("What was planned", scenario, list(found.choices), command))
+    return _document(f"{scenario.name} – penstock plan", body)
+
+
+def _document(title: str, body: Element) -> str:
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     css = (resources.files(__package__) / "report.css").read_text()
     head = element(
@@ -99,15 +124,9 @@ def page(
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content="penstock simulate"),
-        element("title", f"{scenario.name} – penstock simulate"),
+        element("title", title),
         element("style", "\n" + css),
     )
-    body = element("body", *_summary(scenario, outcomes))
-    for model in models:
-        body.extend(_model(model, [each for each in outcomes if each.model == model]))
-    if sweeps or remark:
-        body.extend(_sweeps(sweeps, remark))
-    body.extend(_appendix(scenario, outcomes, command))
     text = tostring(element("html", head, body, lang="en"), "unicode", short_empty_elements=False)
     # Of HTML's elements that are never closed, a page has this one.
     return f"<!doctype html>\n{text.replace('></meta>', ' />')}\n"
@@ -174,6 +193,8 @@ def _summary(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[Elemen
 
 def _verdict(outcomes: Sequence[Outcome]) -> str:
     """How the fastest policy does, and penstock, by the first model."""
+    if not outcomes:
+        return ""
     results = _results(each for each in outcomes if each.model == outcomes[0].model)
     bound = results.pop("lower_bound", None)
     fair = [each for each in results.values() if each.policy not in REPLACING]
@@ -458,17 +479,75 @@ def _total(outcome: Outcome) -> float | None:
     return outcome.total_s if isinstance(outcome, Result) else None
 
 
+# -- sizes, in closed form -------------------------------------------------------------------------
+
+
+def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
+    grid, prices = found.grid, found.prices
+    yield element("h2", f"The cheapest that is fast enough: {found.form}")
+    yield element(
+        "p",
+        f"By {found.form}; nothing was simulated: {grid.settings:,} settings, of "
+        f"{_span(grid.nodes)} nodes, {_span(grid.cache_mb)} MB of cache on each, and storage that "
+        f"gives {_span(grid.storage_mb_s)} MB/s to {scenario.training.nodes} nodes. An epoch after "
+        f"the first may take {duration(found.epoch_s)}. A node costs {number(prices.node)}, a GB "
+        f"of cache on one {number(prices.cache_gb)}, a GB/s of storage "
+        f"{number(prices.storage_gb_s)}.",
+        class_="soft",
+    )
+    headings = ["policy", "cost", "nodes", "cache of a node, MB", "storage, MB/s"]
+    headings += ["first epoch, s", "later epochs, s"]
+    chosen = [each for each in found.choices.values() if each is not None]
+    rows = _number_rows(
+        [f"{each.policy} ({each.form})" for each in chosen],
+        [
+            [each.cost, each.nodes, each.cache_mb, each.storage_mb_s, each.first_s, each.later_s]
+            for each in chosen
+        ],
+    )
+    for policy, each in found.choices.items():
+        if each is None:
+            none = element("td", "none is fast enough", class_="reason", colspan=len(headings) - 1)
+            rows.append(_row(f"{policy} ({found.form})", [none]))
+    yield _tabled(headings, rows)
+    if not chosen or len(grid.nodes) < 2:
+        return
+    drawn = chart.lines(
+        f"Least cost by nodes, {found.form}; the table has the cheapest",
+        grid.nodes.tolist(),
+        [
+            chart.Line(
+                policy,
+                [cost if 0 < cost < math.inf else math.nan for cost in least.tolist()],
+                _kinds[policy],
+                True,
+            )
+            for policy, least in found.least.items()
+        ],
+        own=float(scenario.training.nodes),
+        axes=("nodes", "least cost"),
+        said=number,
+    )
+    caption = f"The least cost with each number of nodes, {found.form}; no line: not fast enough."
+    yield element("figure", element("figcaption", caption), element("div", drawn, class_="wide"))
+
+
+def _span(values: Any) -> str:
+    return f"{number(float(values[0]))} to {number(float(values[-1]))}"
+
+
 # -- the end of the page ---------------------------------------------------------------------------
 
 
-def _appendix(scenario: Scenario, outcomes: Sequence[Outcome], command: str) -> Iterator[Element]:
-    yield element("h2", "What was simulated")
+def _appendix(
+    heading: str, scenario: Scenario, policies: Sequence[str], command: str
+) -> Iterator[Element]:
+    yield element("h2", heading)
     yield element(
         "p",
         "Sizes are decimal: 1 MB is 10⁶ bytes. Equal scenarios give equal pages.",
         class_="soft",
     )
-    policies = list(dict.fromkeys(each.policy for each in outcomes))
     entries: list[Element] = []
     for policy in policies:
         entries += [element("dt", marked(policy)), element("dd", POLICIES[policy])]

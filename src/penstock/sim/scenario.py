@@ -7,6 +7,7 @@ names file, key, value and remedy: nothing in a scenario is ignored.
 
 from __future__ import annotations
 
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,7 +23,7 @@ except ModuleNotFoundError as error:
         f"penstock.sim needs {error.name}: install it with pip install 'penstock[sim]'"
     ) from None
 
-Policy = Literal[
+Ordered = Literal[
     "naive",
     "staging",
     "deepio",
@@ -36,9 +37,15 @@ Policy = Literal[
     "penstock_local",
     "lower_bound",
 ]
+Drawn = Literal["by_value", "recent", "fixed"]
+Policy = Literal[Ordered, Drawn]
 """What may be simulated; see docs/simulator.md."""
 
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+POLICIES: tuple[Policy, ...] = get_args(Ordered)
+"""Where each epoch uses every sample once, in an order that is known."""
+
+SAMPLED: tuple[Policy, ...] = ("naive", *get_args(Drawn))
+"""Where batches are drawn by importance, and nothing is known beforehand."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -83,6 +90,29 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 
+class Epochs(Part):
+    """Every sample once an epoch, in an order that is known."""
+
+    kind: Literal["epochs"] = "epochs"
+
+
+class Importance(Part):
+    """Batches are drawn by what samples are worth, with replacement; see `importance.drawn`. An
+    epoch is as many steps as it would be.
+
+    floor:  added to the value of each sample.
+    decay:  of losses, which a simulation has none of: after k uses, of sample i from 0 on, the loss
+            is 1/(i + 1)/(k + 1)^decay.
+    """
+
+    kind: Literal["importance"]
+    floor: Amount = 0.01
+    decay: Annotated[float, Field(ge=0, le=100)] = 0.5
+
+
+Sampling = Annotated[Epochs | Importance, Field(discriminator="kind")]
+
+
 class Storage(Part):
     """The shared storage: what so many nodes read together, and each node's way to it."""
 
@@ -104,24 +134,113 @@ class Tier(Staging):
     name: str
 
 
+class Ideal(Part):
+    """Nothing limits but the nodes' own links."""
+
+    kind: Literal["ideal"] = "ideal"
+
+
+class FatTree(Part):
+    """See `network.FatTree`. Nodes fill one leaf after the other; storage hangs on the core."""
+
+    kind: Literal["fat-tree"]
+    leaf_nodes: Annotated[int, Field(ge=1, le=2**20)] = 32
+    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+
+
+class RoutedNetwork(Part):
+    """See `routed.Routed`.
+
+    link_mb_s:     of a link between switches, each way.
+    switch_nodes:  terminals of a switch; each holds a node, or a gateway.
+    gateways:      terminals that storage is reached through, spread evenly over all.
+    """
+
+    link_mb_s: Amount
+    switch_nodes: Annotated[int, Field(ge=1, le=2**20)]
+    gateways: Annotated[int, Field(ge=1, le=2**20)]
+    routing: Literal["minimal", "valiant", "ugal"] = "ugal"
+    split: Literal["pair", "common"] = "pair"
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        raise NotImplementedError
+
+
+class Dragonfly(RoutedNetwork):
+    """See `routed.Dragonfly`."""
+
+    kind: Literal["dragonfly"]
+    group_switches: Annotated[int, Field(ge=1, le=1024)]
+    global_links: Annotated[int, Field(ge=1, le=1024)]
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        groups = self.group_switches * self.global_links + 1
+        return groups * self.group_switches * self.switch_nodes
+
+    @model_validator(mode="after")
+    def _has_a_way_around(self) -> Dragonfly:
+        if self.group_switches * self.global_links < 2:
+            raise ValueError(
+                "system.network.group_switches and global_links are 1: two groups leave no way "
+                "around; use more"
+            )
+        return self
+
+
+class Torus(RoutedNetwork):
+    """See `routed.Torus`."""
+
+    kind: Literal["torus"]
+    dims: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=2**20)], ...],
+        Field(strict=False, min_length=1, max_length=8),
+    ]
+
+    @property
+    def terminals(self) -> int:
+        """Nodes and gateways that it has room for."""
+        return math.prod(self.dims) * self.switch_nodes
+
+
+Network = Annotated[Ideal | FatTree | Dragonfly | Torus, Field(discriminator="kind")]
+
+
 class System(Part):
-    """The cluster, of nodes that are alike. tiers: the fastest first."""
+    """The cluster, of nodes that are alike. tiers: the fastest first.
+
+    network_mb_s:  of each node's link to the others, each way.
+    network:       what lies between these links; see `contention`.
+    """
 
     network_mb_s: Amount
+    network: Network = Ideal()
     storage: Storage
     staging: Staging
     tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
 class Scenario(Part):
-    """What is simulated. policies: those that are asked for; all, if left out."""
+    """What is simulated. policies: those that are asked for; all that can run with this sampling,
+    if left out."""
 
     name: str
     about: str = ""
     data: Data
     training: Training
+    sampling: Sampling = Epochs()
     system: System
     policies: Annotated[tuple[Policy, ...], Field(strict=False, min_length=1)] = POLICIES
+
+    @model_validator(mode="before")
+    @classmethod
+    def _policies_of_its_sampling(cls, given: Any) -> Any:
+        sampling = given.get("sampling") if isinstance(given, dict) else None
+        drawn = isinstance(sampling, dict) and sampling.get("kind") == "importance"
+        return {"policies": SAMPLED, **given} if drawn else given
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
@@ -134,6 +253,12 @@ class Scenario(Part):
             raise ValueError(
                 f"data.samples is {self.data.samples}, and training.global_batch {batch}: an epoch "
                 "holds no step; use a smaller batch"
+            )
+        network = self.system.network
+        if isinstance(network, RoutedNetwork) and network.terminals < nodes + network.gateways:
+            raise ValueError(
+                f"system.network has {network.terminals} terminals, for {nodes} nodes and "
+                f"{network.gateways} gateways: use more switches, or more switch_nodes"
             )
         if len(set(self.policies)) < len(self.policies):
             raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
@@ -237,13 +362,24 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 def told(where: str, error: Any, what: str = "a scenario") -> str:
     """One of pydantic's errors, in our words; `what` the file is to be."""
-    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    # pydantic puts the kind behind a key whose value is one of several.
+    loc = zip(("", *error["loc"]), error["loc"], strict=False)
+    key = ".".join(
+        str(part)
+        for before, part in loc
+        if part != "[key]" and before not in {"network", "sampling"}
+    )
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
             return f"{where}: {key} is no key of {what}: leave it out, or mend its name"
         case "missing":
             return f"{where}: {key} is missing: give it"
+        case "union_tag_not_found":
+            return f"{where}: {key}.kind is missing: give it"
+        case "union_tag_invalid":
+            ctx = error["ctx"]
+            return f"{where}: {key}.kind is {ctx['tag']!r}: use one of {ctx['expected_tags']}"
         case "value_error":
             return f"{where}: {error['ctx']['error']!s}"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")

@@ -1,0 +1,89 @@
+"""Policies where each batch is drawn by importance: nothing is known beforehand. Pure.
+
+A step's samples are drawn when the step before is done, as its losses decide; so nodes read them
+then, with all their staging threads, and compute as they come. Each node has a cache of its own in
+its fastest tier, by one of the rules of `importance`, and what it misses it reads from storage;
+`naive` has none, and reads as it does elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..lots import lots_fitting
+from .arguments import Float
+from .importance import ByValue, Cache, Fixed, Recent, Value, drawn, replay
+from .policies import Traffic
+from .scenario import Importance
+from .workload import BYTES, Ints, Workload
+
+CACHES: dict[str, type[ByValue] | type[Recent] | type[Fixed]] = {
+    "by_value": ByValue,
+    "recent": Recent,
+    "fixed": Fixed,
+}
+
+
+def traffic(
+    workload: Workload, sampling: Importance, policy: str, value: Value
+) -> tuple[Traffic, dict[str, Any]]:
+    """The bytes of a policy, and notes: `hits`, the share of samples that needed no storage, and
+    `effective`, see `importance.Outcome`. O(samples) for each step."""
+    scenario = workload.scenario
+    nodes, rows = scenario.training.nodes, workload.steps
+    caches = (
+        [CACHES[policy](room(workload, policy)) for _ in range(nodes)] if policy in CACHES else []
+    )
+    flows = Traffic.empty(scenario, staged=bool(caches), known=False)
+    kept = _Kept(workload, caches, flows)
+    stream = drawn(
+        scenario.data.samples,
+        scenario.training.global_batch,
+        lambda ids, uses: 1 / (ids + 1.0) / (uses + 1.0) ** sampling.decay,
+        value=value,
+        floor=sampling.floor,
+        seed=scenario.training.seed,
+    )
+    outcome = replay(stream, {policy: kept}, batches=rows)
+    return flows, {"hits": outcome.hits[policy], "effective": outcome.effective}
+
+
+def room(workload: Workload, policy: str) -> int:
+    """Samples that a node's fastest tier has room for, as the library reckons it."""
+    sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
+    fitting = lots_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
+    if fitting < 1:
+        raise UsageError(
+            f"{policy} cannot run in {workload.scenario.name}: a node's memory holds no sample; "
+            "give tiers[0] more capacity"
+        )
+    return min(fitting, len(sizes))
+
+
+class _Kept:
+    """The caches of all nodes, to which batches are dealt in turn; counts their bytes."""
+
+    def __init__(self, workload: Workload, caches: list[Any], flows: Traffic) -> None:
+        self._workload = workload
+        self._caches: list[Cache] = caches
+        self._flows = flows
+        self._step = 0
+
+    def serve(self, ids: Ints, values: Float) -> Any:
+        """See `importance.Cache`."""
+        nodes = self._workload.scenario.training.nodes
+        found = np.zeros(len(ids), bool)
+        for node, cache in enumerate(self._caches):
+            found[node::nodes] = cache.serve(ids[node::nodes], values)
+        size = self._workload.sizes[ids].reshape(-1, nodes)
+        local = np.where(found.reshape(-1, nodes), size, 0).sum(axis=0)
+        need = size.sum(axis=0)
+        self._flows.need[self._step] = need
+        self._flows.ring[self._step] = need - local
+        self._flows.tiers[0, self._step] = local
+        self._flows.own[self._step] = local.sum()
+        self._step += 1
+        return found

@@ -1,0 +1,270 @@
+"""Which cluster is the cheapest that is fast enough: a million sizes of a scenario. Pure.
+
+A grid of nodes, caches and storage bandwidths is worked out by `closed`: nothing is simulated,
+and all that is found says so. What the grid's axes mean is as in `sweep.varied`: the batch of a
+node stays, all tiers grow alike, and the storage's whole table is scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UsageError
+from ..extent import Int
+from . import closed, sweep
+from .arguments import Float
+from .corrected import stage_mb_s
+from .devices import rates_at
+from .scenario import Epochs, Ideal, Scenario
+from .workload import BYTES
+
+FORMS: Mapping[str, Callable[[closed.Settings], closed.Forecast]] = {
+    "penstock": lambda settings: closed.penstock(settings, "strided"),
+    "penstock_local": lambda settings: closed.penstock(settings, "local"),
+    "nopfs": closed.nopfs,
+    "staging": closed.from_storage,
+    "lower_bound": closed.least,
+}
+"""Policies of which there is a closed form, by the simulator's names."""
+
+Progress = Callable[[int, int], object]
+"""Told how many settings are done, and of how many; each counts once for each policy."""
+
+
+class Range(NamedTuple):
+    """From the least to the most, both above 0."""
+
+    least: float
+    most: float
+
+
+class Prices(NamedTuple):
+    """In any currency: of a node without cache, of a GB of cache on one node, and of a GB/s of
+    storage. Where two settings cost the same, fewer nodes, then smaller caches are taken."""
+
+    node: float = 1.0
+    cache_gb: float = 0.0
+    storage_gb_s: float = 0.0
+
+
+_prices = Prices()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Grid:
+    """What is worked out: every combination; ascending each.
+
+    nodes:         int64.
+    cache_mb:      of a node, all tiers together, float64; the first is 0, no cache.
+    storage_mb_s:  that storage gives to the *scenario's* nodes together, float64; with others, in
+                   the proportion of its table.
+    """
+
+    nodes: Int
+    cache_mb: Float
+    storage_mb_s: Float
+
+    @property
+    def settings(self) -> int:
+        """How many combinations."""
+        return len(self.nodes) * len(self.cache_mb) * len(self.storage_mb_s)
+
+
+class Block(NamedTuple):
+    """The settings of one number of nodes; arrays are (caches, storages). forecasts: by policy."""
+
+    nodes: int
+    cost: Float
+    forecasts: dict[str, closed.Forecast]
+
+
+class Choice(NamedTuple):
+    """The cheapest setting in which a policy is fast enough. binding: see `closed.RESOURCES`."""
+
+    policy: str
+    nodes: int
+    cache_mb: float
+    storage_mb_s: float
+    first_s: float
+    later_s: float
+    binding: str
+    cost: float
+    form: str = closed.FORM
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sizing:
+    """What was found. epoch_s: that a later epoch may take.
+
+    choices:  by policy, None where no setting is fast enough.
+    least:    by policy, the least cost with each number of nodes, infinite for none.
+    form:     how all this came about: not by a simulation.
+    """
+
+    grid: Grid
+    epoch_s: float
+    prices: Prices
+    choices: Mapping[str, Choice | None]
+    least: Mapping[str, Float]
+    form: str = closed.FORM
+
+
+def grid_of(
+    scenario: Scenario,
+    settings: int = 1_000_000,
+    *,
+    nodes: Range | None = None,
+    cache_mb: Range | None = None,
+    storage_mb_s: Range | None = None,
+) -> Grid:
+    """About so many settings, at most, spread evenly over the logarithm of each range. Raises
+    UsageError for impossible ranges.
+
+    By default nodes and storage go from an eighth to eight times the scenario's own, and caches
+    from an eighth of what the most nodes need to hold the data together to all data on each node.
+    """
+    _in_closed_form(scenario)
+    if not 8 <= settings <= 10**9:
+        raise UsageError(f"settings is {settings}: use 8 to 1000000000")
+    most = scenario.data.samples // scenario.batch
+    own_nodes = scenario.training.nodes
+    ways = nodes or Range(max(1, own_nodes // 8), min(most, own_nodes * 8))
+    for name, given in (("nodes", ways), ("cache_mb", cache_mb), ("storage_mb_s", storage_mb_s)):
+        if given is not None and not 0 < given.least <= given.most < np.inf:
+            raise UsageError(
+                f"{name} is {given.least:g}:{given.most:g}: use numbers above 0, the least first"
+            )
+    if ways != (int(ways.least), int(ways.most)) or ways.most > most:
+        raise UsageError(
+            f"nodes is {ways.least:g}:{ways.most:g}: use whole numbers up to {most}, as an epoch "
+            f"must hold a step of {scenario.batch} samples a node"
+        )
+    counts = np.unique(np.rint(_spread(ways, max(2, int(settings ** (1 / 3))))).astype(np.int64))
+    data_mb, own = sweep.data_mb(scenario), sweep.own(scenario, "bandwidth")
+    rows = max(3, int((settings / len(counts)) ** 0.5))
+    return Grid(
+        counts,
+        np.append(0.0, _spread(cache_mb or Range(data_mb / 8 / ways.most, data_mb), rows - 1)),
+        _spread(storage_mb_s or Range(own / 8, own * 8), rows),
+    )
+
+
+def _spread(over: Range, count: int) -> Float:
+    found: Float = np.unique(np.geomspace(over.least, over.most, count))
+    return found
+
+
+def sized(
+    scenario: Scenario,
+    grid: Grid,
+    epoch_s: float,
+    *,
+    prices: Prices = _prices,
+    policies: Sequence[str] = tuple(FORMS),
+    seen: Callable[[Block], object] | None = None,
+    progress: Progress | None = None,
+) -> Sizing:
+    """The cheapest setting of the grid whose epochs, after the first, take at most `epoch_s`.
+
+    seen:  is handed each block of the grid, once.
+    """
+    if not 0 < epoch_s < np.inf:
+        raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
+    if not all(0 <= each < np.inf for each in prices):
+        raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
+    choices: dict[str, Choice | None] = dict.fromkeys(policies)
+    least = {policy: np.full(len(grid.nodes), np.inf) for policy in policies}
+    total = grid.settings * len(policies)
+    for row, block in enumerate(_blocks(scenario, grid, prices, policies)):
+        for policy, forecast in block.forecasts.items():
+            cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
+            at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
+            least[policy][row] = cost.flat[at]
+            best = choices[policy]
+            if cost.flat[at] < (np.inf if best is None else best.cost):
+                choices[policy] = _choice(policy, grid, block, at)
+        if seen is not None:
+            seen(block)
+        if progress is not None:
+            progress(total * (row + 1) // len(grid.nodes), total)
+    return Sizing(grid, epoch_s, prices, choices, least)
+
+
+def _choice(policy: str, grid: Grid, block: Block, at: int) -> Choice:
+    forecast = block.forecasts[policy]
+    cache, storage = divmod(at, len(grid.storage_mb_s))
+    return Choice(
+        policy,
+        block.nodes,
+        float(grid.cache_mb[cache]),
+        float(grid.storage_mb_s[storage]),
+        float(forecast.first_s.flat[at]),
+        float(forecast.later_s.flat[at]),
+        closed.RESOURCES[forecast.binding.flat[at]],
+        float(block.cost.flat[at]),
+    )
+
+
+def _blocks(
+    scenario: Scenario, grid: Grid, prices: Prices, policies: Sequence[str]
+) -> Iterator[Block]:
+    cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
+    for nodes in grid.nodes.tolist():
+        cost = nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
+        settings = settings_of(scenario, nodes, cache_mb, storage_mb_s)
+        yield Block(
+            nodes,
+            cost + prices.storage_gb_s * storage_mb_s / 1e3,
+            {policy: FORMS[policy](settings) for policy in policies},
+        )
+
+
+def settings_of(
+    scenario: Scenario, nodes: int, cache_mb: Float, storage_mb_s: Float
+) -> closed.Settings:
+    """The scenario with other sizes, in the words of `closed`; see `Grid` for the units."""
+    training, system = scenario.training, scenario.system
+    samples = scenario.steps * training.global_batch
+    mean_mb = sweep.data_mb(scenario) / scenario.data.samples
+    each_s = max(
+        mean_mb / training.compute_mb_s + training.step_overhead_s / scenario.batch,
+        mean_mb / stage_mb_s(scenario),
+    )
+    # Tiers give at once what they hold, in proportion to their room.
+    one = sweep.cached_mb(scenario)
+    tiers = [
+        float(rates_at(tier.read_mb_s, tier.threads)) * one / tier.capacity_mb
+        for tier in system.tiers
+    ]
+    table = system.storage.read_mb_s
+    scale = float(rates_at(table, nodes) / rates_at(table, training.nodes))
+    return closed.Settings(
+        nodes=nodes,
+        samples=samples,
+        sample_bytes=mean_mb * BYTES,
+        cache_bytes=cache_mb * BYTES,
+        seats=scenario.batch,
+        epochs=training.epochs,
+        compute_samples_per_s=1 / each_s,
+        storage_bytes_per_s=storage_mb_s * scale * BYTES,
+        storage_node_bytes_per_s=system.storage.link_mb_s * BYTES,
+        peer_bytes_per_s=system.network_mb_s * BYTES,
+        cache_bytes_per_s=min(tiers) * BYTES,
+    )
+
+
+def _in_closed_form(scenario: Scenario) -> None:
+    """UsageError for what the closed forms know nothing of."""
+    unknown = {
+        "sampling": not isinstance(scenario.sampling, Epochs),
+        "system.network": not isinstance(scenario.system.network, Ideal),
+    }
+    if any(unknown.values()):
+        raise UsageError(
+            f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
+            "the closed forms know nothing of: leave it out, or simulate"
+        )
