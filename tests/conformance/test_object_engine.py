@@ -29,6 +29,7 @@ class ObjectSuite(EngineSuite):
     """The suite over objects; what differs is the budget."""
 
     budget: ClassVar[dict[str, Any]] = {}
+    many_runs: ClassVar[int] = 400  # each is a request
     bucket: ClassVar[S3]
 
     @pytest.fixture(scope="class", autouse=True)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -126,6 +127,9 @@ class EngineSuite:
     protocol means the same for all, or means nothing.
     """
 
+    many_runs: ClassVar[int] = 3000
+    """Far more than an engine has in flight; fewer where each takes long."""
+
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """An engine over files with these contents; `folder` is empty, and removed afterwards."""
         raise NotImplementedError("an EngineSuite says how to make its engine")
@@ -160,9 +164,7 @@ class EngineSuite:
     # -- bytes -------------------------------------------------------------------------------
 
     @given(readings())
-    @settings(
-        max_examples=50, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
-    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     def test_any_requests(self, reading: Reading) -> None:
         """Any requests give exactly the bytes and failures that the contents imply."""
         with self.opened(reading.contents) as engine:
@@ -215,7 +217,7 @@ class EngineSuite:
     def test_many_runs(self) -> None:
         """A submission of far more runs than an engine has operations in flight."""
         contents = [random_bytes(100_000, file) for file in range(3)]
-        starts = np.random.default_rng(1).integers(0, 99_000, 3000).tolist()
+        starts = np.random.default_rng(1).integers(0, 99_000, self.many_runs).tolist()
         self.assert_reads(contents, [[(i % 3, start, i % 999)] for i, start in enumerate(starts)])
 
     def test_many_files(self) -> None:

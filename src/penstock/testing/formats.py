@@ -308,7 +308,7 @@ class FormatSuite:
                 files = _files(folder)
                 for path in files:
                     whole = path.read_bytes()
-                    for at, length, other in _damages(whole, random)[: 250 // len(files)]:
+                    for at, length, other in _damages(whole, random)[: 120 // len(files)]:
                         path.write_bytes(whole[:at] + other + whole[at + length :])
                         try:
                             found = written.opened()
