@@ -35,6 +35,7 @@ def test_suite() -> None:
     assert "passed" in run(3, "mpi_ranks.py", "--color=no", "-o", "addopts=", "--timeout=120")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_owner_that_stops() -> None:
     """Fetches of an owner that is stopped end in time, and nothing is written afterwards."""

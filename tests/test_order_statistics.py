@@ -315,6 +315,7 @@ def test_control_congruential(n, bits):
         assert abs(statistic(perms)) > LIMIT, statistic.__name__
 
 
+@pytest.mark.long
 def test_control_congruential_cells():
     """A linear congruential shuffle does not reach all orders of five, nor all pairs."""
     keys = random_keys(KEYS_CELLS, 2)
@@ -322,6 +323,7 @@ def test_control_congruential_cells():
     assert pair_z(congruential(everything(2), keys, 4)) > LIMIT
 
 
+@pytest.mark.long
 def test_control_philox_of_four_rounds():
     """VariablePhilox with 4 rounds instead of 24 is caught."""
     keys = random_keys(KEYS_MMD, 4)
@@ -333,6 +335,7 @@ def test_control_philox_of_four_rounds():
     assert all_orders_z(compacted(philox, 5, 4, keys)) > LIMIT
 
 
+@pytest.mark.long
 def test_control_two_rounds():
     """MixFeistel with 2 rounds instead of 8 is caught, at small and at large counts."""
     perms = walked(mixfeistel(100, 2), 100, everything(100), random_keys(KEYS_MMD, 2))
@@ -342,12 +345,14 @@ def test_control_two_rounds():
     assert difference_z(rows, n) > LIMIT
 
 
+@pytest.mark.long
 def test_control_no_smallest_domain():
     """MixFeistel without the smallest domain of 256 is caught at five samples."""
     perms = walked(mixfeistel(5, 8, 1, 1), 5, everything(5), random_keys(KEYS_CELLS, 8))
     assert all_orders_z(perms) > LIMIT
 
 
+@pytest.mark.long
 def test_control_simon_of_four_rounds():
     """Four half-rounds of rotations are caught at large counts."""
     n = 2**20 + 1

@@ -182,8 +182,15 @@ def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, lot: int = 
     return room_for(dataset.index, lot, share, alignment_default) + room + alignment_default
 
 
-@pytest.mark.parametrize("assignment", ["strided", "contiguous"])
-@pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2, 3], [0, 0, 1, 1, 1]])
+@pytest.mark.parametrize(
+    ("hosts", "assignment"),
+    [
+        ([0, 1], "contiguous"),
+        ([0, 0, 1, 1, 1], "strided"),
+        pytest.param([0, 1, 2, 3], "contiguous", marks=pytest.mark.long),
+        pytest.param([0, 1, 2, 3], "strided", marks=pytest.mark.long),
+    ],
+)
 def test_batches_are_the_same_and_less_comes_from_peers(hosts, assignment, records):
     """About as much less as the best policy could do."""
     dataset = penstock.open(records)

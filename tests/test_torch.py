@@ -598,7 +598,7 @@ def test_timeout() -> None:
         next(batches)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.long)])
 def test_start_methods(method: str) -> None:
     """Workers may be started in any way that multiprocessing knows."""
     script = f"""

@@ -117,7 +117,11 @@ def taken_by(ranks: Sequence[Rank], count: int | None = None) -> list[list[Taken
     [(3.0, SHORT), pytest.param(30.0, {}, marks=pytest.mark.long)],
     ids=["3 s", "30 s"],
 )
-@pytest.mark.parametrize("lot_bytes", [1, 4 * WIDTH], ids=["samples", "lots"])
+@pytest.mark.parametrize(
+    "lot_bytes",
+    [pytest.param(1, marks=pytest.mark.long), 4 * WIDTH],
+    ids=["samples", "lots"],
+)
 def test_a_stall_delays_batches_and_no_more(
     stall_s: float, bounds: dict[str, float], lot_bytes: int, path: Path
 ) -> None:

@@ -55,7 +55,7 @@ def together(shares: list[list[list[int]]]) -> list[list[int]]:
             "local", [([0, 1], None), ([0, 1], 20), ([0, 1], None)], marks=pytest.mark.long
         ),
         ("strided", [([0, 1], None), ([0, 1, 2], 17), ([2, 1], 9), ([1], None)]),
-        ("local", [([0, 1], 17), ([0, 2], 9), ([0, 2], None)]),
+        pytest.param("local", [([0, 1], 17), ([0, 2], 9), ([0, 2], None)], marks=pytest.mark.long),
         pytest.param(
             "local",
             [([0], 13), ([1, 0, 2, 3], 1), ([3, 0], None), ([1, 2, 0], None)],
