@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--path", required=True)
     parser.add_argument("--record-bytes", type=int, default=0)
-    parser.add_argument("--fetch-bytes", type=int, default=0)
+    parser.add_argument("--fetch-bytes", type=int, default=1 << 20)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--count", type=int, default=0, help="samples, for those who cannot ask")
     parser.add_argument("--requests", type=int, help="in flight; by default the contender's own")
