@@ -117,6 +117,7 @@ class TestPoolDirect(NativeSuite):
     budget = POOL | {"threads": 1, "direct": "required"}
 
 
+@pytest.mark.long
 class TestPoolManyFiles(NativeSuite):
     """pread from four threads, with a file opened for each read."""
 
@@ -143,6 +144,7 @@ class TestMapThreads(NativeSuite):
     budget = MAP | {"threads": 4}
 
 
+@pytest.mark.long
 class TestMapManyFiles(NativeSuite):
     """Copies from files that are opened and mapped for each read."""
 
@@ -173,6 +175,7 @@ class TestStack(NativeSuite):
         return Limited(Throttled(Traced(engine, []), 4e9, 100_000), 1 << 20)
 
 
+@pytest.mark.long
 class TestStackInsideOut(NativeSuite):
     """All wrappers around a map, the other way round."""
 

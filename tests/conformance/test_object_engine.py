@@ -67,6 +67,7 @@ class TestObjects(ObjectSuite):
     """As many requests as are in flight by default."""
 
 
+@pytest.mark.long
 class TestStack(ObjectSuite):
     """One request at a time, at a rate that the long reads of the suite meet, in all wrappers."""
 
