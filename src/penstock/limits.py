@@ -183,6 +183,19 @@ that keeping batches does not use up descriptors (two each)."""
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""
 
+# -- measuring -----------------------------------------------------------------------------------
+residency_files_max = 1024
+residency_s = 0.25
+"""Files asked whether they are in the page cache, and how long that may take."""
+ceiling_s = 0.25
+"""How long one measurement of the machine goes on: a decode function, opening, writing."""
+cold_s = 0.15
+"""How long it may take to drop what is to be read cold; what is left is not read."""
+cold_reads_min = 4
+"""Fewer reads than this say nothing about storage."""
+ceiling_written_bytes_max = 256 * MIB
+"""What is written, at most, to see how fast that goes."""
+
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB
 """A shard that is written: large enough to be read at full speed, small enough to be moved."""
