@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication"},
+        | {"lots", "replication", "roofline"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -77,6 +77,8 @@ LAYERS = {
             "engine",
             "engine_wrappers",
             "probe",
+            "page_cache",
+            "machine",
             "native",
             "store",
             "tier",
@@ -110,6 +112,7 @@ LAYERS = {
             "batch",
             "engines",
             "costs",
+            "ceilings",
             "autoshuffle",
             "mixed",
             "course",
@@ -138,7 +141,7 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_calibrate", "cli_doctor", "cli_plan", "cli_simulate", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
@@ -148,7 +151,7 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication"}
+    | {"blocking", "replication", "roofline"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"sim.contention", "sim.sampled", "sim.sizing"}

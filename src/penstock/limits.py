@@ -191,10 +191,13 @@ ceiling_s = 0.25
 """How long one measurement of the machine goes on: a decode function, opening, writing."""
 cold_s = 0.15
 """How long it may take to drop what is to be read cold; what is left is not read."""
-cold_reads_min = 4
-"""Fewer reads than this say nothing about storage."""
-ceiling_written_bytes_max = 256 * MIB
-"""What is written, at most, to see how fast that goes."""
+ceiling_samples_bytes_max = 64 * MIB
+ceiling_samples_max = 64
+"""Samples that are read to be decoded again and again."""
+ceiling_files_max = 512
+"""Files that are opened again and again."""
+ceiling_written_bytes = 8 * MIB
+"""What is written and synced at a time."""
 
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB

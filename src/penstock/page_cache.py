@@ -30,7 +30,9 @@ Paths = Files | Sequence[str]
 _page_bytes = os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 _cachestat = 451  # the same number on every architecture that has io_uring
+_folio_bytes = 2 << 20  # pages are kept, and dropped, together up to this size
 _open_at_once = 64
+_synced_pages_max = (64 << 20) // _page_bytes  # where time matters, more is not waited for
 
 
 class Residency(NamedTuple):
@@ -103,7 +105,10 @@ def evict(paths: Paths) -> Residency | None:
         path = path_of(number)
         file = _opened(path)
         try:
-            _drop(file, 0, 0)
+            if not _drop(file, 0, 0):
+                # Syncing clean files costs a flush of the disk each: only those that need it.
+                _sync(file)
+                _drop(file, 0, 0)
         except OSError as error:
             raise failure(error.errno or errno.EIO, path) from None
         finally:
@@ -116,7 +121,7 @@ def evict(paths: Paths) -> Residency | None:
 def dropped(files: Files, extents: Extents, seconds: float) -> Extents:
     """The first of these extents, as many as could be dropped from the page cache in time.
 
-    Only pages that they touch are dropped, so that others lose little. None is returned twice, or
+    Only what they touch is dropped, so that others lose little. None is returned twice, or
     with a page of one before; one that stays, as far as the kernel tells, ends them.
     """
     until = time.monotonic() + seconds
@@ -129,16 +134,19 @@ def dropped(files: Files, extents: Extents, seconds: float) -> Extents:
             if time.monotonic() > until:
                 break
             first, last = offset // _page_bytes, -(-(offset + length) // _page_bytes)
-            pages = {(file, page) for page in range(first, last)}
-            if pages & taken:
+            touched = {(file, page) for page in range(first, last)}
+            if touched & taken:
                 continue
             if file not in opened:
                 if len(opened) == _open_at_once:
                     os.close(opened.pop(next(iter(opened))))
                 opened[file] = _opened(files.path(file))
-            if not _drop(opened[file], first * _page_bytes, (last - first) * _page_bytes):
+                pages = _pages(opened[file], 0, 0)
+                if pages is not None and 0 < pages.unsettled <= _synced_pages_max:
+                    _sync(opened[file])
+            if _drop_around(opened[file], first * _page_bytes, last * _page_bytes) is False:
                 break
-            taken |= pages
+            taken |= touched
             kept.append(row)
     finally:
         for descriptor in opened.values():
@@ -185,19 +193,26 @@ def _cached_bytes(path: str) -> tuple[int, int, bool] | None:
         os.close(file)
 
 
-def _drop(file: int, offset: int, length: int) -> bool:
-    """Whether a range of whole pages left the page cache, as far as the kernel tells; length 0 is
-    up to the end."""
-    os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)
-    left = _pages(file, offset, length)
-    if left is not None and not left.unsettled:
-        return left.cached == 0
-    # Syncing clean files costs a flush of the disk each, so it is left to those that need it.
-    with contextlib.suppress(OSError):  # then they stay, which is seen
+def _drop(file: int, start: int, end: int) -> bool | None:
+    """Whether a range of pages left the page cache, None where the kernel does not tell; end 0 is
+    that of the file."""
+    os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
+    left = _pages(file, start, max(0, end - start))
+    return None if left is None else left.cached == 0
+
+
+def _drop_around(file: int, start: int, end: int) -> bool | None:
+    """The same for a range that may begin and end within folios, which are dropped as a whole."""
+    done = _drop(file, start, end)
+    if done is False:
+        _drop(file, start // _folio_bytes * _folio_bytes, -(-end // _folio_bytes) * _folio_bytes)
+        done = _drop(file, start, end)
+    return done
+
+
+def _sync(file: int) -> None:
+    with contextlib.suppress(OSError):  # then pages stay, which is seen
         os.fdatasync(file)
-    os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)
-    left = _pages(file, offset, length)
-    return left is None or left.cached == 0
 
 
 def _pages(file: int, offset: int, length: int) -> _Pages | None:
