@@ -115,7 +115,7 @@ def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
         return "past the page cache"
     if is_cold:
         return "dropped from the page cache first"
-    return "as it lay: the page cache could not be dropped" if wanted else "as it lay"
+    return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
 
 
 def _engine_said(choice: Choice) -> str:

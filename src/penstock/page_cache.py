@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _cachestat = 451  # the same number on every architecture that has io_uring
 _folio_bytes = 2 << 20  # pages are kept, and dropped, together up to this size
 _open_at_once = 64
-_synced_pages_max = (64 << 20) // _page_bytes  # where time matters, more is not waited for
+_synced_pages_max = (256 << 20) // _page_bytes  # where time matters, more is not waited for
 
 
 class Residency(NamedTuple):
