@@ -113,6 +113,7 @@ LAYERS = {
             "engines",
             "costs",
             "ceilings",
+            "doctor",
             "autoshuffle",
             "mixed",
             "course",
@@ -141,7 +142,16 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_doctor", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {
+            "cli",
+            "cli_calibrate",
+            "cli_doctor",
+            "cli_options",
+            "cli_plan",
+            "cli_simulate",
+            "terminal",
+            "__main__",
+        },
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }

@@ -27,7 +27,7 @@ from .dataset import Dataset
 from .decode import Decode
 from .engines import engine_for, is_url
 from .errors import PenstockError, UsageError
-from .extent import Extents, Files
+from .extent import Extents, Files, Requests
 from .layout import Chunked
 from .native import Choice, open_files_max
 from .page_cache import dropped
@@ -145,7 +145,7 @@ def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> D
             for group in plan_samples(index, np.array([number]), ends, 0, gap)
             for step in group.steps
         ]
-        reads = sum(len(requests.runs) - 1 for requests in planned) / len(ids)
+        reads = sum(_reads(requests) for requests in planned) / len(ids)
         read_bytes = sum(int(requests.length.sum()) for requests in planned) / len(ids)
     kept_open = is_url(index.files.root) or len(index.files) <= open_files_max()
     return Demand(
@@ -154,6 +154,14 @@ def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> D
         opens=0.0 if kept_open else reads,
         copied_bytes=read_bytes + decoded_bytes,
     )
+
+
+def _reads(requests: Requests) -> int:
+    """Read operations, of which one brings `limits.run_bytes_max` at most."""
+    if not len(requests.length):
+        return 0
+    sizes = np.add.reduceat(requests.length, requests.runs[:-1])
+    return int(np.maximum(1, -(-sizes // limits.run_bytes_max)).sum())
 
 
 def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
@@ -175,7 +183,11 @@ def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
             raise failure(error.errno or errno.EIO, path) from None
 
     rate, done = _rate(one, threads)
-    return Supply(rate, f"{done:,} opens of {count:,} files by {threads} threads, names known")
+    return Supply(rate, f"{done:,} opens of {_files(count)} by {threads} threads, names known")
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def copying() -> Supply:

@@ -58,14 +58,16 @@ def _up_to(extents: Extents, most_bytes: int) -> Extents:
 
 
 def _small(dataset: Dataset, seed: int) -> Extents:
-    """Extents of samples drawn from the seed, of the field that has most bytes."""
+    """Extents of samples drawn from the seed, of the field that has most bytes; of large samples the
+    first part, as long as one read may be."""
     index = dataset.index
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))
     ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
     extents, _ = index.units(ids, field)
     whole = extents.length > 0
-    return Extents(extents.file[whole], extents.offset[whole], extents.length[whole])
+    length = np.minimum(extents.length[whole], limits.run_bytes_max)
+    return Extents(extents.file[whole], extents.offset[whole], length)
 
 
 def _fault(dataset: Dataset) -> Callable[[Extents, int, int], PenstockError]:

@@ -21,7 +21,7 @@ class Machine(NamedTuple):
     memory_bytes:    of the machine.
     available_bytes: of it, what could be allocated now, which the page cache may take as well.
     memory_limit_bytes: the least of its control groups; page cache counts; None without a limit.
-    memory_used_bytes:  of that limit, by the group that has it.
+    memory_used_bytes:  of that limit, by the group that has it, cached files not counted.
     shm_bytes:       free in /dev/shm, where worker processes and caches share memory.
     open_files:      that the process may have open; None without a limit.
     """
@@ -194,9 +194,18 @@ def _memory_limit(root: Path) -> tuple[int | None, int | None]:
             text = (_text(group / limit) or "").strip()
             # Without a limit version 2 says "max", version 1 the largest number of pages.
             if text.isdigit() and int(text) < 1 << 60 and (least is None or int(text) < least[0]):
-                used = (_text(group / usage) or "").strip()
-                least = int(text), int(used) if used.isdigit() else None
+                least = int(text), _used(group, usage)
     return least or (None, None)
+
+
+def _used(group: Path, usage: str) -> int | None:
+    used = (_text(group / usage) or "").strip()
+    if not used.isdigit():
+        return None
+    cached = dict(line.split() for line in (_text(group / "memory.stat") or "").splitlines())
+    total = "total_" if "total_cache" in cached else ""  # version 1 counts groups below apart
+    files = sum(int(cached.get(f"{total}{each}_file", 0)) for each in ("active", "inactive"))
+    return max(0, int(used) - files)
 
 
 def _cpu_quota(root: Path) -> float | None:

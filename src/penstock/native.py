@@ -234,6 +234,11 @@ def resident_fraction(path: str) -> float | None:
     return None if fraction < 0 else fraction
 
 
+def io_uring_refusal() -> int:
+    """Why the kernel makes no ring for this process: an errno; 0 where it does."""
+    return int(_core.io_uring_refusal())
+
+
 def file_system(path: str) -> str:
     """What the file system of a file or folder is called ("ext4", "tmpfs", "nfs", ...), or its
     number in hexadecimal."""

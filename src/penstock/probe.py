@@ -25,6 +25,7 @@ _single_most = 32
 _poll_ns = 100_000_000
 _in_flight = 4  # tickets
 _per_ticket = 32
+_ticket_bytes = 16 << 20
 _copied_bytes = 32 << 20
 
 
@@ -126,9 +127,11 @@ class _Timed:
     ) -> Iterator[tuple[float, tuple[int, int]]]:
         """Read the extents in tickets until the share of time is up, at least one ticket; yields
         the seconds that each took, and which extents it held."""
+        most = int(extents.length.max())
+        per_ticket = max(1, min(per_ticket, last - first, _ticket_bytes // max(1, most)))
         # Memory that was never written is slower: it is touched before the clock runs.
-        size = per_ticket * int(extents.length.max())
-        free = [np.ones(size, np.uint8) for _ in range(min(in_flight, last - first))]
+        tickets = min(in_flight, -(-(last - first) // per_ticket))
+        free = [np.ones(per_ticket * most, np.uint8) for _ in range(tickets)]
         return self._read(extents, first, last, per_ticket, free)
 
     def _read(
