@@ -37,7 +37,6 @@ from .roofline import Demand, Resource, Supply
 from .store import failure
 
 _planned_samples = 64
-_network_devices = Path("/sys/class/net")
 
 
 class Storage(NamedTuple):
@@ -257,13 +256,13 @@ def _nbytes(value: Any) -> int:
     return 0
 
 
-def link() -> Supply | None:
+def link(devices: Path = Path("/sys/class/net")) -> Supply | None:
     """What the fastest network device that is up says of its speed; None where none says it.
 
     Nominal, of one device: what other hosts and storage really give has to be measured with them.
     """
     found: list[tuple[int, str]] = []
-    for device in sorted(_network_devices.glob("*")):
+    for device in sorted(devices.glob("*")):
         try:
             if (device / "device").exists() and (device / "operstate").read_text() == "up\n":
                 found.append((int((device / "speed").read_text()), device.name))

@@ -112,10 +112,10 @@ def _show(found: Examination) -> None:
         )
     _show_findings(found)
     if found.first is not None:
-        heading = "verdict" if found.later is None else "verdict: the first epoch"
+        heading = "verdict" if found.later is None else "verdict: an epoch that reads storage"
         _show_verdict(heading, found.first)
     if found.later is not None:
-        _show_verdict("verdict: later epochs, from the page cache", found.later)
+        _show_verdict("verdict: an epoch from the page cache", found.later)
 
 
 def _show_findings(found: Examination) -> None:

@@ -58,8 +58,8 @@ def _up_to(extents: Extents, most_bytes: int) -> Extents:
 
 
 def _small(dataset: Dataset, seed: int) -> Extents:
-    """Extents of samples drawn from the seed, of the field that has most bytes; of large samples the
-    first part, as long as one read may be."""
+    """Extents of samples drawn from the seed, of the field that has most bytes; of large ones
+    the first part, as long as one read may be."""
     index = dataset.index
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))

@@ -369,9 +369,10 @@ def _advice(found: Roofline, data: Data | None) -> list[str]:
     if bound == "bandwidth" and factor:
         said.append(f"storage of {factor}the bandwidth would do as much as can be gained here")
     if bound == "decode":
+        cores = f"{factor}as many cores" if factor else "more cores"
         said.append(
-            f"{factor or 'more '}cores, a cheaper decode (a JPEG at half its size, fewer "
-            f"conversions), or samples that are stored decoded would help"
+            f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
+            f"that are stored decoded would help"
         )
     if bound == "network":
         said += _if_lifted(

@@ -173,7 +173,7 @@ class Posix:
         folders = [""]
         while folders and len(found) < count:
             folder = folders.pop()
-            path = os.path.join(self.root, folder)
+            path = os.path.join(self.root, folder) if folder else self.root
             try:
                 with os.scandir(path) as entries:
                     for entry in entries:

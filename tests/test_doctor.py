@@ -1,0 +1,317 @@
+"""`penstock doctor`: run as users run it, on data of several kinds and on none."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock
+import penstock.cli
+from penstock.cli_options import function_named
+from penstock.doctor import Job, examine
+from penstock.errors import UsageError
+from penstock.machine import Machine, this_machine
+from penstock.native import open_files_max
+
+RUN = [sys.executable, "-m", "penstock.cli"]
+
+
+class Said(NamedTuple):
+    """What a command wrote, and its exit code."""
+
+    out: str
+    err: str
+    code: int
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line in this process, all of it but the start of Python."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def command(*arguments: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
+        code = 0
+        try:
+            penstock.cli.main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0
+        return Said(*capsys.readouterr(), code)
+
+    return command
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """2,000 rows of 16 KiB in a file of NumPy."""
+    path = tmp_path / "data" / "rows.npy"
+    path.parent.mkdir()
+    np.save(path, np.random.default_rng(0).integers(0, 256, (500, 16384), np.uint8))
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """40 small photographs in two folders."""
+    image = pytest.importorskip("PIL.Image")
+    root = tmp_path / "photos"
+    for number in range(40):
+        path = root / ("cat" if number % 2 else "dog") / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), np.uint8)
+        buffer = io.BytesIO()
+        image.fromarray(pixels).save(buffer, "jpeg")
+        path.write_bytes(buffer.getvalue())
+    (tmp_path / "mine.py").write_text(
+        "import io\n"
+        "import numpy as np\n"
+        "import PIL.Image\n"
+        "def decode(sample):\n"
+        "    return np.asarray(PIL.Image.open(io.BytesIO(sample['data'])))\n"
+        "def broken(sample):\n"
+        "    raise ValueError('not today')\n"
+        "number = 3\n"
+    )
+    return root
+
+
+def strict(text: str) -> dict[str, Any]:
+    """JSON without NaN and infinities."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return found
+
+
+def findings(report: dict[str, Any]) -> dict[str, str]:
+    return {each["about"]: each["level"] for each in report["findings"]}
+
+
+def test_rows_of_numpy(rows: Path, run: Callable[..., Said]) -> None:
+    """Ceilings, settings, limits, and what binds, for people; nothing is written."""
+    before = sorted(rows.parent.parent.rglob("*"))
+    said = run("doctor", rows, "--step-seconds", "1000", "--batch-size", 10)
+    assert said.code == 0, said.err
+    for part in ("npy, 500 samples of 16.0 KiB", "storage, large reads", "shuffle='auto'"):
+        assert part in said.out
+    assert "compute binds at 0.01 samples/s" in said.out
+    assert "the accelerator computes for 100% of the time" in said.out
+    assert sorted(rows.parent.parent.rglob("*")) == before
+
+
+def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:
+    """All of it, strictly JSON, and what it says of the data is true."""
+    report = strict(run("doctor", rows, "--json").out)
+    assert (report["format"], report["samples"], report["files"]) == ("npy", 500, 1)
+    assert report["bytes"] == 500 * 16384
+    assert report["demand"]["reads"] == 1
+    assert set(report["supplies"]) == {"bandwidth", "iops", "metadata", "copy"}
+    assert report["first"]["bound"] in report["supplies"]
+    assert report["later"]["bound"] == "copy"
+    assert report["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert {each["name"] for each in report["settings"]} >= {"backend", "cache", "decode_threads"}
+    assert findings(report)["open files"] == "good"
+
+
+def test_photos_with_their_decoder(photos: Path) -> None:
+    """As users run it: the function is found in the current folder, and bounds later epochs."""
+    done = subprocess.run(
+        [*RUN, "doctor", str(photos), "--decode", "mine:decode", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=photos.parent,
+        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    report = strict(done.stdout)
+    assert report["samples"] == 40
+    assert "decode, " in report["supplies"]["decode"]["how"]
+    copied = report["demand"]["copied_bytes"]
+    assert copied == pytest.approx(report["mean_bytes"] + 32 * 32 * 3, rel=0.01)
+    assert {each["resource"] for each in report["later"]["ceilings"]} == {"decode", "copy"}
+    assert "file of its own" in json.dumps(report["settings"])
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("penstock.cli:nothing", "cannot be had"),
+        ("penstock.limits:MIB", "name a function"),
+        ("nothing_here:decode", "No module named 'nothing_here'"),
+        ("penstock.cli", "use module:function"),
+        (":main", "use module:function"),
+    ],
+)
+def test_functions_that_cannot_be(named: str, message: str) -> None:
+    """It is said which option, its value, and what to name."""
+    with pytest.raises(UsageError, match=f"--decode is '{named}'.*{message}"):
+        function_named("--decode", named)
+
+
+def test_a_decode_function_that_fails(rows: Path, run: Callable[..., Said]) -> None:
+    """One line that names the function and the sample."""
+    said = run("doctor", rows, "--decode", "json:loads")
+    assert said.code == 1
+    assert "decode function loads failed for sample" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_an_empty_folder_and_its_disk(tmp_path: Path, run: Callable[..., Said]) -> None:
+    """Nothing is written unless it is asked for, and nothing is left then either."""
+    report = strict(run("doctor", tmp_path, "--json").out)
+    assert (report["samples"], report["first"], report["written"]) == (0, None, None)
+    assert findings(report)["room"] == "good"
+    said = run("doctor", tmp_path, "--write").out
+    assert "an empty folder" in said
+    assert "storage, writing" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_there(tmp_path: Path, run: Callable[..., Said]) -> None:
+    """One line, as every command says it."""
+    said = run("doctor", tmp_path / "none")
+    assert "none does not exist: check the path" in said.err
+    assert (said.err.count("\n"), said.out, said.code) == (1, "", 1)
+
+
+def test_samples_without_bytes(tmp_path: Path, run: Callable[..., Said]) -> None:
+    """There is no storage to measure, and no verdict."""
+    (tmp_path / "empty.txt").touch()
+    report = strict(run("doctor", tmp_path, "--json").out)
+    assert (report["samples"], report["first"], report["later"]) == (1, None, None)
+
+
+def test_records_are_opened_as_they_were_indexed(tmp_path: Path, run: Callable[..., Said]) -> None:
+    """The record size need not be said again; and that the index is not saved is noted."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(12_000))
+    report = strict(run("doctor", path, "--record-bytes", 120, "--json").out)
+    assert findings(report)["index"] == "note"
+    run("index", path, "--record-bytes", 120)
+    report = strict(run("doctor", path, "--json").out)
+    assert report["samples"] == 100
+    assert "index" not in findings(report)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user can reach."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("closed", "--json", "closed cannot be read: permission denied"),
+        ("closed.npy", "--json", "closed.npy cannot be read: permission denied"),
+        ("open", "--write", "open cannot be written to: Permission denied"),
+        ("open", "--json", None),
+    ],
+)
+def test_without_permission(public: Path, name: str, option: str, message: str | None) -> None:
+    """What belongs to somebody else is named, with what to do."""
+    (public / "closed").mkdir(mode=0o700)
+    (public / "closed" / "x.bin").write_bytes(b"1")
+    (public / "open").mkdir(mode=0o755)
+    np.save(public / "closed.npy", np.zeros((10, 10)))
+    (public / "closed.npy").chmod(0o600)
+    code = (  # once as root, so that all is imported: the other user may not be able to
+        "import contextlib, io, os, sys, penstock.cli\n"
+        "asked, sys.argv = sys.argv, ['penstock', 'doctor', sys.argv[2], '--json']\n"
+        "quiet = contextlib.redirect_stdout(io.StringIO())\n"
+        "with contextlib.suppress(SystemExit), quiet: penstock.cli.main()\n"
+        "sys.argv = asked\n"
+        "os.chdir('/')\n"
+        "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "penstock.cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor", str(public / name), option],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(penstock.__file__).parents[1]),
+            "HOME": "/nonexistent",
+            "TERM": "dumb",
+        },
+    )
+    if message is None:
+        assert findings(strict(done.stdout))["room"] == "warning"
+    else:
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+# -- limits that bite ------------------------------------------------------------------------------
+
+
+def said_of(dataset: penstock.Dataset, job: Job | None = None) -> dict[str, tuple[str, str]]:
+    found = examine(dataset, job or Job())
+    return {each.about: (each.level, each.says) for each in found.findings}
+
+
+def test_too_few_open_files_are_warned_of(photos: Path) -> None:
+    """With the limit that would do."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        assert open_files_max() == 25
+        level, says = said_of(penstock.open(photos, index="memory"))["open files"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert level == "warning"
+    assert "`ulimit -n 160`" in says
+
+
+def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
+    """What worker processes would hold, against what is free."""
+    machine = this_machine()
+    if machine.shm_bytes is None:
+        pytest.skip("there is no /dev/shm")
+    dataset = penstock.open(rows, index="memory")
+    assert said_of(dataset)["/dev/shm"][0] == "good"
+    batch = machine.shm_bytes // 16384
+    level, says = said_of(dataset, Job(batch_size=batch))["/dev/shm"]
+    assert level == "warning"
+    assert "--shm-size" in says
+
+
+def test_quotas_and_limits_are_reckoned_with() -> None:
+    """Room is the least of what is free and of what groups leave; cores the least of both."""
+    machine = Machine(8, 2.5, 64 << 30, 60 << 30, 16 << 30, 4 << 30, 1 << 30, 1024)
+    assert (machine.usable_cores, machine.room_bytes) == (2.5, 12 << 30)
+    free = machine._replace(cpu_quota=None, memory_limit_bytes=None)
+    assert (free.usable_cores, free.room_bytes) == (8.0, 60 << 30)
+
+
+def test_progress_is_told(rows: Path) -> None:
+    """From none of the measurements to all."""
+    seen: list[tuple[int, int]] = []
+    found = examine(
+        penstock.open(rows, index="memory"), Job(), seen=lambda *each: seen.append(each)
+    )
+    assert seen[0][0] == 0
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert found.settings

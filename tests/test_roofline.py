@@ -1,0 +1,326 @@
+"""The roofline: formulas, properties of what binds, and verdicts on runs."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.roofline import (
+    NAMES,
+    RESOURCES,
+    Counted,
+    Data,
+    Demand,
+    Resource,
+    Supply,
+    computing,
+    roofline,
+    staging,
+    verdict,
+)
+
+rates = st.floats(1e-3, 1e12)
+demands = st.builds(
+    Demand,
+    bytes=st.floats(1, 1e9),
+    reads=st.floats(1e-3, 100),
+    opens=st.floats(1e-3, 100),
+    network_bytes=st.floats(1, 1e9),
+    copied_bytes=st.floats(1, 1e9),
+)
+supplied = st.dictionaries(
+    st.sampled_from(RESOURCES), st.builds(Supply, rates, st.just("drawn")), min_size=2
+)
+datas = st.none() | st.builds(
+    Data,
+    total_bytes=st.integers(0, 1 << 50),
+    memory_bytes=st.integers(0, 1 << 40),
+    own_files=st.booleans(),
+)
+Supplies = dict[Resource, Supply]
+
+
+def raised(supplies: Supplies, resource: Resource, factor: float) -> Supplies:
+    return {**supplies, resource: Supply(supplies[resource].per_s * factor, "raised")}
+
+
+def test_ceilings_are_capacity_over_demand() -> None:
+    """Every formula, by numbers worked out apart from the code."""
+    found = roofline(
+        {
+            "compute": computing(0.05, 32, ranks=2),
+            "decode": Supply(8 / 0.004, "8 cores, 4 ms each"),
+            "bandwidth": Supply(200e6, ""),
+            "iops": Supply(5000, ""),
+            "metadata": Supply(3000, ""),
+            "network": Supply(1e9, ""),
+            "copy": Supply(8e9, ""),
+            "staging": staging(1_000_000, 500.0, 4),
+        },
+        # Samples of 400 kB, two in a read; a file holds ten; peers send 3/4 of what is not local.
+        Demand(bytes=400e3, reads=0.5, opens=0.1, network_bytes=300e3, copied_bytes=800e3),
+    )
+    assert {each.resource: each.samples_per_s for each in found.ceilings} == pytest.approx(
+        {
+            "compute": 1280,  # R * B / c
+            "decode": 2000,  # cores / t
+            "bandwidth": 500,  # W / bytes
+            "iops": 10_000,  # IOPS * samples per read
+            "metadata": 30_000,  # opens * samples per open
+            "network": 1e9 / 300e3,  # W / (bytes * (1 - local))
+            "copy": 10_000,  # W / bytes
+            "staging": 8000,  # E * N / T
+        }
+    )
+    assert (found.bound, found.samples_per_s) == ("bandwidth", 500)
+    assert found.headroom == pytest.approx(2.56)
+    assert found.utilisation == pytest.approx(500 / 1280)  # min(1, X * c / (R * B))
+
+
+@given(supplied, demands, datas)
+def test_the_lowest_ceiling_binds(supplies: Supplies, demand: Demand, data: Data | None) -> None:
+    """It is the least of supply over demand; the others follow in sequence; JSON holds it all."""
+    found = roofline(supplies, demand, data=data)
+    least = min(supply.per_s / demand.of(resource) for resource, supply in supplies.items())
+    assert found.samples_per_s == least
+    allowed = [each.samples_per_s for each in found.ceilings]
+    assert allowed == sorted(allowed)
+    assert found.headroom >= 1
+    assert found.utilisation is None or 0 < found.utilisation <= 1
+    assert found.advice[0].startswith(NAMES[found.bound])
+    assert json.loads(json.dumps(found.as_json(), allow_nan=False))["bound"] == found.bound
+
+
+@given(supplied, demands, datas, st.data(), st.floats(1, 1e6))
+def test_raising_what_does_not_bind_changes_nothing(
+    supplies: Supplies, demand: Demand, data: Data | None, draw: st.DataObject, factor: float
+) -> None:
+    """Neither what binds nor the rate."""
+    found = roofline(supplies, demand, data=data)
+    others = [each for each in supplies if each != found.bound]
+    resource = draw.draw(st.sampled_from(others))
+    after = roofline(raised(supplies, resource, factor), demand, data=data)
+    assert (after.bound, after.samples_per_s) == (found.bound, found.samples_per_s)
+
+
+@given(supplied, demands)
+def test_raising_what_binds_by_its_headroom_makes_the_next_bind(
+    supplies: Supplies, demand: Demand
+) -> None:
+    """The rate grows by the headroom, and no further however much it is raised."""
+    found = roofline(supplies, demand)
+    assume(found.headroom < 1e9)
+    next_bound, next_rate = found.ceilings[1].resource, found.ceilings[1].samples_per_s
+    for factor in (1.001, 1000):
+        after = roofline(raised(supplies, found.bound, found.headroom * factor), demand)
+        assert (after.bound, after.samples_per_s) == (next_bound, next_rate)
+    before = roofline(raised(supplies, found.bound, found.headroom**0.5), demand)
+    assert before.samples_per_s == pytest.approx(found.samples_per_s * found.headroom**0.5)
+
+
+@given(supplied, demands, st.floats(1e-3, 1e3))
+def test_twice_of_all_is_twice_as_fast(supplies: Supplies, demand: Demand, factor: float) -> None:
+    """Scaling every supply scales the rate, and binds the same."""
+    found = roofline(supplies, demand)
+    scaled: Supplies = {name: Supply(s.per_s * factor, s.how) for name, s in supplies.items()}
+    after = roofline(scaled, demand)
+    assert after.samples_per_s == pytest.approx(found.samples_per_s * factor)
+    assert after.bound == found.bound or found.headroom < 1.0001
+
+
+@given(supplied, demands, st.floats(0, 1))
+def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: float) -> None:
+    """A hit never makes it slower; where everything hits, storage is no ceiling."""
+    before, after = roofline(supplies, demand), demand.cached(hit)
+    left = [name for name in supplies if after.of(name) > 0]
+    if left:
+        assert roofline(supplies, after).samples_per_s >= before.samples_per_s
+    full = demand.cached(1.0)
+    assert not any(full.of(name) for name in ("bandwidth", "iops", "metadata"))
+    assert (full.network_bytes, full.copied_bytes) == (demand.network_bytes, demand.copied_bytes)
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+
+def told(found_by: Supplies, demand: Demand, data: Data | None = None) -> str:
+    return "\n".join(roofline(found_by, demand, data=data).advice)
+
+
+def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
+    """What binds, what is next, and what a cache would take out, in numbers."""
+    supplies: Supplies = {
+        "bandwidth": Supply(41e6, ""),
+        "compute": Supply(980, ""),
+        "copy": Supply(1e9, ""),
+    }
+    data = Data(total_bytes=12_000_000_000, memory_bytes=20_000_000_000)
+    said = told(supplies, Demand(bytes=100e3, copied_bytes=100e3), data)
+    assert "storage bandwidth binds at 410 samples/s; compute allows 980: 2.4x" in said
+    assert "a cache of 12 GB, which this host's memory holds, would take storage out" in said
+    assert "up to 980 samples/s, 2.4x, where compute binds" in said
+    assert "storage of 2.4x the bandwidth" in said
+    small = Data(total_bytes=12_000_000_000, memory_bytes=5_000_000_000)
+    assert "room for 5 GB: 3 such hosts" in told(supplies, Demand(bytes=100e3), small)
+
+
+def test_advice_that_gains_nothing_is_not_given() -> None:
+    """Where copying is as slow as storage, a cache is no help, and both are named."""
+    supplies: Supplies = {"bandwidth": Supply(100e6, ""), "copy": Supply(101e6, "")}
+    said = told(supplies, Demand(bytes=1e3, copied_bytes=1e3), Data(total_bytes=9, memory_bytes=99))
+    assert "a cache" not in said
+    assert "storage bandwidth and copying memory bind nearly alike" in said
+
+
+def test_advice_on_small_files_names_shards() -> None:
+    """Where each sample is a file, shards take openings and small reads out."""
+    supplies: Supplies = {
+        "iops": Supply(1000, ""),
+        "metadata": Supply(1500, ""),
+        "bandwidth": Supply(500e6, ""),
+    }
+    demand = Demand(bytes=100e3, reads=1, opens=1)
+    own = Data(total_bytes=1 << 40, memory_bytes=1 << 30, own_files=True)
+    assert "shards instead of a file for each sample" in told(supplies, demand, own)
+    assert "5.0x, where storage bandwidth binds" in told(supplies, demand, own)
+    packed = Data(total_bytes=1 << 40, memory_bytes=1 << 30)
+    assert "larger reads (shuffle='blocked'" in told(supplies, demand, packed)
+
+
+def test_compute_that_binds_needs_no_faster_loader() -> None:
+    """It says how much faster data could come."""
+    supplies: Supplies = {"compute": computing(1.0, 100), "bandwidth": Supply(1e9, "")}
+    said = told(supplies, Demand(bytes=1e6))
+    assert "data could come 10.0x as fast" in said
+    assert "only" not in told({"compute": computing(1.0, 100)}, Demand())
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_every_resource_has_advice(resource: Resource) -> None:
+    """Whichever binds: a sentence that names it, and one more that says what to do."""
+    supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
+    supplies[resource] = Supply(1e5, "")
+    demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
+    found = roofline(supplies, demand, data=Data(total_bytes=1, memory_bytes=9))
+    assert found.bound == resource
+    assert len(found.advice) >= 2
+    assert "10.0x" in found.advice[0]
+
+
+# -- what a run says -------------------------------------------------------------------------------
+
+STORAGE: Supplies = {"bandwidth": Supply(100e6, "measured"), "iops": Supply(5000, "measured")}
+
+
+def counted(waited_s: float, **more: float) -> Counted:
+    """1000 samples of 100 kB in 10 s."""
+    return Counted(seconds=10.0, samples=1000, waited_s=waited_s, **more)  # type: ignore[arg-type]
+
+
+def test_who_does_not_wait_is_bound_by_compute() -> None:
+    """Whatever supplies say: they can be wrong about a run that data kept up with."""
+    slow: Supplies = {"bandwidth": Supply(1e6, "measured cold")}
+    found = verdict(counted(0.1, bytes=100e6), slow)
+    assert (found.bound, found.samples_per_s, found.measured) == ("compute", 100.0, 100.0)
+    assert "it reached more" in found.ceilings[1].how
+
+
+def test_who_waits_for_storage_is_told_which_of_it() -> None:
+    """What is used most of its supply binds."""
+    found = verdict(counted(6.0, bytes=990e6, reads=1000), STORAGE)
+    assert found.bound == "bandwidth"
+    compute = next(each for each in found.ceilings if each.resource == "compute")
+    assert compute.samples_per_s == pytest.approx(1000 / 4.0)
+    found = verdict(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
+    assert found.bound == "iops"
+
+
+def test_who_waits_for_busy_decode_threads_is_told_so() -> None:
+    """The threads' own time is believed, whatever was measured before."""
+    busy = counted(5.0, bytes=100e6, reads=1000, decoded_s=39.0, decode_threads=4)
+    assert verdict(busy, {**STORAGE, "decode": Supply(1e9, "before")}).bound == "decode"
+    idle = counted(5.0, bytes=900e6, reads=1000, decoded_s=8.0, decode_threads=4)
+    found = verdict(idle, STORAGE)
+    assert found.bound == "bandwidth"
+    assert [each.samples_per_s for each in found.ceilings if each.resource == "decode"] == [500.0]
+
+
+def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
+    """The nearest is named, and that it alone allows much more."""
+    found = verdict(counted(9.0, bytes=10e6, reads=100), STORAGE)
+    assert found.bound == "bandwidth"
+    assert "something else that is not measured" in found.ceilings[0].how
+    with pytest.raises(UsageError, match="90%.*nothing is known"):
+        verdict(counted(9.0), {"compute": Supply(1.0, "")})
+
+
+@given(
+    supplied,
+    st.floats(0, 10),
+    st.floats(0, 1e12),
+    st.floats(0, 1e6),
+    st.floats(0, 39),
+    st.data(),
+    st.floats(1, 1e6),
+)
+def test_raising_what_does_not_bind_does_not_change_a_verdict(
+    supplies: Supplies,
+    waited_s: float,
+    read_bytes: float,
+    reads: float,
+    decoded_s: float,
+    draw: st.DataObject,
+    factor: float,
+) -> None:
+    """And what binds never allows more than was measured, nor anything else less."""
+    run = counted(waited_s, bytes=read_bytes, reads=reads, decoded_s=decoded_s, decode_threads=4)
+    try:
+        found = verdict(run, supplies)
+    except UsageError:
+        assert waited_s > 0.5
+        return
+    assert found.samples_per_s == found.measured == 100.0
+    assert found.headroom >= 1
+    assert (found.bound == "compute") == (waited_s <= 0.5)
+    others = [each for each in supplies if each != found.bound]
+    if others:
+        after = verdict(run, raised(supplies, draw.draw(st.sampled_from(others)), factor))
+        assert after.bound == found.bound
+
+
+# -- what cannot be --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])
+def test_a_supply_is_above_nothing(rate: float) -> None:
+    """No resource gives nothing: it would be no resource."""
+    with pytest.raises(UsageError, match="give more than 0"):
+        Supply(rate, "x")
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_a_demand_is_a_number(value: float) -> None:
+    """Named, with its value."""
+    with pytest.raises(UsageError, match=r"Demand\.reads"):
+        Demand(reads=value)
+
+
+def test_wrong_use_is_said() -> None:
+    """Unknown resources, nothing to compare, no time, no samples."""
+    with pytest.raises(UsageError, match="no resource 'disk'"):
+        roofline({"disk": Supply(1, "")}, Demand())  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="no supply"):
+        roofline({"bandwidth": Supply(1, "")}, Demand())
+    with pytest.raises(UsageError, match="a step takes 0"):
+        computing(0, 1)
+    with pytest.raises(UsageError, match="staging takes 0"):
+        staging(10, 0, 1)
+    with pytest.raises(UsageError, match="nothing to judge"):
+        Counted(seconds=1, samples=0, waited_s=0)
+    with pytest.raises(UsageError, match="waited 2 s of 1"):
+        Counted(seconds=1, samples=1, waited_s=2)
