@@ -77,6 +77,8 @@ def test_residency_is_what_mincore_says(file: Path, reads: list[tuple[int, int]]
     assert found.total_bytes == size
     assert found.cached_bytes == min(size, resident_pages(file) * PAGE)
     assert found.fraction == found.cached_bytes / size
+    file.read_bytes()
+    assert residency([str(file)]) == found._replace(cached_bytes=size)
 
 
 def test_what_is_not_written_yet_is_written_and_dropped(folder: Path) -> None:

@@ -285,6 +285,7 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
         assert waited_s > 0.5
         return
     assert found.samples_per_s == found.measured == 100.0
+    assert len({each.resource for each in found.ceilings}) == len(found.ceilings)
     assert found.headroom >= 1
     assert (found.bound == "compute") == (waited_s <= 0.5)
     others = [each for each in supplies if each != found.bound]
