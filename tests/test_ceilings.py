@@ -64,6 +64,7 @@ def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
         assert supply.per_s > 0
         assert "dropped from the page cache first" in supply.how
     assert f"{found.probed.reads:,} reads of samples" in found.iops.how
+    assert found.bandwidth.per_s >= found.iops.per_s * RECORD * 0.999, "samples are bytes, too"
     assert found.latency_ns > 0
 
 

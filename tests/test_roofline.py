@@ -174,6 +174,7 @@ def test_advice_that_gains_nothing_is_not_given() -> None:
     supplies: Supplies = {"bandwidth": Supply(100e6, ""), "copy": Supply(101e6, "")}
     said = told(supplies, Demand(bytes=1e3, copied_bytes=1e3), Data(total_bytes=9, memory_bytes=99))
     assert "a cache" not in said
+    assert "would help until" not in said
     assert "storage bandwidth and copying memory bind nearly alike" in said
 
 

@@ -42,7 +42,7 @@ _planned_samples = 64
 class Storage(NamedTuple):
     """What reading some data gives.
 
-    bandwidth:  bytes/s of large reads, several in flight.
+    bandwidth:  bytes/s of large reads, several in flight, or of samples where these gave more.
     iops:       reads/s of samples, many in flight, each with the opening that it takes.
     latency_ns: of one such read, alone.
     cold:       whether the page cache was kept out of it.
@@ -99,9 +99,12 @@ def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
         engine.close()
     how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
-    small = f"{probed.reads:,} reads of samples, {how}"
+    small = f"{_counted(probed.reads, 'read')} of samples, {how}"
+    sampled = probed.reads_per_s * probed.read_bytes / probed.reads
     return Storage(
-        Supply(probed.bytes_per_s, large),
+        Supply(probed.bytes_per_s, large)
+        if probed.bytes_per_s >= sampled
+        else Supply(sampled, f"{probed.read_bytes / 1e6:,.3g} MB in {small}"),
         Supply(probed.reads_per_s, small),
         probed.latency_ns,
         is_cold,
@@ -118,7 +121,7 @@ def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
 
 
 def _engine_said(choice: Choice) -> str:
-    return f"{choice.backend}, {choice.threads} thread{'s' * (choice.threads != 1)}"
+    return f"{choice.backend}, {_counted(choice.threads, 'thread')}"
 
 
 def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> Demand:
@@ -182,11 +185,14 @@ def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
             raise failure(error.errno or errno.EIO, path) from None
 
     rate, done = _rate(one, threads)
-    return Supply(rate, f"{done:,} opens of {_files(count)} by {threads} threads, names known")
+    return Supply(
+        rate,
+        f"{_counted(done, 'open')} of {_counted(count, 'file')} by {threads} threads, names known",
+    )
 
 
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def copying() -> Supply:

@@ -131,10 +131,11 @@ def _what(found: Examination) -> str:
     if found.dataset is None:
         return "an empty folder" + ("" if found.written else "; --write measures writing to it")
     index = found.dataset.index
+    samples = f"{index.count:,} sample{'s' * (index.count != 1)}"
+    files = f"{len(index.files):,} file{'s' * (len(index.files) != 1)}"
     return (
-        f"{index.format}, {index.count:,} samples of {terminal.size(index.mean_bytes)}, "
-        f"{terminal.size(index.total_bytes)} in "
-        + ("1 file" if len(index.files) == 1 else f"{len(index.files):,} files")
+        f"{index.format}, {samples} of {terminal.size(index.mean_bytes)}, "
+        f"{terminal.size(index.total_bytes)} in {files}"
     )
 
 

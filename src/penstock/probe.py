@@ -32,7 +32,8 @@ _copied_bytes = 32 << 20
 class Probed(NamedTuple):
     """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads.
 
-    reads, large_bytes:  from how many reads, and from how many bytes, the last two are.
+    reads, read_bytes:   of how many reads, and of how many bytes in them, the rate is.
+    large_bytes:         of how many bytes the bandwidth is.
     """
 
     latency_ns: float
@@ -40,6 +41,7 @@ class Probed(NamedTuple):
     bytes_per_s: float
     took_s: float
     reads: int = 0
+    read_bytes: int = 0
     large_bytes: int = 0
 
 
@@ -75,6 +77,7 @@ def probe(
         bandwidth.read_bytes / bandwidth.took_s,
         took_s,
         rate.reads,
+        rate.read_bytes,
         bandwidth.read_bytes,
     )
 

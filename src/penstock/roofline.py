@@ -342,7 +342,7 @@ def _advised(ceilings: tuple[Ceiling, ...], measured: float | None, data: Data |
 def _advice(found: Roofline, data: Data | None) -> list[str]:
     bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
     said = [f"{name} binds at {_number(rate)} samples/s" + _next(found)]
-    factor = "" if math.isinf(found.headroom) else f"{_times(found.headroom)} "
+    factor = f"{_times(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
     if bound == "compute":
         return said + _to_spare(found)
     if found.headroom < _gain_min:
@@ -367,7 +367,8 @@ def _advice(found: Roofline, data: Data | None) -> list[str]:
                 found, frozenset({"iops"}), "larger reads (shuffle='blocked', or lots of a cache)"
             )
     if bound == "bandwidth" and factor:
-        said.append(f"storage of {factor}the bandwidth would do as much as can be gained here")
+        then = NAMES[found.ceilings[1].resource]
+        said.append(f"storage of {factor}the bandwidth would help until {then} binds")
     if bound == "decode":
         cores = f"{factor}as many cores" if factor else "more cores"
         said.append(
