@@ -138,7 +138,8 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_generate", "cli_plan", "cli_simulate"}
+        | {"terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
