@@ -3,8 +3,9 @@ threads and ranks make them. Pure.
 
 random:        every bit is random; of floating-point numbers the mantissa is, of values in [1, 2).
 compressible:  half of the bytes are random, in runs of 128: common compressors halve it.
-field:         a smooth field with the noise of a detector, over the range of the element type:
-               two potentials of a resistive mesh, moved anew for each sample and added up.
+field:         a smooth field with the noise of a detector: two potentials of a resistive mesh,
+               moved anew for each sample and added up. Integers have at most 13 bits of it,
+               floating-point numbers are in [0, 2].
 
 The stream of a file is made in blocks, each with a key of its own.
 """
@@ -34,8 +35,11 @@ _RUN_WORDS = 16
 _MESHES = ((500, 700), (512, 512))
 """Added up, two of such sizes repeat after so many rows and columns that no sample holds them."""
 
-_NOISE_LEVELS = 5.0
-"""Span of the noise of a tile: together the deviation is two levels of values."""
+_DETECTOR_LEVELS = 1 << 12
+"""Of a tile, for integers that have as many: detectors count to no more."""
+
+_NOISE_LEVELS = 2.0
+"""Span of the noise of a tile."""
 
 _FRACTION_BITS = {2: 9, 4: 20, 8: 40}
 """Bits of a field of floating-point numbers of so many bytes, as far as all processors agree."""
@@ -143,15 +147,16 @@ _FIRST_TILE = 2
 
 
 def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
-    """A potential with its mirror images and noise, in the lower half of the range of values for
-    the first tile, as much above 0 for others."""
+    """A potential with its mirror images and noise, in the range of its levels, which for the
+    first tile begins below 0 where the type can."""
     tile = mesh.mirrored(mesh.potential(_uniform(size, seed, key)))
     tile = (tile - tile.min()) / (tile.max() - tile.min())
     if dtype.kind == "f":
         levels, least = 1 << _FRACTION_BITS[dtype.itemsize], 0
     else:
         limits = np.iinfo(dtype)
-        levels, least = min((int(limits.max) - int(limits.min)) // 2, 1 << 52), int(limits.min)
+        levels = min((int(limits.max) - int(limits.min)) // 2, _DETECTOR_LEVELS)
+        least = max(int(limits.min), -levels)
     noisy = tile * levels + _NOISE_LEVELS * _uniform(tile.shape, seed, key, 1)
     found: Tile = np.rint(np.clip(noisy, 0, levels))
     if dtype.kind == "f":
@@ -162,13 +167,13 @@ def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> T
 
 def _uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:
     """Values in [-0.5, 0.5)."""
-    found: mesh.Grid = (_words(math.prod(size), *key) >> np.uint64(11)) * 2.0**-53 - 0.5
-    return found.reshape(size)
+    drawn = (_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
+    return (drawn * 2.0**-53 - 0.5).reshape(size)
 
 
 def _cut(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
     """So many columns of a tile that repeats for ever, and as many rows, but each once."""
-    wide = tile.take(np.arange(top, top + min(rows, len(tile))), axis=0, mode="wrap")
+    wide = tile[(top + np.arange(min(rows, len(tile)))) % len(tile)]
     left %= wide.shape[1]
     cuts = [wide[:, left : left + columns]]
     while (missing := columns - sum(cut.shape[1] for cut in cuts)) > 0:

@@ -3,7 +3,8 @@ for, or as DLIO draws them. Pure.
 
 Samples of one file have one shape, as in DLIO's files. The models give a set of sizes rather than
 draws: quantiles of a distribution, in an order that depends on the seed, so that 168 files have the
-mean and deviation asked for as well as a million.
+mean and deviation asked for as well as a million. Shapes are nearly square and miss a size by a few
+elements, which shows in samples of less than some thousand of them alone.
 
 normal:     a normal distribution, cut at a hundredth of the mean.
 lognormal:  no cut, a longer tail.
@@ -46,8 +47,7 @@ _DLIO_SEED = 10
 def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
     """The shapes of samples, a row for each file of "train" or "valid", in elements.
 
-    The total of all bytes is the one asked for within a part in 10^4; UsageError where a model has
-    no such mean and deviation.
+    UsageError where a model has no such mean and deviation.
     """
     count = data.files(part)
     found: Shapes
@@ -63,9 +63,10 @@ def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Sh
         elif stdev and count > 1:
             sizes = _quantiles(model, count, mean, stdev)
         else:
-            return _of_dsets(data, np.tile(near_square(mean), (count, 1)))
+            alike = near_squares(np.array([mean]), math.isqrt(int(mean)) + 1)
+            return _of_dsets(data, np.tile(alike, (count, 1)))
         order = Order(max(count, 1), seed).samples(np.arange(count, dtype=np.uint64))
-        found = _sides(sizes[order.view(np.int64)])
+        found = near_squares(sizes[order.view(np.int64)])
     return _of_dsets(data, found)
 
 
@@ -102,8 +103,10 @@ def _quantiles(model: str, count: int, mean: float, stdev: float) -> Floats:
     if model not in MODELS:
         raise UsageError(f"sizes is {model!r}: use {', '.join(MODELS)} or the path of a file")
     least = mean * _LEAST if model == "normal" else 0.0
-    family, low, high = (_normal, -20.0, 12.0) if model == "normal" else (_lognormal, 0.0, 9.0)
     wanted = stdev / (mean - least)
+    family, low, high = _lognormal, 0.0, 9.0
+    if model == "normal":
+        family, low, high = _normal, -10 - 2 / wanted, 12.0
     few = _levels(min(count, _SOLVED))
     if not _variation(family(few, low)) <= wanted <= _variation(family(few, high)):
         remedy = "use sizes lognormal" if model == "normal" else "lower it, or give more files"
@@ -160,19 +163,22 @@ def _empirical(known: Floats, count: int) -> Floats:
 # -- shapes ----------------------------------------------------------------------------------------
 
 
-def _sides(sizes: Floats) -> Shapes:
-    """Nearly square shapes of these sizes; what rounding takes from one it gives to others."""
-    rows = np.maximum(np.sqrt(sizes).astype(np.int64), 1)
-    return np.stack([rows, np.maximum(np.rint(sizes / rows).astype(np.int64), 1)], axis=1)
-
-
-def near_square(size: float) -> Shapes:
-    """Rows and columns, at most 1:4, whose product is nearest to a size; the squarest such."""
-    root = max(math.isqrt(round(size)), 1)
-    rows = np.arange(root, max(root // 2, 1) - 1, -1)
-    columns = np.maximum(np.rint(size / rows).astype(np.int64), 1)
-    best = int(np.argmin(np.abs(rows * columns - round(size))))
-    return np.array([rows[best], columns[best]], np.int64)
+def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
+    """Rows and columns of nearly these products, the squarest of the best of so many shapes; none
+    has more than about four times as many columns."""
+    root = np.maximum(np.sqrt(sizes).astype(np.int64), 1)
+    found = np.zeros((len(sizes), 2), np.int64)
+    missed = np.full(len(sizes), np.inf)
+    for narrower in range(tried):
+        rows = np.maximum(root - narrower, (root + 1) // 2)
+        columns = np.maximum(np.rint(sizes / rows).astype(np.int64), 1)
+        misses = np.abs(rows * columns - sizes)
+        better = misses < missed
+        found[better] = np.stack([rows, columns], axis=1)[better]
+        missed[better] = misses[better]
+        if (missed <= 0.5).all():
+            break
+    return found
 
 
 def _as_dlio(data: Data, part: str) -> Shapes:
