@@ -278,8 +278,8 @@ def test_hdf5_options(
 
 
 def test_generating_does_not_change_the_workload(tmp_path: Path) -> None:
-    """DLIO takes a record for one byte when it generates and trains in one run: here a workload is a
-    value, and the bytes of its data are what is on disk, generated just now or before."""
+    """DLIO takes a record for one byte when it generates and trains in one run. Here a workload is
+    a value, and the bytes of its data are what is on disk, generated just now or before."""
     data = replace(SMALL, num_samples_per_file=1)
     before = replace(data)
     first, second = made(tmp_path, data), made(tmp_path, data)
@@ -512,7 +512,7 @@ def test_full_disk(form: str, small_disk: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"make room there") as caught:
         made(small_disk / "x", replace(data, num_samples_per_file=1, num_files_train=11))
     assert caught.value.errno == errno.ENOSPC
-    assert not [path for path in small_disk.rglob("*.part")]
+    assert not list(small_disk.rglob("*.part"))
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ dlio:       bit for bit DLIO's own shapes, whose deviation is the one asked for 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ MODELS = ("normal", "lognormal", "dlio")
 Floats = npt.NDArray[np.float64]
 Shapes = npt.NDArray[np.int64]
 """(files, dimensions): the shape of a sample of each file."""
+
+Family = Callable[[Floats, float], Floats]
+"""Positive quantiles for levels and a parameter, with which their variation grows."""
 
 Model = str | Sequence[float]
 """A name of MODELS, or sizes in bytes: the empirical model."""
@@ -104,7 +107,8 @@ def _quantiles(model: str, count: int, mean: float, stdev: float) -> Floats:
         raise UsageError(f"sizes is {model!r}: use {', '.join(MODELS)} or the path of a file")
     least = mean * _LEAST if model == "normal" else 0.0
     wanted = stdev / (mean - least)
-    family, low, high = _lognormal, 0.0, 9.0
+    family: Family = _lognormal
+    low, high = 0.0, 9.0
     if model == "normal":
         family, low, high = _normal, -10 - 2 / wanted, 12.0
     few = _levels(min(count, _SOLVED))
