@@ -65,8 +65,12 @@ def parse(text: str) -> Override:
     if match["package"] is not None:
         raise UsageError(f"{WHERE}: {key}: packages (@) are not read: leave it out")
     if not equals:
-        if prefix != "~" or match.end() != len(text):
-            raise UsageError(f"{WHERE}: {text!r} has no value: write {prefix}{key}=value")
+        if match.end() != len(text):
+            raise UsageError(
+                f"{WHERE}: {text!r}: expected '=' at column {match.end() + 1}, behind {key}"
+            )
+        if prefix != "~":
+            raise UsageError(f"{WHERE}: {text!r} has no value: write {text}=value")
         return Override("delete", key, None, text, bare=True)
     try:
         value = _Value(text, match.end()).all()
@@ -96,7 +100,9 @@ def read(texts: Iterable[str]) -> Overrides:
     return Overrides(
         texts_of.get("workload"),
         texts_of.get("hydra.run.dir"),
-        texts_of.get("hydra.output_subdir", ".hydra" if "hydra.output_subdir" not in chosen else ""),
+        texts_of.get(
+            "hydra.output_subdir", ".hydra" if "hydra.output_subdir" not in chosen else ""
+        ),
         tuple(edits.values()),
         tuple(problems),
     )
@@ -118,18 +124,10 @@ def apply(overrides: Sequence[Override], root: Given, where: str) -> tuple[Given
 
 def shown(texts: Iterable[str]) -> list[str]:
     """Overrides as they may be written into records: without the values of access keys."""
-    kept = []
-    for text in texts:
-        key, equals, _ = text.partition("=")
-        name = key.lstrip("+~").removeprefix("workload.")
-        is_secret = name in schema.KEYS and schema.KEYS[name].secret
-        # A mapping of several options may hold one.
-        is_secret |= any(each.secret and each.name.rpartition(".")[2] in text for each in _KEYS)
-        kept.append(f"{key}{equals}***" if is_secret else text)
-    return kept
-
-
-_KEYS = tuple(schema.KEYS.values())
+    return [
+        text.partition("=")[0] + "=***" if any(name in text for name in schema.SECRETS) else text
+        for text in texts
+    ]
 
 
 def _chosen_problems(override: Override) -> list[Problem]:
@@ -211,17 +209,17 @@ def _absent(override: Override, where: str) -> str:
 
 
 _NAME = r"[A-Za-z_$][A-Za-z0-9_$-]*"
+_PART = rf"(?:{_NAME}|0|[1-9][0-9_]*)"
 _KEY = re.compile(
     rf"(?P<prefix>~|\+\+|\+|)"
-    rf"(?P<key>(?:{_NAME}|0|[1-9][0-9_]*)(?:\.(?:{_NAME}|0|[1-9][0-9_]*))*|{_NAME}(?:/{_NAME})+)"
+    rf"(?P<key>{_NAME}(?:/{_NAME})+|{_PART}(?:\.{_PART})*)"
     rf"(?P<package>@[^=]*)?"
     rf"(?P<equals>=[ \t]*)?"
 )
 
 _UNSIGNED = r"(?:0|[1-9](?:_?[0-9])*)"
-_POINT = rf"(?:{_UNSIGNED}\.|{_UNSIGNED}?\.[0-9](?:_?[0-9])*)"
-_POINT_LONGEST = rf"(?:{_UNSIGNED}?\.[0-9](?:_?[0-9])*|{_UNSIGNED}\.)"
-_EXPONENT = rf"(?:{_POINT_LONGEST}|{_UNSIGNED})[eE][+-]?[0-9](?:_?[0-9])*"
+_POINT = rf"(?:{_UNSIGNED}?\.[0-9](?:_?[0-9])*|{_UNSIGNED}\.)"
+_EXPONENT = rf"(?:{_POINT}|{_UNSIGNED})[eE][+-]?[0-9](?:_?[0-9])*"
 _TOKENS = tuple(
     (kind, re.compile(pattern, re.DOTALL))
     for kind, pattern in {
@@ -234,7 +232,7 @@ _TOKENS = tuple(
         "}": r"[ \t]*\}",
         ":": r"[ \t]*:[ \t]*",
         "=": r"[ \t]*=[ \t]*",
-        "float": rf"[+-]?(?:{_EXPONENT}|{_POINT_LONGEST}|(?i:inf|nan))",
+        "float": rf"[+-]?(?:{_EXPONENT}|{_POINT}|(?i:inf|nan))",
         "integer": rf"[+-]?{_UNSIGNED}",
         "boolean": r"(?i:true|false)",
         "null": r"(?i:null)",
@@ -310,8 +308,10 @@ class _Value:
             return _Flaw(f"a second '=' at column {token.at + 1}: put the value into quotes")
         if token.kind == "interpolation":
             return _Flaw(f"interpolations ({token.text}) are not read: write the value out")
-        return _Flaw(f"{token.text.strip()!r} at column {token.at + 1} is not expected: put the "
-                     "value into quotes, or a backslash before it")
+        return _Flaw(
+            f"{token.text.strip()!r} at column {token.at + 1} is not expected: put the "
+            "value into quotes, or a backslash before it"
+        )
 
     def _take(self, kind: str) -> None:
         if self._peek() != kind:
@@ -386,6 +386,5 @@ def _unescaped(token: _Token) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """What is between quotes; of backslashes before a quote, half are left."""
-    quote, rest = text[0], text[1:]
-    return re.sub(rf"\\+{quote}", lambda match: match[0][1::2], rest)[:-1] if rest else rest
+    """What is between quotes; of backslashes before a quote, the last too, half are left."""
+    return re.sub(rf"\\+(?:{text[0]}|\Z)", lambda match: match[0][1::2], text[1:-1])

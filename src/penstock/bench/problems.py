@@ -24,9 +24,7 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.key}: {self.text}"
 
 
-def settle(
-    problems: Iterable[Problem], *, compat: bool, warn: Callable[[str], object]
-) -> None:
+def settle(problems: Iterable[Problem], *, compat: bool, warn: Callable[[str], object]) -> None:
     """Warns of what is to be warned of; raises one UsageError that tells all the rest."""
     fatal = []
     for problem in problems:

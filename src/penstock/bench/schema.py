@@ -14,6 +14,7 @@ from .workload import Workload
 
 Kind = Literal[
     "text",
+    "path",
     "texts",
     "boolean",
     "integer",
@@ -24,7 +25,7 @@ Kind = Literal[
     "deviation",
     "columns",
 ]
-"""What a value is; `values` reads and writes each. deviation: of the distribution beside it."""
+"""What a value is; `values` reads and writes each. path: text, without slashes at its end. deviation: of the distribution beside it."""
 
 
 class Key(NamedTuple):
@@ -166,7 +167,7 @@ def _table() -> Iterable[Key]:
         Key("num_files_train", "integer", least=1),
         Key("num_files_eval", "integer", least=0),
         Key("num_samples_per_file", "integer", least=1),
-        Key("data_folder", "text"),
+        Key("data_folder", "path"),
         Key("num_subfolders_train", "integer", least=0),
         Key("num_subfolders_eval", "integer", least=0),
         Key("file_prefix", "text"),
@@ -185,7 +186,6 @@ def _table() -> Iterable[Key]:
         Key("parquet.row_group_size", "integer", least=1),
         Key("parquet.read_mode", "choice", ("default", "row_group")),
         Key("parquet.columns", "columns"),
-        Key("parquet.generation_batch_size", "integer", dead=""),
         Key("generation_buffer_size", "integer", least=1),
         Key("keep_files", "boolean"),
         Key("skip_listing", "boolean"),
@@ -238,7 +238,7 @@ def _table() -> Iterable[Key]:
     )
     yield from _section(
         "checkpoint",
-        Key("checkpoint_folder", "text"),
+        Key("checkpoint_folder", "path"),
         Key("checkpoint_after_epoch", "integer", least=1),
         Key("epochs_between_checkpoints", "integer", least=1),
         Key("steps_between_checkpoints", "integer", least=1, unset=-1),
@@ -304,9 +304,7 @@ KEYS: Mapping[str, Key] = MappingProxyType({key.name: key for key in _defaults(_
 FIELDS: tuple[Key, ...] = tuple(
     key
     for key in KEYS.values()
-    if key.dead is None
-    and key.kind != "deviation"
-    and key.name.rpartition(".")[0] not in MAPPINGS
+    if key.dead is None and key.kind != "deviation" and key.name.rpartition(".")[0] not in MAPPINGS
 )
 """Those that a workload has a field of its own for."""
 
@@ -314,6 +312,10 @@ SECTIONS = frozenset(
     name[:end] for name in KEYS for end, letter in enumerate(name) if letter == "."
 )
 """All sections, by their whole names."""
+
+
+SECRETS = frozenset(name.rpartition(".")[2] for name, key in KEYS.items() if key.secret)
+"""Last names of keys whose values are written nowhere."""
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
@@ -355,5 +357,6 @@ def meant(name: str) -> str | None:
 
 
 def sections_of(last: str) -> list[str]:
-    """The sections that have a key of this last name."""
-    return [name.rpartition(".")[0] for name in KEYS if name.rpartition(".")[2] == last]
+    """The sections that have a key or a section of this last name."""
+    parts = [name.rpartition(".") for name in (*KEYS, *sorted(SECTIONS))]
+    return [section for section, _, each in parts if section and each == last]

@@ -6,9 +6,12 @@ Sizes are bytes, times seconds, counts of one rank unless said. A rank is an emu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import numpy as np
 
 from .distribution import Distribution
 
@@ -141,6 +144,18 @@ class Data:
     def samples(self, part: str) -> int:
         """Samples of "train" or "valid"."""
         return self.files(part) * self.num_samples_per_file
+
+    def sample_bytes(self) -> float:
+        """Mean payload of a sample: of record_dims, or of the columns, where these are given."""
+        if self.record_dims:
+            return math.prod(self.record_dims) * np.dtype(self.record_element_type).itemsize
+        if self.format == "parquet" and self.parquet.columns:
+            return sum(each.size * np.dtype(each.dtype).itemsize for each in self.parquet.columns)
+        return self.record_length_bytes
+
+    def nominal_bytes(self, part: str) -> float:
+        """Payload of "train" or "valid"."""
+        return self.samples(part) * self.sample_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
