@@ -168,9 +168,9 @@ _BASED = re.compile(
     r"(?:0b(?P<binary>[01][01_]*)|0x(?P<hex>[0-9a-fA-F][0-9a-fA-F_]*)|0(?P<octal>_*[0-7][0-7_]*))"
 )
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
-_WORDS: dict[str, None | bool] = {
+_WORDS: dict[str, bool | None] = {
     "": None,
-    **{word: None for word in ("~", "null", "Null", "NULL")},
+    **dict.fromkeys(("~", "null", "Null", "NULL")),
     **{
         form: value
         for word, value in {
@@ -182,7 +182,7 @@ _WORDS: dict[str, None | bool] = {
 }
 
 
-def scalar(text: str) -> tuple[None | bool | int | float | str, str]:
+def scalar(text: str) -> tuple[bool | int | float | str | None, str]:
     """What OmegaConf makes of a plain scalar, and what is surprising about it, or ""."""
     if text in _WORDS:
         return _WORDS[text], ""
@@ -193,21 +193,25 @@ def scalar(text: str) -> tuple[None | bool | int | float | str, str]:
     if _FLOAT.fullmatch(text):
         digits = text.replace("_", "").lower()
         return float(re.sub(r"\.(inf|nan)", r"\1", digits)), ""
+    surprise, instead = _surprising(text)
+    if surprise is None:
+        return text, ""
+    return surprise, (f"'{text}' would be read as {surprise} in YAML; quote it or write {instead}")
+
+
+def _surprising(text: str) -> tuple[float | None, str]:
+    """The number that YAML 1.1 makes of what does not look like it, and what was rather meant."""
     if based := _BASED.fullmatch(text):
         bases = {"binary": 2, "hex": 16, "octal": 8}
         kind = next(kind for kind in bases if based[kind])
-        value = int(based["sign"] + based[kind].replace("_", ""), bases[kind])
-        instead = based["sign"] + based["octal"].replace("_", "") if kind == "octal" else value
-        return value, _surprise(text, value, f"quote it or write {instead}")
+        digits = based["sign"] + based[kind].replace("_", "")
+        value = int(digits, bases[kind])
+        return value, digits if kind == "octal" else str(value)
     if _SEXAGESIMAL.fullmatch(text):
-        sign = -1 if text[0] == "-" else 1
         total = 0.0
         for part in text.lstrip("+-").replace("_", "").split(":"):
             total = total * 60 + float(part)
-        value = sign * (total if "." in text else int(total))
-        return value, _surprise(text, value, f"quote it or write {value}")
-    return text, ""
-
-
-def _surprise(text: str, value: float, remedy: str) -> str:
-    return f"'{text}' would be read as {value} in YAML; {remedy}"
+        total = -total if text[0] == "-" else total
+        seconds = total if "." in text else int(total)
+        return seconds, str(seconds)
+    return None, ""

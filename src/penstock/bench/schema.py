@@ -25,7 +25,8 @@ Kind = Literal[
     "deviation",
     "columns",
 ]
-"""What a value is; `values` reads and writes each. path: text, without slashes at its end. deviation: of the distribution beside it."""
+"""What a value is; `values` reads and writes each. path: text, without slashes at its end.
+deviation: of the distribution beside it."""
 
 
 class Key(NamedTuple):

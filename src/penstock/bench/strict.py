@@ -98,10 +98,13 @@ def _read(
 ) -> Workload:
     given = overrides.read(texts)
     if given.name is not None and source is not None:
+        also = "a mapping" if isinstance(source, Mapping) else repr(str(source))
         raise UsageError(
-            f"{overrides.WHERE}: workload: {given.name!r} and {str(source)!r}: name one workload"
+            f"{overrides.WHERE}: workload: {given.name!r} and {also}: name one workload"
         )
-    root, where, problems = _root(source or given.name or "default", folder)
+    if source is None:
+        source = given.name or "default"
+    root, where, problems = _root(source, folder)
     problems += given.problems
     root, more = overrides.apply(given.edits, root, where)
     problems += more
@@ -207,7 +210,7 @@ class _Reading:
                 self._subsection(name, each)
             elif name in schema.RENAMED:
                 # In files of version 3 it still goes by this name.
-                level = "warning" if "parquet" in given else "strict"
+                level: Level = "warning" if "parquet" in given else "strict"
                 now = schema.RENAMED[name]
                 self._problem(level, name, each, f"old name; use {now.rpartition('.')[2]}")
                 self._key(schema.KEYS[now], each)
