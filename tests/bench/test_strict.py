@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.bench import document, schema
 from penstock.bench.checks import check_found, check_run
 from penstock.bench.distribution import Distribution
+from penstock.bench.problems import tell
 from penstock.bench.strict import as_dict, preset_names, presets, read_workload
 from penstock.bench.workload import Workload
 from penstock.errors import UsageError
@@ -609,6 +610,23 @@ def test_a_run_without_steps_is_refused() -> None:
     }
     assert not [each for each in run(text, 8) if each[0] == "error"]
     assert run(text, 17)[0][2] == "0 steps: 8 files x 64 samples < batch 32 x 17 ranks"
+
+
+def test_findings_are_told_as_problems_are() -> None:
+    """Errors raise, all in one; warnings warn."""
+    text = {
+        "dataset": {"num_files_train": 2, "num_files_eval": 0},
+        "workflow": {"evaluation": True},
+    }
+    warned: list[str] = []
+    with pytest.raises(UsageError) as caught:
+        tell(run(text, 1) + run(text, 3), "w.yaml", compat=False, warn=warned.append)
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        "dataset.num_files_eval",
+        "dataset.num_files_train",
+        "dataset.num_files_eval",
+    ]
+    assert [each.split(":")[0] for each in warned] == ["w.yaml"]
 
 
 def test_steps_that_are_asked_for_are_there() -> None:

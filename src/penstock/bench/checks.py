@@ -1,7 +1,7 @@
 """Whether the values of a workload fit together, fit the ranks, and fit what is on disk. Pure.
 
 `within` looks at a workload alone, `check_run` at it with so many ranks, `check_found` at it with
-what lies in its folders; each yields (level, key, text), see `problems.Level`.
+what lies in its folders. `problems.tell` warns of what they yield, or raises it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .problems import Level
+from .problems import Finding
 from .schema import COMPRESSIONS, FIELDS, value_of
 from .workload import Workload
-
-Finding = tuple[Level, str, str]
-"""Level, key, text."""
 
 _FEWEST_STEPS = 500
 """Of an epoch; MLPerf Storage asks for as many."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from ..errors import UsageError
@@ -220,31 +221,35 @@ _KEY = re.compile(
 _UNSIGNED = r"(?:0|[1-9](?:_?[0-9])*)"
 _POINT = rf"(?:{_UNSIGNED}?\.[0-9](?:_?[0-9])*|{_UNSIGNED}\.)"
 _EXPONENT = rf"(?:{_POINT}|{_UNSIGNED})[eE][+-]?[0-9](?:_?[0-9])*"
-_TOKENS = tuple(
-    (kind, re.compile(pattern, re.DOTALL))
-    for kind, pattern in {
-        "(": r"[ \t]*\([ \t]*",
-        ",": r"[ \t]*,[ \t]*",
-        ")": r"[ \t]*\)",
-        "[": r"\[[ \t]*",
-        "]": r"[ \t]*\]",
-        "{": r"\{[ \t]*",
-        "}": r"[ \t]*\}",
-        ":": r"[ \t]*:[ \t]*",
-        "=": r"[ \t]*=[ \t]*",
-        "float": rf"[+-]?(?:{_EXPONENT}|{_POINT}|(?i:inf|nan))",
-        "integer": rf"[+-]?{_UNSIGNED}",
-        "boolean": r"(?i:true|false)",
-        "null": r"(?i:null)",
-        "character": r"[/\-\\+.$%*@?|]",
-        "word": r"[A-Za-z_][A-Za-z0-9_-]*",
-        "escaped": r"(?:\\[\\()\[\]{}:=, \t])+",
-        "blank": r"[ \t]+",
-        "quoted": r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'",
-        "interpolation": r"\$\{[^}]+\}",
-    }.items()
-)
+_TOKENS = {
+    "(": r"[ \t]*\([ \t]*",
+    ",": r"[ \t]*,[ \t]*",
+    ")": r"[ \t]*\)",
+    "[": r"\[[ \t]*",
+    "]": r"[ \t]*\]",
+    "{": r"\{[ \t]*",
+    "}": r"[ \t]*\}",
+    ":": r"[ \t]*:[ \t]*",
+    "=": r"[ \t]*=[ \t]*",
+    "float": rf"[+-]?(?:{_EXPONENT}|{_POINT}|(?i:inf|nan))",
+    "integer": rf"[+-]?{_UNSIGNED}",
+    "boolean": r"(?i:true|false)",
+    "null": r"(?i:null)",
+    "character": r"[/\-\\+.$%*@?|]",
+    "word": r"[A-Za-z_][A-Za-z0-9_-]*",
+    "escaped": r"(?:\\[\\()\[\]{}:=, \t])+",
+    "blank": r"[ \t]+",
+    "quoted": r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'",
+    "interpolation": r"\$\{[^}]+\}",
+}
 """As in Hydra's lexer: the longest wins, of equals the first."""
+
+
+@cache
+def _tokens() -> dict[str, re.Pattern[str]]:
+    # Compiled when there is an override: that takes 5 ms.
+    return {kind: re.compile(pattern, re.DOTALL) for kind, pattern in _TOKENS.items()}
+
 
 _OF_TEXT = {"word", "null", "integer", "float", "boolean", "character", ":", "escaped", "blank"}
 _SWEEPS = {"choice", "range", "interval", "glob", "shuffle", "sort", "tag"}
@@ -288,7 +293,7 @@ class _Value:
         while at < len(self._text):
             found = [
                 _Token(kind, match[0], at)
-                for kind, pattern in _TOKENS
+                for kind, pattern in _tokens().items()
                 if (match := pattern.match(self._text, at))
             ]
             if not found:

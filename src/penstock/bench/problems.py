@@ -12,6 +12,10 @@ Level = Literal["error", "strict", "warning", "compat"]
 compat mode, else nothing."""
 
 
+Finding = tuple[Level, str, str]
+"""Level, key and text of what is wrong with values, wherever they were given."""
+
+
 class Problem(NamedTuple):
     """Something wrong: where (a file and its line, or CLI), which key, and what."""
 
@@ -34,3 +38,11 @@ def settle(problems: Iterable[Problem], *, compat: bool, warn: Callable[[str], o
             warn(str(problem))
     if fatal:
         raise UsageError("\n".join(fatal))
+
+
+def tell(
+    findings: Iterable[Finding], where: str, *, compat: bool, warn: Callable[[str], object]
+) -> None:
+    """Settles findings; `where` is what messages call the workload."""
+    problems = (Problem(level, where, key, text) for level, key, text in findings)
+    settle(problems, compat=compat, warn=warn)

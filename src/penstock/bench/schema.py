@@ -110,9 +110,9 @@ def _section(section: str, *keys: Key) -> list[Key]:
     return [key._replace(name=f"{section}.{key.name}") for key in keys]
 
 
-def _table() -> Iterable[Key]:
-    yield Key("framework", "choice", ("tensorflow", "pytorch"))
-    yield from _section(
+_TABLE: tuple[Key, ...] = (
+    Key("framework", "choice", ("tensorflow", "pytorch")),
+    *_section(
         "model",
         Key("name", "text"),
         Key("type", "text"),
@@ -132,8 +132,8 @@ def _table() -> Iterable[Key]:
         Key("transformer.ffn_hidden_size", "integer", least=1),
         Key("transformer.num_attention_heads", "integer", least=1),
         Key("transformer.num_kv_heads", "integer", least=1),
-    )
-    yield from _section(
+    ),
+    *_section(
         "workflow",
         Key("generate_data", "boolean"),
         Key("train", "boolean"),
@@ -142,8 +142,8 @@ def _table() -> Iterable[Key]:
         Key("profiling", "boolean"),
         Key("debug", "boolean", dead=""),
         Key("query", "text", dead=""),
-    )
-    yield from _section(
+    ),
+    *_section(
         "storage",
         Key("storage_type", "choice", ("local_fs", "s3", "aistore", "parallel_fs")),
         Key("storage_root", "text"),
@@ -156,8 +156,8 @@ def _table() -> Iterable[Key]:
         Key("storage_options.s3_max_attempts", "integer", least=1, default=5),
         Key("storage_options.prefetch_window", "integer", least=0),
         Key("storage_options.simulate_io", "boolean", default=False),
-    )
-    yield from _section(
+    ),
+    *_section(
         "dataset",
         Key("record_length_bytes", "number", least=1),
         Key("record_length_bytes_stdev", "number", least=0),
@@ -190,8 +190,8 @@ def _table() -> Iterable[Key]:
         Key("generation_buffer_size", "integer", least=1),
         Key("keep_files", "boolean"),
         Key("skip_listing", "boolean"),
-    )
-    yield from _section(
+    ),
+    *_section(
         "reader",
         Key(
             "data_loader",
@@ -220,8 +220,8 @@ def _table() -> Iterable[Key]:
         Key("data_loader_classname", "text"),
         Key("reader_classname", "text"),
         Key("data_loader_sampler", "choice", ("iterative", "index", "none")),
-    )
-    yield from _section(
+    ),
+    *_section(
         "train",
         Key("epochs", "integer", least=1),
         Key("total_training_steps", "integer", least=1, unset=-1),
@@ -229,15 +229,15 @@ def _table() -> Iterable[Key]:
         Key("computation_time_stdev", "deviation", least=0),
         Key("seed", "integer", least=0, most=2**32 - 1),
         Key("seed_change_epoch", "boolean"),
-    )
-    yield from _section(
+    ),
+    *_section(
         "evaluation",
         Key("eval_time", "distribution"),
         Key("eval_time_stdev", "deviation", least=0),
         Key("eval_after_epoch", "integer", least=1),
         Key("epochs_between_evals", "integer", least=1),
-    )
-    yield from _section(
+    ),
+    *_section(
         "checkpoint",
         Key("checkpoint_folder", "path"),
         Key("checkpoint_after_epoch", "integer", least=1),
@@ -258,8 +258,8 @@ def _table() -> Iterable[Key]:
         Key("ksm.high_ram_trigger", "number", least=0, most=100, default=30.0),
         Key("ksm.low_ram_exit", "number", least=0, most=100, default=15.0),
         Key("ksm.await_time", "number", least=0, default=200),
-    )
-    yield from _section(
+    ),
+    *_section(
         "output",
         Key("folder", "text"),
         Key("log_file", "text"),
@@ -270,13 +270,14 @@ def _table() -> Iterable[Key]:
             field="output.exclude_start_steps",
         ),
         Key("metric.exclude_end_steps", "integer", least=0, field="output.exclude_end_steps"),
-    )
-    yield from _section(
+    ),
+    *_section(
         "profiling",
         Key("profiler", "choice", ("none", "iostat", "darshan", "tensorboard")),
         Key("iostat_devices", "texts"),
-    )
-    yield Key("metric.au", "number", least=0, most=1, field="au")
+    ),
+    Key("metric.au", "number", least=0, most=1, field="au"),
+)
 
 
 MAPPINGS = frozenset({"storage.storage_options", "checkpoint.ksm"})
@@ -299,7 +300,7 @@ def _defaults(keys: Iterable[Key]) -> Iterable[Key]:
         yield key._replace(default=value_of(workload, key)) if is_field else key
 
 
-KEYS: Mapping[str, Key] = MappingProxyType({key.name: key for key in _defaults(_table())})
+KEYS: Mapping[str, Key] = MappingProxyType({key.name: key for key in _defaults(_TABLE)})
 """Every key, by its name, in the order in which workloads are written."""
 
 FIELDS: tuple[Key, ...] = tuple(
