@@ -152,6 +152,8 @@ PURE = (
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"sim.contention", "sim.sampled", "sim.sizing"}
+    | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
+    | {"bench.overrides", "bench.problems", "bench.checks"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}
