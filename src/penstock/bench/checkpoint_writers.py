@@ -18,7 +18,6 @@ from ..errors import FormatError, MissingError, StorageError, UsageError
 from ..writers import storing
 from .checkpoint_shapes import Bytes, State, Tensor
 
-
 _DAMAGED = (
     RuntimeError,
     ValueError,
