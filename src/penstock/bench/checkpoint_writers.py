@@ -182,14 +182,15 @@ def reading(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingError(f"{path} is not there: save the checkpoint again") from None
-    except OSError as error:
-        code = error.errno or errno.EIO
-        failed = StorageError(
-            f"{path} cannot be read: {os.strerror(code)}: check the folder and its file system"
-        )
-        failed.errno = code
-        raise failed from None
-    except _DAMAGED as error:
+    except (OSError, *_DAMAGED) as error:
+        # torch seeks to before the start of a file that is too short
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            code = error.errno or errno.EIO
+            failed = StorageError(
+                f"{path} cannot be read: {os.strerror(code)}: check the folder and its file system"
+            )
+            failed.errno = code
+            raise failed from None
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
             f"{path}, {os.path.getsize(path):,} bytes, cannot be loaded: {said}: it was cut or "
