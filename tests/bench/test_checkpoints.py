@@ -29,7 +29,7 @@ from penstock.bench.checkpoint_contents import Contents, content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock.bench.checkpoint_writers import NumpyWriter, Writer, writer_named
 from penstock.bench.checkpoints import Checkpoints, dlio_metrics, run_checkpoints
-from penstock.bench.workload import Model, Parallelism, Storage, Workload
+from penstock.bench.workload import Checkpoint, Model, Parallelism, Storage, Workload
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -518,7 +518,7 @@ def test_short_room_for_all_of_a_run(mounted: Callable[[str], Path]) -> None:
     folder = mounted("size=7m")
     run = llama(folder, num_checkpoints_write=3)
     with pytest.raises(
-        StorageError, match=r"3 checkpoints need 9,[\d,]+ bytes and 7,[\d,]+ are free"
+        StorageError, match=r"3 checkpoints need 8,[\d,]+ bytes and 7,[\d,]+ are free"
     ):
         ran(run, writer="numpy")
     assert listed(folder) == []
@@ -640,6 +640,11 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
     [
         ({}, {"scale": 0.0}, "scale=0.0: a part of each tensor"),
         ({}, {"scale": 1.5}, "above 0 and up to 1"),
+        (
+            {"checkpoint": Checkpoint(checkpoint_mechanism_classname="a.B")},
+            {},
+            "checkpoint_mechanism_classname=a.B is a class of DLIO",
+        ),
         ({"storage": Storage(storage_type="s3")}, {}, "storage.storage_type=s3"),
         ({"model": Model(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
         ({"model": Model(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),

@@ -42,7 +42,10 @@ GIB = 1 << 30
 Gather = Callable[[Any], Sequence[Any]]
 """Given what one rank has (numbers, strings and lists of them), what all have, by rank."""
 
-_OURS = re.compile(r"\.?(model_states-|model_|layer_|zero_pp_rank_)[\w-]+\.\w+(\.part)?")
+_OURS = re.compile(
+    r"\.?(model_states-\d+|((layer_\d+-)?model_\d+|zero_pp_rank_\d+_mp_rank_\d+)"
+    r"_(model|optim)_states)\.\w+(\.part)?"
+)
 """Names of files that a checkpoint of the benchmark may hold, among them what was cut off."""
 
 _HEADER_BYTES = 4096
@@ -84,6 +87,12 @@ class Checkpoints:
             raise UsageError(
                 f"storage.storage_type={workload.storage.storage_type}: checkpoints are written "
                 f"to file systems: set storage_type=local_fs and checkpoint.checkpoint_folder"
+            )
+        classname = workload.checkpoint.checkpoint_mechanism_classname
+        if classname and writer == "auto":
+            raise UsageError(
+                f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's, which "
+                f"does not run here: leave it out, or say which writer stands for it"
             )
         self.settings: Checkpoint = workload.checkpoint
         self.place = place
