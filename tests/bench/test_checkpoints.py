@@ -69,6 +69,11 @@ def listed(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in found)
 
 
+def environ() -> dict[str, str]:
+    """For a process that imports what this one does."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+
+
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """No file of this process grows beyond this."""
@@ -207,6 +212,21 @@ def test_penstocks_own_writer_is_not_pretended() -> None:
 def test_auto_is_torch_where_it_is_installed() -> None:
     installed = importlib.util.find_spec("torch") is not None
     assert writer_named("auto").name == ("torch" if installed else "numpy")
+
+
+def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
+    """A run whose first checkpoint is an hour away begins as fast as one without."""
+    told = (
+        "import sys\nfrom checkpoint_crew import alone, llama\n"
+        "from penstock.bench.checkpoints import Checkpoints\n"
+        f"made = alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew))\n"
+        "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
+        "print(early, made.writer.name, made.writer.name in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", told], env=environ(), capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() in (["False", "torch", "True"], ["False", "numpy", "True"])
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -600,8 +620,7 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
         f"alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew, "
         "writer='checkpoint_crew:Killed').take(1, 0))"
     )
-    paths = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
-    ended = subprocess.run([sys.executable, "-c", told], env=os.environ | {"PYTHONPATH": paths})
+    ended = subprocess.run([sys.executable, "-c", told], env=environ())
     assert ended.returncode == -signal.SIGKILL
     assert any(name.endswith(".part") for name in listed(tmp_path))
     checkpoints = opened(llama(tmp_path), writer="numpy", verify=True)

@@ -16,6 +16,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,16 @@ class Checkpoints:
         classname = workload.checkpoint.checkpoint_mechanism_classname
         if classname and writer == "auto":
             raise UsageError(
-                f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's, which "
-                f"does not run here: leave it out, or say which writer stands for it"
+                f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's "
+                f"and does not run here: leave it out, or say which writer stands for it"
             )
         self.settings: Checkpoint = workload.checkpoint
         self.place = place
         self.scale = scale
         self.verify = verify
-        self.writer: Writer = writer_named(writer) if isinstance(writer, str) else writer
+        if isinstance(writer, str) and writer != "auto":
+            writer = writer_named(writer)
+        self._writer = writer
         self.totals = totals(workload.model, self.settings, place.world_size, scale)
         if not self.totals.bytes:
             raise UsageError(
@@ -116,6 +119,12 @@ class Checkpoints:
         shift = max(map(self._hosts.count, self._hosts)) if self.settings.recovery_rank_shift else 0
         self.loads_rank = (place.rank + shift) % place.world_size
         """The rank whose files this one loads."""
+
+    @cached_property
+    def writer(self) -> Writer:
+        """What saves and loads. One that nobody asked for is made at the first checkpoint: to
+        import torch takes longer than to begin training."""
+        return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
 
     def folder(self, epoch: int, step: int) -> str:
         """Where this checkpoint lies."""
