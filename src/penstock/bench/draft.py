@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from .files import PARTS
 from .workload import Data
 
 _GROUP_BYTES = 4 << 20
+_buffers = threading.local()
 
 IMAGES = ("jpeg", "png")
 """Formats with one image a file, whatever num_samples_per_file says."""
@@ -66,7 +68,7 @@ class Draft:
     def groups(self) -> Iterator[npt.NDArray[Any]]:
         """The samples as arrays (samples, *shape), some at once; valid until the next."""
         room = min(self.count, max(1, _GROUP_BYTES // self.sample_bytes)) * self.sample_bytes
-        buffer, held = np.empty(room, np.uint8), 0
+        buffer, held = _recycled(room), 0
         for piece in self.pieces():
             while len(piece):
                 taken = min(len(piece), room - held)
@@ -86,3 +88,11 @@ class Draft:
         for group in self.groups():
             whole, size = memoryview(group.reshape(-1).view(np.uint8).data), self.sample_bytes
             yield from (whole[at : at + size] for at in range(0, len(whole), size))
+
+
+def _recycled(size: int) -> Bytes:
+    """A buffer of this thread, whose pages the system does not have to find anew for each file."""
+    if len(getattr(_buffers, "bytes", ())) < size:
+        _buffers.bytes = np.empty(size, np.uint8)
+    buffer: Bytes = _buffers.bytes[:size]
+    return buffer
