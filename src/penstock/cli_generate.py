@@ -22,7 +22,7 @@ def generate(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Such as dataset.num_files_train=100, as DLIO takes them."),
+        typer.Argument(help="As DLIO takes them: ++workload.dataset.num_files_train=100."),
     ] = None,
     part: Annotated[str, typer.Option(help=f"{', '.join(PARTS)}, or all.")] = "all",
     contents: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "random",
@@ -48,9 +48,9 @@ def generate(
 
     Examples:
 
-      penstock bench generate unet3d_h100 dataset.data_folder=/data/unet3d
+      penstock bench generate unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
 
-      penstock bench generate mine.yaml dataset.num_files_train=1000 --contents field
+      penstock bench generate mine.yaml ++workload.dataset.num_files_train=1000 --contents field
 
       mpiexec -n 8 penstock bench generate resnet50_h100 --part train
     """

@@ -48,13 +48,16 @@ _DLIO_SEED = 10
 
 
 def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
-    """The shapes of samples, a row for each file of "train" or "valid", in elements.
+    """The shapes of samples, a row for each file of "train" or "valid", in elements; of tables with
+    columns, in bytes.
 
     UsageError where a model has no such mean and deviation.
     """
     count = data.files(part)
     found: Shapes
-    if data.record_dims:
+    if data.format == "parquet" and data.parquet.columns:
+        found = np.full((count, 1), data.sample_bytes(), np.int64)
+    elif data.record_dims:
         found = np.tile(np.array(data.record_dims, np.int64), (count, 1))
     elif model == "dlio":
         found = _as_dlio(data, part)
