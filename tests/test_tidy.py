@@ -155,6 +155,7 @@ PURE = (
     | {"sim.contention", "sim.sampled", "sim.sizing"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
+    | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
     | LAYERS["values"].modules
 )
@@ -166,7 +167,7 @@ IMPURE = {
     "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }
 # fmt: on
-KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SFC64", "SeedSequence"}
+KEYED_RANDOM = {"Generator", "Philox", "PCG64", "RandomState", "SFC64", "SeedSequence"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
 
 FUNCTION_LINES = 70

@@ -433,7 +433,7 @@ import os, signal, sys
 from penstock.bench.generate import generate
 from penstock.bench.workload import Data
 
-data = Data(format=sys.argv[2], record_length_bytes=300_000, num_files_train=40)
+data = Data(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -443,22 +443,25 @@ generate(data, root=sys.argv[1], threads=2, progress=progress)
 """
 
 
-@pytest.mark.parametrize("form", ["npz", "tfrecord", "indexed_binary", "lmdb"])
+AFTER = [pytest.param(form, marks=pytest.mark.long) for form in ("indexed_binary", "lmdb")]
+
+
+@pytest.mark.parametrize("form", ["npz", "tfrecord", *AFTER])
 def test_killed_and_taken_up(form: str, tmp_path: Path) -> None:
     """After kill -9 whatever has its name is whole; the same call makes the rest, as it would have
     been, and leaves nothing else."""
-    data = Data(format=form, record_length_bytes=300_000, num_files_train=40)
+    data = Data(format=form, record_length_bytes=100_000, num_files_train=160)
     made(tmp_path / "whole", data)
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "cut"), form])
     assert killed.returncode == -signal.SIGKILL
     whole = bytes_below(tmp_path / "whole")
     before = bytes_below(tmp_path / "cut")
     finished = {name for name in before if not name.endswith(".part")}
-    assert finished < set(whole)
+    assert finished <= set(whole)
     assert all(before[name] == whole[name] for name in finished)
     done = made(tmp_path / "cut", data)
     data_files = [name for name in finished if name.endswith(form)]
-    assert done.written == 40 - len(data_files)
+    assert done.written == 160 - len(data_files)
     assert bytes_below(tmp_path / "cut") == whole
 
 

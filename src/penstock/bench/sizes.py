@@ -76,31 +76,6 @@ def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Sh
     return _of_dsets(data, found)
 
 
-def sizes_of_file(path: str) -> list[float]:
-    """The sizes of an empirical model: one on each line, in bytes; empty lines and those that start
-    with "#" are skipped."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"sizes {path!r} cannot be read ({error}): use {', '.join(MODELS)} or the path of a "
-            f"text file with a size in bytes on each line"
-        ) from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line and not line.startswith("#"):
-            try:
-                found.append(float(line))
-            except ValueError:
-                found.append(-1.0)
-            if not 1 <= found[-1] < 2**53:
-                raise UsageError(f"{path}, line {number}: {line!r} is no size in bytes from 1 on")
-    if not found:
-        raise UsageError(f"{path} holds no sizes: write one in bytes on each line")
-    return found
-
-
 # -- sizes -----------------------------------------------------------------------------------------
 
 
