@@ -130,16 +130,19 @@ LAYERS = {
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
         {"torch", "gpu", "bench"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
+    # Pages for people: they know nothing of penstock.
+    "page": Layer({"page"}, set()),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
         {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
+        | {"page"},
     ),
 }
 
