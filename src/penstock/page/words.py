@@ -72,3 +72,16 @@ def size_unit(high: float) -> tuple[float, str]:
         if high >= 2 * unit:
             return unit, name
     return 1.0, "MB"
+
+
+def latency(seconds: float) -> str:
+    """Short times as people read them, in three digits."""
+    for unit, each in (("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * each:
+            return f"{seconds / each:.3g} {unit}" if seconds else "0"
+    return duration(seconds)
+
+
+def percent(share: float) -> str:
+    """A share of one, to a tenth of a percent."""
+    return f"{100 * share:.1f} %"
