@@ -74,17 +74,19 @@ class Epoch:
         return int(self.wait_s.shape[1])
 
     @cached_property
-    def parts_s(self) -> Floats:
-        """Steps x 4: computing, waiting, at the barrier, other; means of the ranks. A step whose
-        times are not known is 0 throughout."""
+    def by_rank_s(self) -> Floats:
+        """Ranks x steps x 4: computing, waiting, at the barrier, other; 0 is what is not known."""
         nominal = np.where(np.isnan(self.compute_s), self.computed_s, self.compute_s)
         took = np.where(np.isnan(self.computed_s), nominal, self.computed_s)
         computing = np.minimum(nominal, took)
-        parts = np.stack([computing, self.wait_s, self.barrier_s, took - computing], axis=-1)
-        with np.errstate(invalid="ignore"):
-            known = ~np.isnan(parts).all(axis=-1)
-            counts = np.maximum(known.sum(axis=0), 1)
-        return np.asarray(np.nansum(parts, axis=0) / counts[:, None])
+        parts = [computing, self.wait_s, self.barrier_s, took - computing]
+        return np.asarray(np.nan_to_num(np.stack(parts, axis=-1)))
+
+    @cached_property
+    def parts_s(self) -> Floats:
+        """Steps x 4: the same, means of the ranks that took the step."""
+        took = np.maximum(self.by_rank_s.any(axis=-1).sum(axis=0), 1)
+        return np.asarray(self.by_rank_s.sum(axis=0) / took[:, None])
 
     def total(self, name: str) -> float | None:
         """The sum over ranks of what each of them knows under this name."""

@@ -1,4 +1,8 @@
-"""Charts as SVG elements: stacked bars, small columns, lines. Pure."""
+"""Charts as SVG elements. Pure.
+
+Wide: stacked bars, lines, shares by step, ceilings. Small, several beside each other: columns,
+histograms, bars under their names.
+"""
 
 from __future__ import annotations
 
@@ -73,17 +77,20 @@ def columns(
     high: float,
     said: Said,
     marks: Sequence[float] = (),
-    epochs: int,
+    last: int,
+    first: int = 1,
+    across: str = "epoch",
 ) -> Element:
     """A small chart of stacked columns, of which several share a scale.
 
     stacks:  of each column, its parts by class.
     high:    where the scale ends.
     marks:   a line across each column.
-    epochs:  the last one's number.
+    first:   the first one's number, as last is the last one's.
+    across:  what they are numbers of.
     """
     width, height, left, foot = 300.0, 132.0, 54.0, 108.0
-    across = Axis(0, len(stacks), left, width - 6)
+    over = Axis(0, len(stacks), left, width - 6)
     up = Axis(0, 1.04 * high or 1.0, foot, 4)
     drawn = [
         part
@@ -93,9 +100,9 @@ def columns(
             svg.text(left - 6, up.at(tick) + 4, said(tick), "tick", "end"),
         )
     ]
-    gap = min(4.0, (across.at(1) - across.at(0)) * 0.2)
+    gap = min(4.0, (over.at(1) - over.at(0)) * 0.2)
     for number, stack in enumerate(stacks):
-        x, wide = across.at(number) + gap / 2, across.at(number + 1) - across.at(number) - gap
+        x, wide = over.at(number) + gap / 2, over.at(number + 1) - over.at(number) - gap
         total = 0.0
         for part, kind in zip(stack, classes, strict=True):
             y, total = up.at(total), total + part
@@ -103,12 +110,222 @@ def columns(
                 drawn.append(svg.rectangle(x, up.at(total), wide, y - up.at(total), kind))
     for number, mark in enumerate(marks):
         y = up.at(mark)
-        drawn.append(svg.line(across.at(number), y, across.at(number + 1), y, "bound"))
-    for number, label in {0: 1, len(stacks) - 1: epochs}.items():
-        middle = (across.at(number) + across.at(number + 1)) / 2
-        drawn.append(svg.text(middle, foot + 15, f"{label:,}", "tick", "middle"))
-    drawn.append(svg.text((left + width) / 2, foot + 15, "epoch", "tick", "middle"))
+        drawn.append(svg.line(over.at(number), y, over.at(number + 1), y, "bound"))
+    named = across
+    if len(stacks) == 1:
+        named = f"{across} {last:,}"
+    else:
+        for number, label in ((0, first), (len(stacks) - 1, last)):
+            middle = (over.at(number) + over.at(number + 1)) / 2
+            drawn.append(svg.text(middle, foot + 15, f"{label:,}", "tick", "middle"))
+    drawn.append(svg.text((left + width) / 2, foot + 15, named, "tick", "middle"))
     return svg.drawing(width, height, title, *drawn)
+
+
+# -- small bars under their names ------------------------------------------------------------------
+
+
+class Ranked(NamedTuple):
+    """A bar: its name, how it is written, its length as a share of the longest, its class."""
+
+    label: str
+    note: str
+    share: float
+    kind: str
+
+
+def ranking(title: str, rows: Sequence[Ranked]) -> Element:
+    """Bars under their names, each with its number. None has a scale: the numbers are there."""
+    width, step = 300.0, 36.0
+    drawn = []
+    for number, row in enumerate(rows):
+        y = step * number
+        drawn += [
+            svg.text(0, y + 14, row.label, "tick"),
+            svg.text(width, y + 14, row.note, "label", "end"),
+            svg.rectangle(0, y + 20, width, 8, "track"),
+        ]
+        if row.share > 0:
+            length = max(1.0, min(1.0, row.share) * width)
+            drawn.append(svg.rectangle(0, y + 20, length, 8, f"fill {row.kind}"))
+    return svg.drawing(width, step * len(rows), title, *drawn)
+
+
+# -- small histograms ------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """An upright line through a chart, with its name."""
+
+    label: str
+    value: float
+
+
+def histogram(
+    title: str,
+    counts: Sequence[int],
+    none: int | None,
+    marks: Sequence[Mark],
+    *,
+    low: float,
+    high: float,
+    most: int,
+    said: Said,
+    kind: str,
+) -> Element:
+    """A small chart of counts, both axes logarithmic; several share a scale.
+
+    counts: of bins of one width from low to high, as logarithms go.
+    none:   how many values are 0, which have no place on the axis; None leaves that bin out.
+    marks:  ascending.
+    most:   where the scale of counts ends.
+    """
+    width, left, top, foot = 300.0, 46.0, 52.0, 168.0
+    start = left if none is None else left + 24
+    over = Axis(low, high, start, width - 6, log=True)
+    up = Axis(0.7, max(10.0, most * 1.1), foot, top, log=True)
+    drawn = [
+        part
+        for tick in up.ticks(4)
+        if tick >= 1
+        for part in (
+            svg.line(left, up.at(tick), width - 6, up.at(tick), "grid"),
+            svg.text(left - 6, up.at(tick) + 4, f"{tick:,.0f}", "tick", "end"),
+        )
+    ]
+    edges = [start + (width - 6 - start) * at / len(counts) for at in range(len(counts) + 1)]
+    for count, (x, end) in zip(counts, pairwise(edges), strict=True):
+        if count:
+            drawn.append(
+                svg.rectangle(x, up.at(count), end - x, foot - up.at(count), f"fill {kind}")
+            )
+    if none is not None:
+        drawn.append(svg.text(left + 8, foot + 15, "0", "tick", "middle"))
+        if none:
+            drawn.append(
+                svg.rectangle(left + 1, up.at(none), 14, foot - up.at(none), f"fill {kind}")
+            )
+    ticks = [each for each in over.ticks(5) if over.at(each) < width - 24]
+    for tick in svg.apart(ticks, over, 52.0):
+        drawn.append(svg.line(over.at(tick), foot, over.at(tick), foot + 4, "grid"))
+        drawn.append(svg.text(over.at(tick), foot + 15, said(tick), "tick", "middle"))
+    # The last one's name is highest, and names are left of their lines: no line crosses a name.
+    for row, mark in enumerate(reversed(marks)):
+        x, y = over.at(mark.value) if mark.value > 0 else left + 8, 11.0 + 14 * row
+        drawn.append(svg.line(x, y - 8, x, foot, "bound"))
+        fits = x - left > 7.0 * len(mark.label)
+        drawn.append(
+            svg.text(x - 4 if fits else x + 4, y + 2, mark.label, "note", "end" if fits else None)
+        )
+    return svg.drawing(width, foot + 20, title, *drawn)
+
+
+# -- shares by step --------------------------------------------------------------------------------
+
+
+def shares(
+    title: str,
+    stacks: Sequence[Sequence[float]],
+    classes: Sequence[str],
+    *,
+    bounds: Sequence[float],
+    names: Sequence[str],
+    across: str,
+    rule: Mark | None = None,
+) -> Element:
+    """Stacked shares of one, side by side from step to step, in groups.
+
+    stacks: of each bin, its parts by class; all bins are as wide.
+    bounds: where groups begin, in bins, and where the last ends.
+    names:  of groups, written as far as there is room.
+    rule:   a line across, named at its right end.
+    """
+    width, left, right, top, foot = 860.0, 54.0, 752.0, 10.0, 150.0
+    over, up = Axis(0, max(1, len(stacks)), left, right), Axis(0, 1, foot, top)
+    drawn = []
+    for tick in (0.0, 0.5, 1.0):
+        drawn.append(svg.line(left, up.at(tick), right, up.at(tick), "grid"))
+        drawn.append(svg.text(left - 8, up.at(tick) + 4, f"{100 * tick:.0f} %", "tick", "end"))
+    below = [0.0] * len(stacks)
+    for place, kind in enumerate(classes):
+        above = [min(1.0, low + stack[place]) for low, stack in zip(below, stacks, strict=True)]
+        if any(high > low for low, high in zip(below, above, strict=True)):
+            drawn.append(_between(below, above, over, up, kind))
+        below = above
+    drawn += [svg.line(over.at(each), top, over.at(each), foot, "seam") for each in bounds[1:-1]]
+    middles = [(low + high) / 2 for low, high in pairwise(bounds)]
+    room = max((7.2 * len(name) + 12 for name in names), default=0.0)
+    shown = svg.apart(middles, over, room)
+    for middle, name in zip(middles, names, strict=True):
+        if middle in shown:
+            drawn.append(svg.text(over.at(middle), foot + 17, name, "tick", "middle"))
+    drawn.append(svg.text((left + right) / 2, foot + 36, across, "axis", "middle"))
+    if rule is not None:
+        y = up.at(rule.value)
+        drawn.append(svg.line(left, y, right + 6, y, "bound"))
+        drawn.append(svg.text(right + 10, y + 4, rule.label, "note"))
+    return svg.drawing(width, foot + 42, title, *drawn)
+
+
+def _between(
+    below: Sequence[float], above: Sequence[float], over: Axis, up: Axis, kind: str
+) -> Element:
+    """The area between two rows of steps."""
+    there = "".join(
+        f"{'L' if number else 'M'}{svg.written(over.at(number))} {svg.written(up.at(high))}"
+        f"H{svg.written(over.at(number + 1))}"
+        for number, high in enumerate(above)
+    )
+    back = "".join(
+        f"V{svg.written(up.at(low))}H{svg.written(over.at(number))}"
+        for number, low in reversed(list(enumerate(below)))
+    )
+    return element("path", d=f"{there}{back}Z", class_=kind)
+
+
+# -- ceilings --------------------------------------------------------------------------------------
+
+
+class Ceiling(NamedTuple):
+    """What a resource allows at most. binding: whether it is the lowest."""
+
+    label: str
+    value: float
+    note: str
+    binding: bool
+
+
+def ceilings(
+    title: str, rows: Sequence[Ceiling], measured: Mark | None, axis: str, said: Said
+) -> Element:
+    """A row for each ceiling on a logarithmic axis, and the point that was measured under them."""
+    left, width, step, top = 168.0, 860.0, 30.0, 30.0
+    known = [row.value for row in rows] + ([] if measured is None else [measured.value])
+    low, high = min(known), max(known)
+    over = Axis(low / 2, max(high * 1.15, low * 2), left, width - 196, log=True)
+    foot = top + step * len(rows) + 6
+    drawn = [svg.upright(over.at(x), top, foot, said(x)) for x in svg.apart(over.ticks(8), over)]
+    drawn.append(svg.text(left, foot + 36, axis, "axis"))
+    notes = []
+    for number, row in enumerate(rows):
+        y, x = top + 18 + step * number, over.at(row.value)
+        mark = " strong" if row.binding else ""
+        kind = "k-orange" if row.binding else "k-grey"
+        drawn += [
+            svg.text(left - 10, y + 4, row.label, f"label{mark}", "end"),
+            svg.line(left, y, x, y, f"line {kind}"),
+            svg.line(x, y - 8, x, y + 8, f"line {kind} thick"),
+        ]
+        notes.append(svg.text(x + 10, y + 4, row.note, f"note{mark}"))
+    if measured is not None:
+        x = over.at(measured.value)
+        drawn.append(svg.line(x, top - 8, x, foot, "bound"))
+        over_half = x > (left + width - 196) / 2
+        anchor = "end" if over_half else None
+        notes.append(
+            svg.text(x + (6 if over_half else -6), top - 14, measured.label, "strong", anchor)
+        )
+    return svg.drawing(width, foot + 42, title, *drawn, *notes)
 
 
 # -- lines -----------------------------------------------------------------------------------------

@@ -97,6 +97,12 @@ def row(name: str, cells: Sequence[Element], kind: str | None = None) -> Element
     return element("tr", element("th", name, scope="row"), *cells, class_=kind)
 
 
+def cell(said: str, value: float | None = None, more: str = "", kind: str | None = None) -> Element:
+    """A cell: what people read, the number for programs, and a smaller line below."""
+    shown = said if value is None else element("data", said, value=repr(value))
+    return element("td", shown, element("small", more) if more else None, class_=kind)
+
+
 def number_rows(
     names: Sequence[str],
     values: Sequence[Sequence[float | None]],

@@ -83,5 +83,5 @@ def latency(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one, to a tenth of a percent."""
-    return f"{100 * share:.1f} %"
+    """A share of one, to a tenth of a percent; the sign stays on the line."""
+    return f"{100 * share:.1f}\u00a0%"

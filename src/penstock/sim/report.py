@@ -309,7 +309,7 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
             high=high / unit,
             said=number,
             marks=[] if result.policy in REPLACING else marks,
-            epochs=len(result.epochs_s),
+            last=len(result.epochs_s),
         )
         panels.append(document.panel(marked(result.policy), first, drawn))
     rule = "" if bound is None else "lower bound"
@@ -336,7 +336,7 @@ def _bytes(results: Sequence[Result]) -> Element:
             SOURCES,
             high=high / unit,
             said=number,
-            epochs=len(result.epochs_s),
+            last=len(result.epochs_s),
         )
         panels.append(document.panel(marked(result.policy), f"{size(storage)} from storage", drawn))
     caption = (
