@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -83,3 +85,45 @@ def asked_for(log: Path) -> list[str]:
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="needs chromium: apt-get install chromium"
 )
+
+
+MEASURE = """
+const found = {};
+for (const frame of document.querySelectorAll('iframe')) {
+  const page = frame.contentDocument, root = page.documentElement, met = [];
+  for (const picture of page.querySelectorAll('svg')) {
+    const texts = [...picture.querySelectorAll('text')].map(
+      (text) => [text.textContent, text.getBoundingClientRect()]);
+    texts.forEach(([said, a], number) => {
+      for (const [other, b] of texts.slice(number + 1))
+        if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+            Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3) met.push([said, other]);
+    });
+  }
+  found[frame.title] = {
+    overflow: root.scrollWidth - root.clientWidth, met,
+    texts: page.querySelectorAll('svg text').length,
+  };
+}
+document.getElementById('found').textContent = JSON.stringify(found);
+"""
+
+
+def measured(texts: dict[str, tuple[str, int]], folder: Path) -> dict[str, Any]:
+    """What a browser makes of pages, each at a width in pixels: how far they are wider than that,
+    which labels of pictures lie on each other, and how many there are."""
+    frames = "".join(
+        f'<iframe title="{name}" style="width:{width}px;height:600px;border:0" '
+        f'srcdoc="{html.escape(text, quote=True)}"></iframe>'
+        for name, (text, width) in texts.items()
+    )
+    page = folder / "measured.html"
+    page.write_text(
+        f"<!doctype html><meta charset=utf-8><body>{frames}<pre id=found></pre>"
+        f"<script>window.onload = () => {{ {MEASURE} }};</script>"
+    )
+    dumped = browse(page, "--window-size=1600,1200", "--dump-dom").stdout
+    found = re.search(r'<pre id="found">(.*?)</pre>', dumped, re.DOTALL)
+    assert found is not None
+    values: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return values

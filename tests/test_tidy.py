@@ -140,7 +140,8 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_plan", "cli_simulate", "terminal"}
+        | {"__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
         | {"page"},
     ),
@@ -154,7 +155,8 @@ PURE = (
     | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
-    | {"sim.contention", "sim.sampled", "sim.sizing"}
+    | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
+    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

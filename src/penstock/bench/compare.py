@@ -306,7 +306,7 @@ class Difference(NamedTuple):
     serious: bool
 
     def __str__(self) -> str:
-        return f"{self.name} differs: {' | '.join(self.values)}"
+        return f"{self.name} is not the same: {' | '.join(self.values)}"
 
 
 _PLACES = {

@@ -23,7 +23,8 @@ GENERATOR = "penstock bench"
 
 _secret = re.compile(r"key_id|secret|token|password|credential", re.IGNORECASE)
 _given_secret = re.compile(
-    r"([\w.]*(?:key_id|secret|token|password|credential)[\w.]*\s*[=:]\s*)[^\s,}]+", re.IGNORECASE
+    r"([\w.-]*(?:key_id|secret|token|password|credential)[\w.-]*(?:\s*[=:]\s*|\s+))[^\s,}]+",
+    re.IGNORECASE,
 )
 
 
@@ -70,6 +71,8 @@ def _summary(found: Sequence[Record], runs: Sequence[Run], title: str) -> Iterat
     if top.cautions:
         yield element("div", *(element("p", each) for each in top.cautions), class_="caution")
     if facts := list(_facts(found, runs)):
+        if len(runs) > 1:
+            yield element("p", f"Figures of {top.best}:", class_="soft")
         yield document.facts(facts)
 
 
@@ -104,22 +107,21 @@ def _facts(found: Sequence[Record], runs: Sequence[Run]) -> Iterator[tuple[str, 
         return
     asked = next(record.asked for record in found if best in record.runs)
     raw, ceiling, net = (best.get("au", name) for name in ("raw", "ceiling", "net"))
-    of = f"{best.label}: " if len(runs) > 1 else ""
     if rate := best.get("samples_per_s"):
         given = best.get("bytes_per_s")
         more = "" if given is None else f"{size(given / 1e6)}/s delivered"
-        yield f"{of}samples/s", number(rate), more
+        yield "samples/s", number(rate), more
     if raw is not None:
-        yield f"{of}utilisation", percent(raw), "" if asked is None else f"asked: {percent(asked)}"
+        yield "utilisation", percent(raw), "" if asked is None else f"asked: {percent(asked)}"
     if ceiling is not None:
         yield "without I/O", percent(ceiling), "the most that this machine can do"
     if net is not None:
         yield "net utilisation", percent(net), "utilisation / without I/O"
     if (stall := best.get("stall_s", "p99")) is not None:
         half = best.get("stall_s", "p50")
-        yield f"{of}wait, p99", latency(stall), "" if half is None else f"p50: {latency(half)}"
+        yield "wait, p99", latency(stall), "" if half is None else f"p50: {latency(half)}"
     if (spent := best.get("cpu_s_per_1000")) is not None:
-        yield f"{of}CPU", f"{number(spent)} s", "for 1,000 samples"
+        yield "CPU", f"{number(spent)} s", "for 1,000 samples"
 
 
 # -- DLIO's own numbers ----------------------------------------------------------------------------
@@ -135,7 +137,8 @@ class _Told(NamedTuple):
 _told = {
     "train_au_mean_percentage": _Told(
         lambda run: _times(run.get("au", "raw"), 100),
-        "credits sleeps as long as they took; the time of its blocks has starts and ends in it",
+        "credits sleeps with the time that they took instead of what was asked for, and its time "
+        "has the beginnings and ends of blocks in it",
     ),
     "train_throughput_mean_samples_per_second": _Told(
         lambda run: run.get("samples_per_s"),
@@ -143,52 +146,59 @@ _told = {
     ),
     "train_io_mean_MB_per_second": _Told(
         lambda run: _times(run.get("bytes_per_s"), 2**-20),
-        "multiplies that by the record length of its configuration, not by what was delivered",
+        "is that times the record length of the configuration, not what was delivered; in MiB",
     ),
 }
 
 
 def _dlio(runs: Sequence[Run]) -> Iterator[Element]:
     """DLIO's figures under its names, beside those that are right."""
-    known = [run for run in runs if run.values.get("dlio")]
-    if not known:
+    known = [run for run in runs if isinstance(run.values.get("dlio"), Mapping)]
+    names = list(dict.fromkeys(name for run in known for name in run.values["dlio"]))
+    if not names:
         return
     yield element("h2", "DLIO's own numbers")
-    yield element(
-        "p",
-        "By DLIO's formulas, for comparing with its results; everything above is by the corrected "
-        "ones.",
-        class_="soft",
-    )
-    headings = ["", "by DLIO's formula", "corrected", "DLIO's formula"]
-    rows, others = [], []
+    said = "By DLIO's formulas, to compare with its results. All else on this page is corrected."
+    yield element("p", said, class_="soft")
+    headings = [""]
     for run in known:
-        metric = run.values["dlio"]
-        for name, value in metric.items():
-            label = f"{run.label}: {name}" if len(runs) > 1 else name
-            if name in _told:
-                corrected, why = _told[name]
-                cells = [known_cell(_number(value), number), known_cell(corrected(run), number)]
-                rows.append(document.row(label, [*cells, element("td", why, class_="said")]))
-            else:
-                others.append(document.row(label, [element("td", _listed(value), class_="said")]))
-    if rows:
-        yield document.tabled(headings, rows)
-    if others:
-        yield document.folded("All others", document.tabled(["", "by DLIO's formula"], others))
+        of = f"{run.label}: " if len(known) > 1 else ""
+        headings += [f"{of}DLIO's formula", f"{of}corrected"]
+    told = [name for name in _told if name in names]
+    if told:
+        yield document.tabled(headings, [_beside(name, known) for name in told], "named")
+        yield element(
+            "ul",
+            *(element("li", element("code", name), f" {_told[name].formula}.") for name in told),
+            class_="advice soft",
+        )
+    if others := [name for name in names if name not in _told]:
+        rows = []
+        for name in others:
+            values = [_listed(run.values["dlio"].get(name)) for run in known]
+            cells = [element("td", each, class_="said") for each in values]
+            rows.append(document.row(name, cells))
+        table = document.tabled(["", *(run.label for run in known)], rows, "texts named")
+        yield document.folded("All others", table)
+
+
+def _beside(name: str, runs: Sequence[Run]) -> Element:
+    cells = []
+    for run in runs:
+        cells += [
+            known_cell(figure(run.values, "dlio", name), number),
+            known_cell(_told[name].corrected(run), number),
+        ]
+    return document.row(name, cells)
 
 
 def _times(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _listed(value: object) -> str:
+def _listed(value: Any) -> str:
     values = value if isinstance(value, list) else [value]
-    said = [number(each) if isinstance(each, float) else str(each) for each in values[:20]]
+    said = [number(each) if isinstance(each, float) else _text(each) for each in values[:20]]
     return ", ".join(said) + (", …" if len(values) > 20 else "")
 
 
@@ -205,8 +215,9 @@ def _appendix(found: Sequence[Record], runs: Sequence[Run]) -> Iterator[Element]
         "left out, checkpoints are cut out of the clock. Sizes are decimal: 1 MB is 10⁶ bytes.",
         class_="soft",
     )
-    headings = ["", *(each.name for each in found)] if len(found) > 1 else ["", "this run"]
-    yield document.tabled(headings, _columns([_circumstances(each) for each in found]))
+    headings = ["", *(each.name for each in found)] if len(found) > 1 else ["", ""]
+    circumstances = _columns([_circumstances(each) for each in found])
+    yield document.tabled(headings, circumstances, "texts named")
     for record in found:
         if command := record.values.get("command"):
             yield element("p", "To repeat it:" if len(found) == 1 else f"{record.name}:")
@@ -214,12 +225,13 @@ def _appendix(found: Sequence[Record], runs: Sequence[Run]) -> Iterator[Element]
     settings = [_said_of(run.values.get("settings")) for run in runs]
     if any(settings):
         yield element("h3", "What each loader was set to")
-        yield document.tabled(["", *(run.label for run in runs)], _columns(settings))
+        yield document.tabled(["", *(run.label for run in runs)], _columns(settings), "texts named")
     workloads = [_said_of(record.workload) for record in found]
     if any(workloads):
         table = document.tabled(
             ["key", *(each.name for each in found)] if len(found) > 1 else ["key", "value"],
             _columns(workloads),
+            "texts named",
         )
         yield document.folded("The workload, in full", table)
 

@@ -25,7 +25,7 @@ _parts = ("computing", "waiting", "barrier", "other")
 _part_names = ("computing", "waiting for a batch", "at the barrier", "other")
 _most_columns = 60
 _most_bins = 240
-_label_letters = 24
+_label_letters = 28
 _histogram_bins = 36
 
 
@@ -48,7 +48,11 @@ def short(label: str) -> str:
 def loaders(runs: Sequence[Run]) -> Iterator[Element]:
     """What each run reached, metric by metric, and how it compares with the first."""
     rows = compare.compared(runs)
-    if len(runs) < 2 or not rows:
+    if not rows:
+        return
+    if len(runs) == 1:
+        figures = [document.row(row.metric.name, [_cells(row)[0]]) for row in rows]
+        yield document.folded("All figures", document.tabled(["", runs[0].label], figures))
         return
     yield element("h2", "The loaders compared")
     drawn = {
@@ -65,27 +69,36 @@ def loaders(runs: Sequence[Run]) -> Iterator[Element]:
         if row.metric.name not in drawn or not max(values):
             continue
         bars = [
-            chart.Ranked(short(run.label), _said(row, place), values[place] / max(values), kind)
+            chart.Named(
+                short(run.label),
+                _said(row, place),
+                [(values[place] / max(values), f"fill {kind}")],
+            )
             for place, (run, kind) in enumerate(zip(runs, kinds(runs), strict=True))
         ]
         said = ", ".join(f"{bar.label} {bar.note}" for bar in bars)
         better = "more is better" if row.metric.better > 0 else "less is better"
         name = drawn[row.metric.name]
-        panels.append(document.panel(name, better, chart.ranking(f"{name}: {said}", bars)))
+        panels.append(document.panel(name, better, chart.named_bars(f"{name}: {said}", bars)))
     yield element("div", *panels, class_="panels figures")
     headings = ["", *(run.label for run in runs)]
-    table = document.tabled(headings, [_metric_row(row) for row in rows])
+    table = document.tabled(
+        headings, [document.row(row.metric.name, _cells(row)) for row in rows], "named"
+    )
     told = f"Small print: the ratio to {runs[0].label}. {compare.basis(runs)}"
     yield document.figure(told, table)
 
 
-def _metric_row(row: compare.Row) -> Element:
+def _cells(row: compare.Row) -> list[Element]:
     cells = []
     for place, value in enumerate(row.values):
         ratio = row.ratios[place]
-        more = "" if ratio is None else f"{interval(ratio)} {compare.verdict(row, place)}".strip()
+        more = ""
+        if ratio is not None:  # what wraps is the words
+            told = interval(ratio).replace(" ", "\u00a0")
+            more = f"{told} {compare.verdict(row, place)}".strip()
         cells.append(document.cell(_said(row, place), value, more))
-    return document.row(row.metric.name, cells)
+    return cells
 
 
 def _said(row: compare.Row, place: int) -> str:
@@ -110,16 +123,14 @@ def time(runs: Sequence[Run]) -> Iterator[Element]:
     if known:
         rows = []
         for run in known:
-            parts = [100 * (run.get("decomposition", name) or 0.0) for name in _shares]
-            note = f"{percent(parts[0] / 100)} computing"
-            rows.append(chart.Bar(short(run.label), parts, note))
+            parts = [run.get("decomposition", name) or 0.0 for name in _shares]
+            note = f"{percent(parts[0])} computing"
+            rows.append(chart.Named(short(run.label), note, list(zip(parts, _parts, strict=True))))
         said = "; ".join(f"{row.label}: {row.note}" for row in rows)
         yield document.figure(
             "Shares of the accelerators' time, in steps that are measured.",
             document.legend(_parts, _part_names),
-            document.wide(
-                chart.bars(f"Where time went: {said}", rows, _parts, "share of time, %", number)
-            ),
+            chart.named_bars(f"Where time went: {said}", rows),
         )
         headings = ["", "waiting for a batch", "at the barrier", "computing", "other"]
         order = ("storage_wait", "barrier", "compute", "other")
@@ -145,16 +156,20 @@ def _phases(runs: Sequence[Run]) -> Iterator[Element]:
     if not any(sum(each) for each in phases):
         return
     yield element("h3", "From start to end")
-    unit, name = time_unit(max(sum(each) for each in phases))
+    longest = max(sum(each) for each in phases)
     rows = [
-        chart.Bar(short(run.label), [part / unit for part in each], duration(sum(each)))
+        chart.Named(
+            short(run.label),
+            duration(sum(each)),
+            [(part / longest, kind) for part, kind in zip(each, _phase_kinds, strict=True)],
+        )
         for run, each in zip(runs, phases, strict=True)
     ]
     said = "; ".join(f"{row.label}: {row.note}" for row in rows)
     yield document.figure(
         "Phases of the run by the clock on the wall.",
         document.legend(_phase_kinds, _phase_names),
-        document.wide(chart.bars(f"Phases: {said}", rows, _phase_kinds, name, number)),
+        chart.named_bars(f"Phases: {said}", rows),
     )
     for run, each in zip(runs, phases, strict=True):
         if each[1]:
@@ -204,7 +219,7 @@ def timeline(runs: Sequence[Run], asked: float | None) -> Iterator[Element]:
     yield document.grid(caption, names, panels)
     yield element("h3", "Within the epochs, step by step")
     for run in known:
-        yield document.figure(_binned(run), document.wide(_by_step(run, asked)))
+        yield document.figure(_binned(run), _by_step(run, asked))
     yield document.folded("Numbers of each epoch", *(_epochs(run) for run in known))
 
 
@@ -251,8 +266,8 @@ def _steps_a_bin(run: Run) -> int:
 
 def _binned(run: Run) -> str:
     each = _steps_a_bin(run)
-    said = f"{run.label}: all steps of all ranks, in their order"
-    return f"{said}." if each == 1 else f"{said}; what is drawn is the mean of {each} steps."
+    said = f"{run.label}: all steps, means of the ranks; the full height is all of the time"
+    return f"{said}." if each == 1 else f"{said}. What is drawn is the mean of {each} steps."
 
 
 def _by_step(run: Run, asked: float | None) -> Element:
@@ -260,8 +275,8 @@ def _by_step(run: Run, asked: float | None) -> Element:
     bounds = [0]
     stacks: list[list[float]] = []
     if len(run.trained) > _most_bins // 4:  # too many to tell apart: they share bins
-        steps = np.concatenate([epoch.parts_s for epoch in run.trained])
-        stacks = _fractions(np.add.reduceat(steps, np.arange(0, len(steps), each), axis=0))
+        joined = np.concatenate([epoch.parts_s for epoch in run.trained])
+        stacks = _fractions(np.add.reduceat(joined, np.arange(0, len(joined), each), axis=0))
         bounds.append(len(stacks))
         names = [f"epochs {run.trained[0].number:,} to {run.trained[-1].number:,}"]
     else:
@@ -270,16 +285,15 @@ def _by_step(run: Run, asked: float | None) -> Element:
             stacks += _fractions(np.add.reduceat(epoch.parts_s, starts, axis=0))
             bounds.append(len(stacks))
         names = [f"epoch {epoch.number:,}" for epoch in run.trained]
-    rule = None if asked is None else chart.Mark(f"asked: {_whole(asked)}", asked)
-    steps_said = f"{sum(epoch.steps for epoch in run.trained):,} steps, from the first to the last"
+    steps = counted(sum(epoch.steps for epoch in run.trained), "step")
     return chart.shares(
         f"Shares of time by step, {run.label}; the table has the numbers of each epoch",
         stacks,
         _parts,
         bounds=bounds,
         names=names,
-        across=steps_said,
-        rule=rule,
+        across=f"{steps}, from the first to the last",
+        rule=asked,
     )
 
 
@@ -415,7 +429,7 @@ def roofline(runs: Sequence[Run]) -> Iterator[Element]:
         yield document.figure(
             f"{run.label}: what each resource allows at most; {resource(found[0].name)} bind"
             f"{'' if found[0].name == 'compute' else 's'}.",
-            document.wide(drawn),
+            drawn,
         )
         table = document.tabled(
             ["ceiling", "samples/s", "× measured", "how it was measured"],
@@ -449,7 +463,7 @@ def reading(runs: Sequence[Run]) -> Iterator[Element]:
             (epoch.cached_before or 0.0, epoch.cached_after or 0.0) for epoch in run.trained[::each]
         ]
         first, last = pairs[0][0], pairs[-1][1]
-        note = f"{percent(first)} before the first epoch, {percent(last)} after the last"
+        note = f"{_whole(first)} before the first epoch, {_whole(last)} after the last"
         drawn = chart.columns(
             f"Share of the data in the page cache by epoch, {run.label}: {note}",
             [(min(before, after), max(0.0, after - before)) for before, after in pairs],

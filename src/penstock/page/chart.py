@@ -1,7 +1,7 @@
 """Charts as SVG elements. Pure.
 
-Wide: stacked bars, lines, shares by step, ceilings. Small, several beside each other: columns,
-histograms, bars under their names.
+Wide: stacked bars, lines. Small, several beside each other: columns, histograms. As wide as there
+is room, with text of one size: bars under their names, shares by step, ceilings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .svg import Axis, element
 
 Said = Callable[[float], str]
 """How a number is written."""
+
+_narrow = 360.0  # pixels of a phone, in which labels of what is fluid must not touch
 
 
 # -- stacked bars ----------------------------------------------------------------------------------
@@ -122,33 +124,34 @@ def columns(
     return svg.drawing(width, height, title, *drawn)
 
 
-# -- small bars under their names ------------------------------------------------------------------
+# -- bars under their names ------------------------------------------------------------------------
 
 
-class Ranked(NamedTuple):
-    """A bar: its name, how it is written, its length as a share of the longest, its class."""
+class Named(NamedTuple):
+    """A bar of parts, each a share of the whole width and a class, under its name and number."""
 
     label: str
     note: str
-    share: float
-    kind: str
+    parts: Sequence[tuple[float, str]]
 
 
-def ranking(title: str, rows: Sequence[Ranked]) -> Element:
-    """Bars under their names, each with its number. None has a scale: the numbers are there."""
-    width, step = 300.0, 36.0
-    drawn = []
+def named_bars(title: str, rows: Sequence[Named]) -> Element:
+    """Bars as wide as there is room. They have no scale: their numbers are there."""
+    step, drawn = 36.0, []
     for number, row in enumerate(rows):
         y = step * number
         drawn += [
             svg.text(0, y + 14, row.label, "tick"),
-            svg.text(width, y + 14, row.note, "label", "end"),
-            svg.rectangle(0, y + 20, width, 8, "track"),
+            svg.text("100%", y + 14, row.note, "label", "end"),
+            svg.rectangle(0, y + 20, "100%", 9, "track"),
         ]
-        if row.share > 0:
-            length = max(1.0, min(1.0, row.share) * width)
-            drawn.append(svg.rectangle(0, y + 20, length, 8, f"fill {row.kind}"))
-    return svg.drawing(width, step * len(rows), title, *drawn)
+        start = 0.0
+        for share, kind in row.parts:
+            if share > 0:
+                place, length = svg.percent(start), svg.percent(min(share, 1 - start))
+                drawn.append(svg.rectangle(place, y + 20, length, 9, kind))
+            start += share
+    return svg.fluid(step * len(rows), title, *drawn)
 
 
 # -- small histograms ------------------------------------------------------------------------------
@@ -205,7 +208,8 @@ def histogram(
             drawn.append(
                 svg.rectangle(left + 1, up.at(none), 14, foot - up.at(none), f"fill {kind}")
             )
-    ticks = [each for each in over.ticks(5) if over.at(each) < width - 24]
+    room = (start if none is None else left + 36, width - 24)
+    ticks = [each for each in over.ticks(5) if room[0] <= over.at(each) <= room[1]]
     for tick in svg.apart(ticks, over, 52.0):
         drawn.append(svg.line(over.at(tick), foot, over.at(tick), foot + 4, "grid"))
         drawn.append(svg.text(over.at(tick), foot + 15, said(tick), "tick", "middle"))
@@ -228,66 +232,71 @@ def shares(
     stacks: Sequence[Sequence[float]],
     classes: Sequence[str],
     *,
-    bounds: Sequence[float],
+    bounds: Sequence[int],
     names: Sequence[str],
     across: str,
-    rule: Mark | None = None,
+    rule: float | None = None,
 ) -> Element:
-    """Stacked shares of one, side by side from step to step, in groups.
+    """Stacked shares of one, side by side from step to step, in groups; the height is all of it.
 
     stacks: of each bin, its parts by class; all bins are as wide.
     bounds: where groups begin, in bins, and where the last ends.
-    names:  of groups, written as far as there is room.
-    rule:   a line across, named at its right end.
+    names:  of groups, written as far as there is room on a narrow screen.
+    rule:   a share with a line across.
     """
-    width, left, right, top, foot = 860.0, 54.0, 752.0, 10.0, 150.0
-    over, up = Axis(0, max(1, len(stacks)), left, right), Axis(0, 1, foot, top)
-    drawn = []
-    for tick in (0.0, 0.5, 1.0):
-        drawn.append(svg.line(left, up.at(tick), right, up.at(tick), "grid"))
-        drawn.append(svg.text(left - 8, up.at(tick) + 4, f"{100 * tick:.0f} %", "tick", "end"))
+    height, high, wide = 132.0, 100.0, max(1, len(stacks))
+    areas = []
     below = [0.0] * len(stacks)
     for place, kind in enumerate(classes):
         above = [min(1.0, low + stack[place]) for low, stack in zip(below, stacks, strict=True)]
-        if any(high > low for low, high in zip(below, above, strict=True)):
-            drawn.append(_between(below, above, over, up, kind))
+        if any(top > low for low, top in zip(below, above, strict=True)):
+            areas.append(element("path", d=_between(below, above), class_=kind))
         below = above
-    drawn += [svg.line(over.at(each), top, over.at(each), foot, "seam") for each in bounds[1:-1]]
-    middles = [(low + high) / 2 for low, high in pairwise(bounds)]
+    drawn = [
+        element(
+            "svg",
+            *areas,
+            viewBox=f"0 0 {wide} {svg.written(high)}",
+            preserveAspectRatio="none",
+            width="100%",
+            height=height,
+        )
+    ]
+    for bound in bounds[1:-1]:
+        x = svg.percent(bound / wide)
+        drawn.append(svg.line(x, 0, x, height, "seam"))
+    if rule is not None:
+        y = height * (1 - rule)
+        drawn.append(svg.line(0, y, "100%", y, "bound"))
+    middles = [(low + end) / 2 for low, end in pairwise(bounds)]
     room = max((7.2 * len(name) + 12 for name in names), default=0.0)
-    shown = svg.apart(middles, over, room)
+    shown = svg.apart(middles, Axis(0, wide, 0, _narrow), room)
     for middle, name in zip(middles, names, strict=True):
         if middle in shown:
-            drawn.append(svg.text(over.at(middle), foot + 17, name, "tick", "middle"))
-    drawn.append(svg.text((left + right) / 2, foot + 36, across, "axis", "middle"))
-    if rule is not None:
-        y = up.at(rule.value)
-        drawn.append(svg.line(left, y, right + 6, y, "bound"))
-        drawn.append(svg.text(right + 10, y + 4, rule.label, "note"))
-    return svg.drawing(width, foot + 42, title, *drawn)
+            x = svg.percent(middle / wide)
+            drawn.append(svg.text(x, height + 17, name, "tick", "middle"))
+    drawn.append(svg.text("50%", height + 36, across, "axis", "middle"))
+    return svg.fluid(height + 42, title, *drawn)
 
 
-def _between(
-    below: Sequence[float], above: Sequence[float], over: Axis, up: Axis, kind: str
-) -> Element:
-    """The area between two rows of steps."""
+def _between(below: Sequence[float], above: Sequence[float]) -> str:
+    """The outline of the area between two rows of steps: bins across, hundredths down."""
     there = "".join(
-        f"{'L' if number else 'M'}{svg.written(over.at(number))} {svg.written(up.at(high))}"
-        f"H{svg.written(over.at(number + 1))}"
+        f"{'L' if number else 'M'}{number} {svg.written(100 * (1 - high))}H{number + 1}"
         for number, high in enumerate(above)
     )
     back = "".join(
-        f"V{svg.written(up.at(low))}H{svg.written(over.at(number))}"
+        f"V{svg.written(100 * (1 - low))}H{number}"
         for number, low in reversed(list(enumerate(below)))
     )
-    return element("path", d=f"{there}{back}Z", class_=kind)
+    return f"{there}{back}Z"
 
 
 # -- ceilings --------------------------------------------------------------------------------------
 
 
 class Ceiling(NamedTuple):
-    """What a resource allows at most. binding: whether it is the lowest."""
+    """What a resource allows at most. binding: whether it is the one that matters."""
 
     label: str
     value: float
@@ -299,33 +308,36 @@ def ceilings(
     title: str, rows: Sequence[Ceiling], measured: Mark | None, axis: str, said: Said
 ) -> Element:
     """A row for each ceiling on a logarithmic axis, and the point that was measured under them."""
-    left, width, step, top = 168.0, 860.0, 30.0, 30.0
+    step, top = 40.0, 26.0
     known = [row.value for row in rows] + ([] if measured is None else [measured.value])
-    low, high = min(known), max(known)
-    over = Axis(low / 2, max(high * 1.15, low * 2), left, width - 196, log=True)
-    foot = top + step * len(rows) + 6
-    drawn = [svg.upright(over.at(x), top, foot, said(x)) for x in svg.apart(over.ticks(8), over)]
-    drawn.append(svg.text(left, foot + 36, axis, "axis"))
+    over = Axis(min(known) / 2, max(known) * 1.25, 0, 1, log=True)
+    foot = top + step * len(rows) + 4
+    narrow = over._replace(end=_narrow)
+    drawn = [
+        svg.upright(svg.percent(over.at(tick)), top, foot, said(tick))
+        for tick in svg.apart(narrow.ticks(6), narrow, 54.0)
+        if 24 < narrow.at(tick) < _narrow - 24
+    ]
+    drawn.append(svg.text("50%", foot + 36, axis, "axis", "middle"))
     notes = []
     for number, row in enumerate(rows):
-        y, x = top + 18 + step * number, over.at(row.value)
-        mark = " strong" if row.binding else ""
-        kind = "k-orange" if row.binding else "k-grey"
+        y, x = top + 32 + step * number, svg.percent(over.at(row.value))
+        mark, kind = ("strong", "k-orange") if row.binding else ("", "k-grey")
         drawn += [
-            svg.text(left - 10, y + 4, row.label, f"label{mark}", "end"),
-            svg.line(left, y, x, y, f"line {kind}"),
-            svg.line(x, y - 8, x, y + 8, f"line {kind} thick"),
+            svg.line(0, y, x, y, f"line {kind}"),
+            svg.line(x, y - 6, x, y + 6, f"line {kind} thick"),
         ]
-        notes.append(svg.text(x + 10, y + 4, row.note, f"note{mark}"))
+        notes += [
+            svg.text(0, y - 12, row.label, f"note {mark}".strip()),
+            svg.text("100%", y - 12, row.note, f"note {mark}".strip(), "end"),
+        ]
     if measured is not None:
-        x = over.at(measured.value)
-        drawn.append(svg.line(x, top - 8, x, foot, "bound"))
-        over_half = x > (left + width - 196) / 2
-        anchor = "end" if over_half else None
-        notes.append(
-            svg.text(x + (6 if over_half else -6), top - 14, measured.label, "strong", anchor)
-        )
-    return svg.drawing(width, foot + 42, title, *drawn, *notes)
+        share = over.at(measured.value)
+        x = svg.percent(share)
+        drawn.append(svg.line(x, top - 6, x, foot, "bound"))
+        anchor = "start" if share < 1 / 3 else "end" if share > 2 / 3 else "middle"
+        notes.append(svg.text(x, top - 12, measured.label, "strong", anchor))
+    return svg.fluid(foot + 42, title, *drawn, *notes)
 
 
 # -- lines -----------------------------------------------------------------------------------------

@@ -84,11 +84,12 @@ def grid(caption: str, names: Element, panels: Sequence[Element]) -> Element:
     return figure(caption, names, element("div", *panels, class_="panels"))
 
 
-def tabled(headings: Sequence[str], rows: Sequence[Element]) -> Element:
+def tabled(headings: Sequence[str], rows: Sequence[Element], kind: str | None = None) -> Element:
+    """A table that scrolls by itself. kind: "texts" for one of words rather than numbers."""
     top = element("tr", *(element("th", each, scope="col") for each in headings))
     return element(
         "div",
-        element("table", element("thead", top), element("tbody", *rows)),
+        element("table", element("thead", top), element("tbody", *rows), class_=kind),
         class_="scroll",
     )
 

@@ -45,6 +45,17 @@ def drawing(width: float, height: float, title: str, *children: Element | None) 
     return element("svg", element("title", title), *children, viewBox=box, role="img")
 
 
+def fluid(height: float, title: str, *children: Element | None) -> Element:
+    """A picture as wide as its place, whatever that is: heights are pixels, and so is text; what
+    lies across is written by `percent`."""
+    return element("svg", element("title", title), *children, height=height, role="img")
+
+
+def percent(share: float) -> str:
+    """A place or a length across a fluid picture."""
+    return f"{written(100 * share)}%"
+
+
 class Axis(NamedTuple):
     """Maps values from `low` to `high` onto pixels from `start` to `end`."""
 
@@ -90,19 +101,19 @@ class Axis(NamedTuple):
         return inside[:: -(-len(inside) // most)]
 
 
-def text(x: float, y: float, said: str, kind: str, anchor: str | None = None) -> Element:
+def text(x: float | str, y: float, said: str, kind: str, anchor: str | None = None) -> Element:
     return element("text", said, x=x, y=y, class_=kind, text_anchor=anchor)
 
 
-def line(x: float, y: float, to_x: float, to_y: float, kind: str) -> Element:
+def line(x: float | str, y: float, to_x: float | str, to_y: float, kind: str) -> Element:
     return element("line", x1=x, y1=y, x2=to_x, y2=to_y, class_=kind)
 
 
-def rectangle(x: float, y: float, width: float, height: float, kind: str) -> Element:
+def rectangle(x: float | str, y: float, width: float | str, height: float, kind: str) -> Element:
     return element("rect", x=x, y=y, width=width, height=height, class_=kind)
 
 
-def upright(x: float, top: float, foot: float, label: str) -> Element:
+def upright(x: float | str, top: float, foot: float, label: str) -> Element:
     return element("g", line(x, top, x, foot, "grid"), text(x, foot + 16, label, "tick", "middle"))
 
 
