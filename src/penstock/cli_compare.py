@@ -45,9 +45,10 @@ def compare(
     """
     from .bench import compare as comparing  # other commands start without it
     from .bench import recorded, report
+    from .bench.results import read
 
     writable(html)
-    values = [recorded.read(path) for path in results]
+    values = [read(path) for path in results]
     found = recorded.records(values, [str(path) for path in results])
     runs = [run for record in found for run in record.runs]
     if len(runs) < 2:

@@ -219,7 +219,7 @@ PLACES = places_of(SMALL)
 
 
 @given(unknown=st.sets(st.sampled_from(PLACES), max_size=12), gone=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_unknown_figures_are_left_out(unknown, gone):
     """Whatever in a record is null, or is not there, there is a page, and it has no NaN; but for
     what makes it a record, without which it is refused by name."""
@@ -250,6 +250,15 @@ def test_a_large_record_has_a_small_page():
     )
     assert many < 1.1 * few
     assert len(report.page([made.record(ranks=8, epochs=5, steps=1000)])) < 1_000_000
+
+
+@pytest.mark.parametrize("value", ["0.5 s", [1], {}])
+def test_times_that_are_no_numbers_are_refused(value):
+    """A record that somebody edited is refused in words."""
+    values = made.record(("penstock",), steps=3)
+    values["runs"][0]["epochs"][0]["ranks"][0]["wait_s"][1] = value
+    with pytest.raises(FormatError, match="times of steps are no numbers"):
+        report.page([values])
 
 
 def test_several_records_have_one_page():
@@ -343,7 +352,9 @@ def test_labels_do_not_touch_and_pages_do_not_overflow(pages, tmp_path):
     """At the width of a desktop and of a phone, no label of a picture lies on another, and no page
     is wider than its window. A page that is spoilt in both ways is found out."""
     shown = {
-        f"{name} {width}": (text, width) for name, text in pages.items() for width in (1100, 390)
+        f"{name} {width}": (text.replace("<details>", "<details open>"), width)
+        for name, text in pages.items()
+        for width in (1100, 390)
     }
     spoilt = pages["many"].replace('x="100%"', 'x="20%"').replace("overflow-x: auto", "")
     found = measured({**shown, "spoilt": (spoilt, 390)}, tmp_path)

@@ -1,4 +1,4 @@
-"""Results as values: records of this benchmark, `record.json`. Pure but for `read`.
+"""Results as values: records of this benchmark, as `record.json` has them. Pure but for `json_of`.
 
 What a record does not know is None or NaN here, never a guess: readers leave it out.
 """
@@ -170,31 +170,6 @@ class Record:
         return None if found is None else int(found)
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """The record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
-
-    Raises MissingError where there is none, FormatError where it is something else.
-    """
-    place = Path(path)
-    if place.is_dir():
-        if (place / "record.json").is_file():
-            place = place / "record.json"
-        elif (place / "summary.json").is_file():
-            from . import dlio_results
-
-            return dlio_results.read(place)
-        else:
-            raise MissingError(
-                f"{place} holds neither record.json nor summary.json: give the folder that "
-                "`penstock bench run` or DLIO wrote its results to"
-            )
-    elif place.name == "summary.json":
-        from . import dlio_results
-
-        return dlio_results.read(place.parent)
-    return dict(checked(json_of(place), str(place)))
-
-
 def json_of(path: Path) -> Any:
     """The values of a file of JSON, NaN and Infinity accepted."""
     try:
@@ -312,10 +287,16 @@ def _rank(values: Values, place: int) -> Rank:
 
 
 def _padded(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
-    """Rows as one array; None, and what is missing at the ends, are NaN."""
+    """Rows as one array; None, infinity, and what is missing at the ends, are NaN."""
     found = np.full((len(rows), steps), np.nan)
     for row, values in zip(found, rows, strict=True):
-        row[: len(values)] = values
+        try:
+            row[: len(values)] = values
+        except (TypeError, ValueError) as error:
+            raise FormatError(
+                f"times of steps are no numbers ({error}): the record is damaged"
+            ) from None
+    found[np.isinf(found)] = np.nan
     return found
 
 
