@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | formats | convert | simulate | plan`.
+"""The command line: `penstock index | inspect | formats | convert | simulate | plan | bench`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -42,6 +42,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
+from . import cli_bench
 from .cli_plan import plan
 from .cli_simulate import simulate
 
@@ -314,6 +315,7 @@ def convert(
 
 app.command()(simulate)
 app.command()(plan)
+app.add_typer(cli_bench.app, name="bench")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:
