@@ -130,17 +130,20 @@ LAYERS = {
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
         {"torch", "gpu", "bench"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
+    # Pages for people: they know nothing of penstock.
+    "page": Layer({"page"}, set()),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_generate", "cli_plan", "cli_simulate"}
-        | {"terminal", "__main__"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_generate", "cli_plan"}
+        | {"cli_simulate", "terminal", "__main__"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
+        | {"page"},
     ),
 }
 
@@ -152,11 +155,12 @@ PURE = (
     | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
-    | {"sim.contention", "sim.sampled", "sim.sizing"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
     | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
+    | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
+    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

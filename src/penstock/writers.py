@@ -29,7 +29,8 @@ Bytes = bytes | memoryview
 Parts = Sequence[tuple[str, Bytes]]
 """The named parts of a sample, as the container holds them."""
 
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 256 << 10
+"""Of a file that is written; what is larger is not copied into a buffer first."""
 
 
 @contextlib.contextmanager
