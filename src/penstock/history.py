@@ -1,4 +1,4 @@
-"""What the epochs of a run took, as one rank saw them: what a simulation is calibrated with. Pure."""
+"""What the epochs of a run took, as one rank saw them: what simulations are calibrated with. Pure."""
 
 from __future__ import annotations
 

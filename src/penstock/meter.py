@@ -12,7 +12,7 @@ All times are nanoseconds of one clock, which the caller reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,23 @@ class Waited(NamedTuple):
 
     bytes_ns: int = 0
     decode_ns: int = 0
+
+
+def waited_for(
+    since_ns: int, until_ns: int, opening_ns: int, arrived_ns: int, spans: Sequence[Span]
+) -> Waited:
+    """What somebody waited for, from then until then, when threads had decoded a step.
+
+    For its bytes, from when a thread wanted them until they were there; for decoding, before that,
+    when all threads were at older steps, and after it, until the last row. The rest was collating.
+    """
+    if not spans:
+        return Waited()
+    decoded_ns = max(span.ended_ns for span in spans)
+    opening, arrived, decoded = (
+        min(max(time_ns, since_ns), until_ns) for time_ns in (opening_ns, arrived_ns, decoded_ns)
+    )
+    return Waited(arrived - opening, opening - since_ns + decoded - arrived)
 
 
 class Span(NamedTuple):
