@@ -285,8 +285,9 @@ def _more_reads(setup: Setup) -> str:
 def _how_decode(counted: Counters, setup: Setup) -> str:
     threads, cores = setup.decode_threads, setup.cores
     if threads and threads < cores:
-        return f"more than {threads} decode_threads: there are {cores} processors"
-    if 0 < counted.decode_cpu_ns < 0.6 * counted.decode_busy_ns:
+        name = "num_workers" if setup.backend == "workers" else "decode_threads"
+        return f"more than {threads} {name}: there are {cores} processors"
+    if setup.backend != "workers" and 0 < counted.decode_cpu_ns < 0.6 * counted.decode_busy_ns:
         share = counted.decode_cpu_ns / counted.decode_busy_ns
         return (
             f"a decode that releases the GIL and does not wait, and processors that nobody else "

@@ -1,4 +1,4 @@
-"""What the epochs of a run took, as one rank saw them: what simulations are calibrated with. Pure."""
+"""What the epochs of a run took, as one rank saw them: what simulations go by. Pure."""
 
 from __future__ import annotations
 

@@ -86,6 +86,10 @@ class Timeline(Protocol):
         """The user's step between two batches."""
         ...
 
+    def close(self) -> None:
+        """No more of it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
@@ -98,7 +102,8 @@ class Counters:
     bytes_ns, decode_ns:  what was waited for, without first batches.
     own_ns:       in `next`, besides waiting, without first batches.
     first_stall_ns, first_batch_ns:  waiting for first batches; from `iter()` until they came.
-    decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; that on a processor.
+    decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; of that on a processor. Of
+                  workers that load whole batches: their time; of that on a processor, or ready.
     stalls:       histogram; see STALL_BUCKETS.
     engine:       counters of the engine, by name.
     """
@@ -215,8 +220,12 @@ class Meter:
     def decoded(self, spans: Iterable[Span]) -> None:
         """Threads have decoded a step."""
         for _, began_ns, ended_ns, cpu_ns in spans:
-            self.decode_busy_ns += ended_ns - began_ns
-            self.decode_cpu_ns += cpu_ns
+            self.worked(ended_ns - began_ns, cpu_ns)
+
+    def worked(self, busy_ns: int, cpu_ns: int) -> None:
+        """Somebody has decoded for so long, of that so long on a processor."""
+        self.decode_busy_ns += busy_ns
+        self.decode_cpu_ns += cpu_ns
 
     def raised(self, now_ns: int) -> None:
         """A batch went wrong; what the user does about it is a step."""

@@ -13,7 +13,9 @@ import contextlib
 import operator
 import os
 import random
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -38,7 +40,10 @@ from .dataset import Dataset
 from .decode import Decode
 from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
+from .explain import Explanation, Setup, explain
 from .loader import Loader
+from .meter import Counters, Meter, Waited
+from .metrics import serve_if_asked
 from .order import Order, Shuffle
 from .plan import Assignment
 from .processes import WorkerProcesses
@@ -218,6 +223,7 @@ class DataLoader:
         self.batch_sampler = batch_sampler
         self.batch_size = batch_size
         self._loader = self._native() if self._kind == "engine" else None
+        self.meter = Meter() if self._loader is None else self._loader.meter
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -242,6 +248,7 @@ class DataLoader:
             self._loader._timeout_s = float(self.timeout)
             return _Iterator(self, iter(self._loader))
         workers = self._started()  # before the epoch is begun: this may fail
+        serve_if_asked(self)
         epoch, first = self._epochs.begin()
         return _Iterator(self, self._walk(workers, epoch, first))
 
@@ -268,6 +275,30 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """Totals of the engine in this process; see `Loader.stats`."""
         return {} if self._loader is None else self._loader.stats()
+
+    def counters(self) -> Counters:
+        """What was counted since the loader was made; see `Loader.counters`."""
+        if self._loader is not None:
+            return self._loader.counters()
+        reading = {} if self._workers is None else self._workers.counters()
+        return self.meter.counters(time.perf_counter_ns(), reading)
+
+    def explain(self, since: Explanation | None = None) -> Explanation:
+        """What bounds this run, and what would help; see `Loader.explain`.
+
+        Of workers that load whole batches, what ran on processors counts as decode, and what waited
+        for anything else as storage.
+        """
+        if self._loader is not None:
+            return self._loader.explain(since)
+        cores = len(os.sched_getaffinity(0))
+        setup = Setup(
+            backend="workers",
+            decode_threads=self.num_workers,
+            cores=cores,
+            ahead=self.num_workers > 0,
+        )
+        return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What a simulation is calibrated with; see `Loader.run_record`."""
@@ -366,9 +397,11 @@ class DataLoader:
 
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
         ahead = self.num_workers * (self.prefetch_factor or 1)
-        tasks = self._epochs.tasks(epoch, first)
+        sizes: deque[int] = deque()
+        tasks = _counted(self._epochs.tasks(epoch, first), sizes, self._batched)
+        self.meter.began(time.perf_counter_ns())
         results = Ahead(workers, tasks, ahead, float(self.timeout) or None)
-        return _Walk(self._epochs, results, epoch, first)
+        return _Walk(self._epochs, results, epoch, first, _Account(self.meter, workers, sizes))
 
     def _check_seed(self) -> None:
         """Ranks that shuffle differently would read some samples twice and others never."""
@@ -410,18 +443,27 @@ class _Iterator:
 
 
 class _Walk:
-    """The results of an epoch's tasks; records each that was handed over."""
+    """The results of an epoch's tasks; records each that was handed over, and what it took."""
 
-    def __init__(self, epochs: Epochs, results: Ahead, epoch: int, step: int) -> None:
+    def __init__(
+        self,
+        epochs: Epochs,
+        results: Ahead,
+        epoch: int,
+        step: int,
+        account: _Account,
+    ) -> None:
         self._epochs = epochs
         self._results = results
         self._epoch = epoch
         self._step = step
+        self._account = account
 
     def __iter__(self) -> _Walk:
         return self
 
     def __next__(self) -> Any:
+        self._account.asked()
         try:
             batch = next(self._results)
         except StopIteration:
@@ -429,10 +471,56 @@ class _Walk:
             raise
         except Exception:
             self._step += 1  # as in torch, the next call gives the next batch
+            self._account.raised()
             raise
+        self._account.given(self._epoch, self._step)
         self._step += 1
         self._epochs.moved(self._epoch, self._step)
         return batch
+
+
+class _Account:
+    """Counts the batches of one walk that workers load whole.
+
+    sizes:  samples of the batches that were begun and not handed over, in their order.
+    """
+
+    def __init__(self, meter: Meter, workers: Workers, sizes: deque[int]) -> None:
+        self._meter = meter
+        self._workers = workers
+        self._sizes = sizes
+        self._asked_ns = 0
+        self._before = workers.spent
+
+    def asked(self) -> None:
+        self._asked_ns = time.perf_counter_ns()
+        self._meter.asked(self._asked_ns)
+        self._before = self._workers.spent
+
+    def raised(self) -> None:
+        if self._sizes:
+            self._sizes.popleft()
+        self._meter.raised(time.perf_counter_ns())
+
+    def given(self, epoch: int, step: int) -> None:
+        """A worker was busy with this batch; what was waited for is taken for the end of that."""
+        meter, spent = self._meter, self._workers.spent.minus(self._before)
+        ready_ns = time.perf_counter_ns()
+        waiting_ns = min(ready_ns - self._asked_ns, spent.busy_ns)
+        decode_ns = waiting_ns * spent.ran_ns // max(1, spent.busy_ns)
+        waited = Waited(waiting_ns - decode_ns, decode_ns)
+        meter.worked(spent.busy_ns, spent.ran_ns)
+        if meter.timeline is not None:
+            meter.timeline.given(epoch, step, self._asked_ns, ready_ns, waited)
+        now_ns = time.perf_counter_ns()
+        meter.given(self._asked_ns, ready_ns, now_ns, self._sizes.popleft(), waited)
+
+
+def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:
+    """The tasks; how many samples each has is put in `sizes`."""
+    for task in tasks:
+        sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
+        yield task
 
 
 class EpochSampler(Sampler[int]):

@@ -29,8 +29,8 @@ Opening = Callable[[int], Fetch]
 
 
 class Spent(NamedTuple):
-    """What fetching took, in the worker: from beginning to end, and of that, the time on a processor
-    or ready for one. The rest was waiting for something else, such as storage."""
+    """What fetching took, in the worker: from beginning to end, and of that on a processor, or ready
+    for one. The rest was waiting for something else, such as storage."""
 
     busy_ns: int = 0
     ran_ns: int = 0
@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 class Timed:
     """A fetch that is timed; for one thread, which makes it. Costs 2 us a batch.
 
-    spent:  on the last result.
+    spent:  on the last result; nothing where it was an exception.
     """
 
     def __init__(self, fetch: Fetch) -> None:
@@ -56,6 +56,7 @@ class Timed:
             self._scheduled = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self, task: Any) -> Any:
+        self.spent = Spent()
         began_ns, ran_ns = time.perf_counter_ns(), self._ran_ns()
         result = self._fetch(task)
         busy_ns = time.perf_counter_ns() - began_ns
@@ -93,6 +94,10 @@ class Workers(Protocol):
 
     def drop(self, ticket: int) -> None:
         """Nobody will ask for this result."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """What is known of their reading: bytes and runs (read operations); or nothing."""
         ...
 
     def close(self) -> None:
@@ -175,6 +180,9 @@ class Inline:
     def drop(self, ticket: int) -> None:
         self._tasks.pop(ticket, None)
 
+    def counters(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         self._tasks.clear()
         self._fetch = None
@@ -230,6 +238,9 @@ class WorkerThreads:
         with self._desk.changed:
             if self._desk.results.pop(ticket, None) is None:
                 self._desk.dropped.add(ticket)
+
+    def counters(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         self._finalizer()
