@@ -118,6 +118,7 @@ LAYERS = {
             "loader",
             "reader",
             "workers",
+            "walk",
             "processes",
             "recipes",
             "conversion",

@@ -12,10 +12,11 @@ storage binds is told by what its reads are made of: see `_of_storage`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from . import limits
+from .budget import Budget
 from .meter import Counters
 
 Part = Literal["compute", "storage", "decode", "network", "copy"]
@@ -143,6 +144,50 @@ _named: Mapping[Bound, str] = {
     "copy": "copying and collating",
     "storage": "storage",
 }
+
+
+class Chosen(Protocol):
+    """How an engine reads: `penstock.native.Choice`."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def cached(self) -> bool: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def gap_bytes(self) -> int: ...
+
+
+def setup_of(
+    chosen: Chosen | None,
+    budget: Budget,
+    decode_threads: int,
+    cores: int,
+    measured: Mapping[str, Any],
+) -> Setup:
+    """The setup of a loader with an engine.
+
+    measured:  what `shuffle="auto"` has found out about the storage, if anything: latency_ns of a
+               read, requests in flight, bytes_per_s.
+    """
+    latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
+    setup = Setup(
+        bytes_per_s_max=budget.bytes_per_s,
+        reads_per_s=1e9 * requests / latency_ns if latency_ns and requests else None,
+        bytes_per_s=measured.get("bytes_per_s"),
+        decode_threads=decode_threads,
+        cores=cores,
+    )
+    if chosen is None:
+        return setup
+    return replace(
+        setup,
+        backend=chosen.backend,
+        cached=chosen.cached,
+        reads_max=chosen.threads,
+        gap_bytes=chosen.gap_bytes,
+    )
 
 
 def explain(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:

@@ -30,7 +30,7 @@ from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
-from .explain import Explanation, Setup, explain
+from .explain import Explanation, explain, setup_of
 from .history import epoch_record
 from .layout import Chunked
 from .lots import lot_statistics
@@ -268,24 +268,11 @@ class Loader:
         From what was counted since the loader was made, or since an earlier explanation; nothing is
         read or measured for it. See `penstock.explain.Explanation`.
         """
-        return explain(self.counters(), self._setup(), since)
-
-    def _setup(self) -> Setup:
-        budget, found = self._budget, self._course.choice_record
-        given: dict[str, Any] = {}
-        if self._engine is not None:
-            choice = self._engine.choice
-            given = {"backend": choice.backend, "cached": choice.cached}
-            given |= {"reads_max": choice.threads, "gap_bytes": choice.gap_bytes}
-        requests, latency_ns = found.get("requests"), found.get("latency_ns")
-        return Setup(
-            **given,
-            bytes_per_s_max=budget.bytes_per_s,
-            reads_per_s=1e9 * requests / latency_ns if requests and latency_ns else None,
-            bytes_per_s=found.get("bytes_per_s"),
-            decode_threads=0 if self._decode is None else self._decode_threads,
-            cores=len(os.sched_getaffinity(0)),
-        )
+        choice = None if self._engine is None else self._engine.choice
+        threads = 0 if self._decode is None else self._decode_threads
+        cores = len(os.sched_getaffinity(0))
+        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record)
+        return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What `penstock simulate --from-run` calibrates with, JSON values: the data, the job, and
@@ -652,9 +639,8 @@ class Reading:
         buffer = self._arrive(head)
         arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
-        batch = Batch(
-            head.ids, head.step, self._epoch, fields_of(self._index, head, buffer), head.repeats
-        )
+        fields = fields_of(self._index, head, buffer)
+        batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
         ready_ns = time.perf_counter_ns()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
         return head, batch, ready_ns, Waited(arrived_ns - asked_ns, decode_ns)

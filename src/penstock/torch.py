@@ -15,7 +15,6 @@ import os
 import random
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -42,14 +41,15 @@ from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
 from .explain import Explanation, Setup, explain
 from .loader import Loader
-from .meter import Counters, Meter, Waited
+from .meter import Counters, Meter
 from .metrics import serve_if_asked
 from .order import Order, Shuffle
 from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
 from .topology import Place
-from .workers import Ahead, Inline, Workers, WorkerThreads
+from .walk import Walk
+from .workers import Inline, Workers, WorkerThreads
 
 __all__ = ["DataLoader", "Ragged"]
 
@@ -396,12 +396,16 @@ class DataLoader:
         )
 
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
-        ahead = self.num_workers * (self.prefetch_factor or 1)
-        sizes: deque[int] = deque()
-        tasks = _counted(self._epochs.tasks(epoch, first), sizes, self._batched)
-        self.meter.began(time.perf_counter_ns())
-        results = Ahead(workers, tasks, ahead, float(self.timeout) or None)
-        return _Walk(self._epochs, results, epoch, first, _Account(self.meter, workers, sizes))
+        return Walk(
+            self._epochs,
+            workers,
+            self.meter,
+            epoch,
+            first,
+            ahead=self.num_workers * (self.prefetch_factor or 1),
+            timeout_s=float(self.timeout) or None,
+            batched=self._batched,
+        )
 
     def _check_seed(self) -> None:
         """Ranks that shuffle differently would read some samples twice and others never."""
@@ -440,87 +444,6 @@ class _Iterator:
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
         return self._loader._pinned(batch)
-
-
-class _Walk:
-    """The results of an epoch's tasks; records each that was handed over, and what it took."""
-
-    def __init__(
-        self,
-        epochs: Epochs,
-        results: Ahead,
-        epoch: int,
-        step: int,
-        account: _Account,
-    ) -> None:
-        self._epochs = epochs
-        self._results = results
-        self._epoch = epoch
-        self._step = step
-        self._account = account
-
-    def __iter__(self) -> _Walk:
-        return self
-
-    def __next__(self) -> Any:
-        self._account.asked()
-        try:
-            batch = next(self._results)
-        except StopIteration:
-            self._epochs.ended(self._epoch)
-            raise
-        except Exception:
-            self._step += 1  # as in torch, the next call gives the next batch
-            self._account.raised()
-            raise
-        self._account.given(self._epoch, self._step)
-        self._step += 1
-        self._epochs.moved(self._epoch, self._step)
-        return batch
-
-
-class _Account:
-    """Counts the batches of one walk that workers load whole.
-
-    sizes:  samples of the batches that were begun and not handed over, in their order.
-    """
-
-    def __init__(self, meter: Meter, workers: Workers, sizes: deque[int]) -> None:
-        self._meter = meter
-        self._workers = workers
-        self._sizes = sizes
-        self._asked_ns = 0
-        self._before = workers.spent
-
-    def asked(self) -> None:
-        self._asked_ns = time.perf_counter_ns()
-        self._meter.asked(self._asked_ns)
-        self._before = self._workers.spent
-
-    def raised(self) -> None:
-        if self._sizes:
-            self._sizes.popleft()
-        self._meter.raised(time.perf_counter_ns())
-
-    def given(self, epoch: int, step: int) -> None:
-        """A worker was busy with this batch; what was waited for is taken for the end of that."""
-        meter, spent = self._meter, self._workers.spent.minus(self._before)
-        ready_ns = time.perf_counter_ns()
-        waiting_ns = min(ready_ns - self._asked_ns, spent.busy_ns)
-        decode_ns = waiting_ns * spent.ran_ns // max(1, spent.busy_ns)
-        waited = Waited(waiting_ns - decode_ns, decode_ns)
-        meter.worked(spent.busy_ns, spent.ran_ns)
-        if meter.timeline is not None:
-            meter.timeline.given(epoch, step, self._asked_ns, ready_ns, waited)
-        now_ns = time.perf_counter_ns()
-        meter.given(self._asked_ns, ready_ns, now_ns, self._sizes.popleft(), waited)
-
-
-def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:
-    """The tasks; how many samples each has is put in `sizes`."""
-    for task in tasks:
-        sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
-        yield task
 
 
 class EpochSampler(Sampler[int]):

@@ -29,7 +29,7 @@ Opening = Callable[[int], Fetch]
 
 
 class Spent(NamedTuple):
-    """What fetching took, in the worker: from beginning to end, and of that on a processor, or ready
+    """What fetching took, in the worker: from beginning to end; of that, on a processor or ready
     for one. The rest was waiting for something else, such as storage."""
 
     busy_ns: int = 0
