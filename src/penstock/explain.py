@@ -35,7 +35,7 @@ READY = 0.05
 FEW_STEPS = 30
 CLOSE = 0.1
 """Of all time: causes of waiting that differ by less may change places."""
-_saturated = 0.8
+_saturated = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +259,10 @@ def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
 def _of_storage(counted: Counters, setup: Setup) -> Bound:
     """Which property of storage binds.
 
-    The budget's rate, where it is used up. Opening files, where threads spent most of their time on
-    that. Else reads cost a time each and a time for each byte: what was measured of the storage
-    says how much, or the bytes that take as long as one more read.
+    The budget's rate, where it is used up. Opening files, where threads spent a third of their time
+    on that: reading and closing them are the other two. Else reads cost a time each and a time for
+    each byte: what was measured of the storage says how much, or the bytes that take as long as one
+    more read.
     """
     engine = counted.engine
     reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
@@ -269,7 +270,7 @@ def _of_storage(counted: Counters, setup: Setup) -> Bound:
         return "bandwidth"
     if not reads:
         return "storage"
-    if 2 * engine.get("open_ns", 0) > engine.get("work_ns", 0):
+    if 3 * engine.get("open_ns", 0) > engine.get("work_ns", 0):
         return "metadata"
     of_reads, of_bytes = float(reads * setup.gap_bytes), float(read_bytes)
     if setup.reads_per_s and setup.bytes_per_s:

@@ -34,7 +34,7 @@ from .explain import Explanation, explain, setup_of
 from .history import epoch_record
 from .layout import Chunked
 from .lots import lot_statistics
-from .meter import Counters, Meter, Requested, Waited, waited_for
+from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
 from .native import Arena
 from .order import Shuffle
@@ -527,7 +527,7 @@ class Reading:
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
             of_next = self._next_raw if loader._decode is None else self._next_decoded
-            planned, batch, ready_ns, waited = of_next(started_ns)
+            planned, batch, ready_ns, bytes_ns, decode_ns = of_next(started_ns)
             self._deadline_s = None
             self._advance()
         except Exception:
@@ -539,8 +539,11 @@ class Reading:
             raise
         loader.cursor.moved(self._epoch, planned.step + 1)
         if meter.timeline is not None:
-            meter.timeline.given(self._epoch, planned.step, started_ns, ready_ns, waited)
-        meter.given(started_ns, ready_ns, time.perf_counter_ns(), len(planned.ids), waited)
+            meter.timeline.given(
+                self._epoch, planned.step, started_ns, ready_ns, bytes_ns, decode_ns
+            )
+        now_ns = time.perf_counter_ns()
+        meter.given(started_ns, ready_ns, now_ns, len(planned.ids), bytes_ns, decode_ns)
         return batch
 
     def __del__(self) -> None:
@@ -633,8 +636,8 @@ class Reading:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
             raise timed_out(self._loader._timeout_s)
 
-    def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, Waited]:
-        """The next step and its batch, when it was ready, and what was waited for."""
+    def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
+        """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
         head = self._session.head
         buffer = self._arrive(head)
         arrived_ns = time.perf_counter_ns()
@@ -643,11 +646,11 @@ class Reading:
         batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
         ready_ns = time.perf_counter_ns()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
-        return head, batch, ready_ns, Waited(arrived_ns - asked_ns, decode_ns)
+        return head, batch, ready_ns, arrived_ns - asked_ns, decode_ns
 
     # -- decoding ------------------------------------------------------------------------------
 
-    def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, Waited]:
+    def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
             self._check_deadline()  # and Ctrl-C is noticed
@@ -663,7 +666,7 @@ class Reading:
         self._meter.decoded(job.spans)
         if self._meter.timeline is not None:
             self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
-        return planned, batch, ready_ns, waited
+        return planned, batch, ready_ns, *waited
 
     def _queued_job(self, planned: StepPlan) -> Job:
         loader = self._loader

@@ -16,34 +16,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-STALL_BUCKETS = 48
-"""Of the histogram of stalls: bucket k holds those below 2^k ns and not below 2^(k-1); the last
-one, all that are longer than a day."""
-
-
-class Waited(NamedTuple):
-    """Why a batch was not ready: waiting for its bytes, and for decoding. The rest of a stall is
-    collating, copying, and waking up."""
-
-    bytes_ns: int = 0
-    decode_ns: int = 0
+STALL_BUCKETS = 64
+"""Of the histogram of stalls: bucket k holds those below 2^k ns and not below 2^(k-1), up to
+centuries."""
 
 
 def waited_for(
     since_ns: int, until_ns: int, opening_ns: int, arrived_ns: int, spans: Sequence[Span]
-) -> Waited:
-    """What somebody waited for, from then until then, when threads had decoded a step.
+) -> tuple[int, int]:
+    """How long somebody who waited from then until then did so for a step's bytes, and for threads
+    to decode it.
 
     For its bytes, from when a thread wanted them until they were there; for decoding, before that,
     when all threads were at older steps, and after it, until the last row. The rest was collating.
     """
     if not spans:
-        return Waited()
+        return 0, 0
     decoded_ns = max(span.ended_ns for span in spans)
     opening, arrived, decoded = (
         min(max(time_ns, since_ns), until_ns) for time_ns in (opening_ns, arrived_ns, decoded_ns)
     )
-    return Waited(arrived - opening, opening - since_ns + decoded - arrived)
+    return arrived - opening, opening - since_ns + decoded - arrived
 
 
 class Span(NamedTuple):
@@ -78,8 +71,10 @@ class Timeline(Protocol):
         """Threads have decoded a step."""
         ...
 
-    def given(self, epoch: int, step: int, asked_ns: int, ready_ns: int, waited: Waited) -> None:
-        """A batch goes to the user now, who has waited for it from `asked_ns` to `ready_ns`."""
+    def given(
+        self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
+    ) -> None:
+        """A batch goes to the user now; otherwise as `Meter.given`."""
         ...
 
     def computed(self, since_ns: int, until_ns: int) -> None:
@@ -199,21 +194,28 @@ class Meter:
             self._given_ns = 0
 
     def given(
-        self, asked_ns: int, ready_ns: int, now_ns: int, samples: int, waited: Waited
+        self,
+        asked_ns: int,
+        ready_ns: int,
+        now_ns: int,
+        samples: int,
+        bytes_ns: int,
+        decode_ns: int,
     ) -> None:
-        """A batch goes to the user; it was asked for, and ready, at these times."""
+        """A batch goes to the user; it was asked for, and ready, at these times. In between, so much
+        was waiting for its bytes, and so much for decoding."""
         stall_ns = ready_ns - asked_ns
         self.batches += 1
         self.samples += samples
         self.stall_ns += stall_ns
-        self._stalls[min(stall_ns.bit_length(), STALL_BUCKETS - 1)] += 1
+        self._stalls[stall_ns.bit_length()] += 1
         if self._begun_ns:
             self.first_stall_ns += stall_ns
             self.first_batch_ns += now_ns - self._begun_ns
             self._begun_ns = 0
         else:
-            self.bytes_ns += waited[0]
-            self.decode_ns += waited[1]
+            self.bytes_ns += bytes_ns
+            self.decode_ns += decode_ns
             self.own_ns += now_ns - ready_ns
         self._given_ns = now_ns
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import UsageError
-from .meter import Requested, Span, Waited
+from .meter import Requested, Span
 
 log = logging.getLogger("penstock")
 _reads_max = 1024
@@ -103,13 +103,11 @@ class Trace:
                 about = {"epoch": epoch, "cpu_us": span.cpu_ns / 1e3}
                 self._slice(f"decode step {step}", lane, span.began_ns, span.ended_ns, about)
 
-    def given(self, epoch: int, step: int, asked_ns: int, ready_ns: int, waited: Waited) -> None:
+    def given(
+        self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
+    ) -> None:
         with self._lock:
-            about = {
-                "epoch": epoch,
-                "bytes_us": waited.bytes_ns / 1e3,
-                "decode_us": waited.decode_ns / 1e3,
-            }
+            about = {"epoch": epoch, "bytes_us": bytes_ns / 1e3, "decode_us": decode_ns / 1e3}
             self._slice(f"wait for step {step}", _user, asked_ns, ready_ns, about)
             self._slice("plan ahead", _user, ready_ns, time.perf_counter_ns(), {})
             self._flush()

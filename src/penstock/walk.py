@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .epochs import Epochs, Task
-from .meter import Meter, Waited
+from .meter import Meter
 from .workers import Ahead, Workers
 
 
@@ -66,15 +66,15 @@ class Walk:
         busy_ns, ran_ns = self._workers.spent.minus(before)
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * ran_ns // max(1, busy_ns)
-        waited = Waited(waiting_ns - decode_ns, decode_ns)
+        waited = waiting_ns - decode_ns, decode_ns
         meter = self._meter
         meter.worked(busy_ns, ran_ns)
         if meter.timeline is not None:
-            meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, waited)
+            meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, *waited)
         self._step += 1
         self._epochs.moved(self._epoch, self._step)
         now_ns = time.perf_counter_ns()
-        meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), waited)
+        meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), *waited)
         return batch
 
 
