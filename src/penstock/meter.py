@@ -202,8 +202,8 @@ class Meter:
         bytes_ns: int,
         decode_ns: int,
     ) -> None:
-        """A batch goes to the user; it was asked for, and ready, at these times. In between, so much
-        was waiting for its bytes, and so much for decoding."""
+        """A batch goes to the user; it was asked for, and ready, at these times. In between, there
+        was so much waiting for its bytes, and so much for decoding."""
         stall_ns = ready_ns - asked_ns
         self.batches += 1
         self.samples += samples
