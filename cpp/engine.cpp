@@ -8,6 +8,7 @@
 
 #include "limits.hpp"
 #include "ring.hpp"
+#include "timed.hpp"
 
 namespace penstock {
 namespace {
@@ -25,22 +26,6 @@ constexpr std::size_t many_threads = 32;  // more than processors could use
 constexpr double credit_s = 0.005;
 
 constexpr std::chrono::nanoseconds wait_max = 24h * 365;
-
-// Adds the time that it lives.
-class Timed {
- public:
-  explicit Timed(std::atomic<std::uint64_t>& sum_ns) : sum_ns_(sum_ns), began_(Clock::now()) {}
-  ~Timed() {
-    const std::chrono::nanoseconds took = Clock::now() - began_;
-    sum_ns_.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
-  }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
- private:
-  std::atomic<std::uint64_t>& sum_ns_;
-  const Clock::time_point began_;
-};
 
 std::size_t runs_per_chunk(std::int64_t bytes, std::size_t runs) {
   const std::int64_t mean = std::max<std::int64_t>(1, bytes / static_cast<std::int64_t>(runs));

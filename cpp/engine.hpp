@@ -40,7 +40,7 @@ struct Counters {
   std::uint64_t extents;
   std::uint64_t tickets;
   std::uint64_t opens;    // of files
-  std::uint64_t open_ns;  // that threads spent on them, as part of
+  std::uint64_t open_ns;  // that threads spent on that and on closing them, as part of
   std::uint64_t work_ns;  // the time that threads spent on chunks, waiting for storage included
   std::uint64_t busy_ns;  // while there was a ticket that was not done
 };

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <stdexcept>
 #include <utility>
 
 #include "storage.hpp"
+#include "timed.hpp"
 
 namespace penstock {
 namespace {
@@ -69,12 +69,14 @@ Files::~Files() {
 }
 
 int Files::open_new(std::uint32_t file, Access access, int& error) {
-  const auto began = std::chrono::steady_clock::now();
-  const int fd = open_as_indexed(file, access, error);
-  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
+  const Timed timed(open_ns_);
   opens_.fetch_add(1, std::memory_order_relaxed);
-  open_ns_.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
-  return fd;
+  return open_as_indexed(file, access, error);
+}
+
+void Files::close_timed(int fd) {
+  const Timed timed(open_ns_);
+  ::close(fd);
 }
 
 int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
@@ -182,7 +184,7 @@ Opened Files::open(std::uint32_t file, Access access) {
 }
 
 void Files::release(Opened& opened) {
-  if (opened.owned) ::close(opened.fd);
+  if (opened.owned) close_timed(opened.fd);
   opened = {};
 }
 
@@ -217,7 +219,7 @@ Mapped Files::map(std::uint32_t file) {
 void Files::release(Mapped& mapped) {
   if (mapped.owned) {
     if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
-    ::close(mapped.fd);
+    close_timed(mapped.fd);
   }
   mapped = {};
 }

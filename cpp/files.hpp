@@ -64,7 +64,7 @@ class Files {
 
   Mapped map(std::uint32_t file);
   void release(Mapped& mapped);
-  // Files that were opened so far, and the time that threads spent on it.
+  // Files that were opened so far, and the time that threads spent on that and on closing them.
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
   std::uint64_t open_ns() const { return open_ns_.load(std::memory_order_relaxed); }
 
@@ -83,6 +83,7 @@ class Files {
   int still_as_indexed(std::uint32_t file, int fd);
   int open_new(std::uint32_t file, Access access, int& error);
   int open_as_indexed(std::uint32_t file, Access access, int& error);
+  void close_timed(int fd);
 
   FileColumns columns_;
   int root_fd_ = -1;

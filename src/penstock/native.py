@@ -315,9 +315,9 @@ class NativeEngine:
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs (read operations), extents, tickets.
 
-        And of all that was begun: opens, of files; open_ns, that threads spent on those, which is
-        part of work_ns, that they spent reading or waiting for storage; busy_ns, while there was
-        something to read.
+        And of all that was begun: opens, of files; open_ns, that threads spent on that and on
+        closing them, which is part of work_ns, that they spent at work or waiting for storage;
+        busy_ns, while there was something to read.
         """
         self._check_process()
         return dict(zip(_counted, self._core.counters(), strict=True))
