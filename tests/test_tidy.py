@@ -59,7 +59,7 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
-    "values": Layer({"extent", "budget", "topology", "cursor", "history"}, {"ground"}),
+    "values": Layer({"extent", "budget", "topology", "cursor", "meter", "history"}, {"ground"}),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality", "augmentation"},
@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication"},
+        | {"lots", "replication", "explain"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -86,6 +86,7 @@ LAYERS = {
             "zeromq_peer",
             "mpi_peer",
             "metrics",
+            "timeline",
             "collate",
             "decode",
             "codecs",
@@ -117,6 +118,7 @@ LAYERS = {
             "loader",
             "reader",
             "workers",
+            "walk",
             "processes",
             "recipes",
             "conversion",
@@ -152,7 +154,7 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication"}
+    | {"blocking", "replication", "explain"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
