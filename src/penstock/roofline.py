@@ -6,7 +6,8 @@ Supplies are measured apart from each other (`penstock.ceilings`), so that this 
 forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
 the one that binds; how much the next is above it is what can be gained before that one binds.
 
-`roofline` works on what was measured before a run, `verdict` on what a run itself counted.
+`roofline` works on what was measured before a run, `verdict` adds what a run has counted, of any
+loader. A loader of penstock knows more of itself than that: `penstock.explain`.
 """
 
 from __future__ import annotations
