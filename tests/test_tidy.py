@@ -77,6 +77,8 @@ LAYERS = {
             "engine",
             "engine_wrappers",
             "probe",
+            "trace",
+            "recorded",
             "native",
             "store",
             "tier",
@@ -138,7 +140,8 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"}
+        | {"cli_bench", "cli_trace", "cli_replay"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }

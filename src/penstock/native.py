@@ -17,13 +17,13 @@ import resource
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from . import _core, limits
 from .budget import Budget
-from .engine import Buffer, Completion, Failure
+from .engine import Buffer, Completion, Engine, Failure
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
 from .store import LOCAL
@@ -81,6 +81,15 @@ class Choice:
     reasons: dict[str, str]
     cached: bool = False
     gap_bytes: int = limits.gap_bytes_default
+
+
+class Reader(Engine, Protocol):
+    """An engine as loaders use it: it says how it reads, and takes another budget."""
+
+    @property
+    def choice(self) -> Choice: ...
+    def adopt(self, budget: Budget) -> None: ...
+    def counters(self) -> dict[str, int]: ...
 
 
 def choose(facts: Facts, budget: Budget) -> Choice:
