@@ -147,7 +147,7 @@ LAYERS = {
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
-NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
+NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
 TORCH = {"torch", "gpu"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
