@@ -1,4 +1,5 @@
-"""The command line: `penstock index | inspect | formats | convert | simulate | plan`.
+"""The command line: `penstock index | inspect | formats | convert | simulate | plan | bench |
+trace`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -42,6 +43,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
+from . import cli_bench, cli_trace
 from .cli_plan import plan
 from .cli_simulate import simulate
 
@@ -314,6 +316,8 @@ def convert(
 
 app.command()(simulate)
 app.command()(plan)
+app.add_typer(cli_bench.app, name="bench")
+app.add_typer(cli_trace.app, name="trace")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

@@ -69,7 +69,7 @@ def replay(
     """
     from . import trace as traces
     from .bench import replay as replays
-    from .bench import replay_engine, replay_files
+    from .bench import replay_engine
 
     pace = _speed(speed)
     if by not in ("pread", "penstock", "both"):
@@ -91,9 +91,8 @@ def replay(
     if by != "pread":
         resident["penstock"] = _prepared(files, cache)
         with terminal.progress("Replaying by penstock", "operations") as progress:
-            table = replay_files.table(files)
             results["penstock"] = replay_engine.replay_merged(
-                found, table, speed=pace, progress=progress
+                found, files, speed=pace, progress=progress
             )
     if as_json:
         sys.stdout.write(
@@ -191,9 +190,8 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     ]
     for kind in ("read", "open", "stat", "close"):
         if recorded.took[kind].count:
-            for percent in (50, 99):
-                rows.append((f"{kind}, {percent} %", _percentile(kind, percent)))
-            rows.append((f"{kind}, longest", _percentile(kind, 100)))
+            heads = {50: "median", 99: "99 %", 100: "longest"}
+            rows += [(f"{kind}, {head}", _percentile(kind, at)) for at, head in heads.items()]
     for name, cell in rows:
         cells = [cell(each) for each in (recorded, here, merged) if each is not None]
         table.add_row(name, *cells)
@@ -204,8 +202,8 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     if merged is not None:
         more = merged.run_bytes / merged.bytes - 1 if merged.bytes else 0.0
         terminal.show(
-            f"penstock: {merged.how}; {merged.reads:,} reads as {merged.runs:,}, with {more:.0%} more"
-            " bytes; it knows what comes next, as it does of its own orders"
+            f"penstock: {merged.how}; {merged.reads:,} reads as {merged.runs:,}, with {more:.0%}"
+            " more bytes; it knows what comes next, as it does of its own orders"
         )
     if here is not None:
         _faithful(found, speed, recorded, here)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +21,10 @@ from .errors import UsageError
 if TYPE_CHECKING:
     from .trace import Trace
 
-trace = typer.Typer(
-    help="What a job reads: record it, take it from logs, look at it.", no_args_is_help=True
+app = typer.Typer(
+    help="What a job reads: record it, take it from logs, look at it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 Target = Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")]
@@ -41,9 +41,15 @@ Traces = Annotated[
 
 _SHOWN = 8
 _FULL = 30  # columns of the longest bar
+_TIMES = 12  # rows of the rate over time
 
 
-@trace.command(context_settings={"ignore_unknown_options": True})
+@app.callback()
+def _commands() -> None:
+    """What a job reads: record it, take it from logs, look at it."""
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
 def record(
     command: Annotated[list[str], typer.Argument(help="The job, after --.")],
     output: Target = Path("job.trace"),
@@ -84,7 +90,7 @@ def record(
     raise SystemExit(code)
 
 
-@trace.command("import")
+@app.command("import")
 def import_(
     logs: Annotated[
         list[str],
@@ -114,7 +120,7 @@ def import_(
     _said(found, output)
 
 
-@trace.command()
+@app.command()
 def show(
     paths: Traces,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -208,8 +214,6 @@ def _notes(found: Trace) -> None:
 
 
 def _show(found: Trace, seen: Any) -> None:
-    from .bench.trace_summary import BINS
-
     show = terminal.show
     threads = "1 thread" if seen.threads == 1 else f"{seen.threads:,} threads"
     show(f"[bold]{terminal.escaped(found.source)}[/]: {seen.seconds:,.2f} s, {threads}")
@@ -228,9 +232,8 @@ def _show(found: Trace, seen: Any) -> None:
         f" (on average {each.mean():,.1f})"
     )
     if seen.passes is not None:
-        note = "" if seen.passes.reads == seen.counts["read"] else (
-            f" (seen in {seen.passes.reads:,} reads)"
-        )  # fmt: skip
+        all_seen = seen.passes.reads >= seen.counts["read"] - seen.sizes[0] - seen.failed
+        note = "" if all_seen else f" (seen in its first {seen.passes.reads:,} reads)"
         show(f"passes over the data: {seen.passes.said}{note}")
     took = seen.took
     show(
@@ -243,29 +246,39 @@ def _show(found: Trace, seen: Any) -> None:
             f" {seen.counts['read'] / seen.seconds:,.0f} reads/s,"
             f" {seen.busy_s / seen.seconds:.2f} operations at a time"
         )
-    show("\nsizes of reads")
+    _show_sizes(seen)
+    _show_rate(seen)
+    _show_files(found, seen)
+
+
+def _show_sizes(seen: Any) -> None:
+    terminal.show("\nsizes of reads")
     for bits, count in enumerate(seen.sizes.tolist()):
         if count:
             label = "nothing" if bits == 0 else f"{terminal.size(1 << (bits - 1))} on"
-            show(
-                f"{label:>13} {_bar(count, seen.sizes.max())} {100 * count / seen.sizes.sum():.1f} %"
-            )
-    show("\nrate over time")
-    rates = seen.rate.reshape(-1, 5).sum(axis=1)
-    width_s = seen.seconds / len(rates)
+            share = 100 * count / seen.sizes.sum()
+            terminal.show(f"{label:>13} {_bar(count, seen.sizes.max())} {share:.1f} %")
+
+
+def _show_rate(seen: Any) -> None:
+    terminal.show("\nrate over time")
+    rates = seen.rate.reshape(_TIMES, -1).sum(axis=1)
+    width_s = seen.seconds / _TIMES
     for number, count in enumerate(rates.tolist()):
-        rate = f"{terminal.size(count / width_s) if width_s else '0 B'}/s"
-        show(f"{number * width_s:>11,.2f} s {_bar(count, rates.max())} {rate}")
-    assert BINS % 5 == 0
-    show("\nfiles")
-    for file in seen.file_bytes.argsort()[::-1][:_SHOWN].tolist():
-        if seen.file_bytes[file]:
-            show(
-                f"{terminal.size(int(seen.file_bytes[file])):>13} in {seen.file_reads[file]:,} reads:"
-                f" {terminal.escaped(found.names[file])}"
-            )
-    if len(each) > _SHOWN:
-        show(f"{'...':>13} and {len(each) - _SHOWN:,} more")
+        rate = terminal.size(count / width_s if width_s else 0)
+        when = f"{number * width_s:,.3g} s"
+        terminal.show(f"{when:>13} {_bar(count, rates.max())} {rate}/s")
+
+
+def _show_files(found: Trace, seen: Any) -> None:
+    terminal.show("\nfiles")
+    ranked = [file for file in seen.file_bytes.argsort()[::-1].tolist() if seen.file_bytes[file]]
+    for file in ranked[:_SHOWN]:
+        size = terminal.size(int(seen.file_bytes[file]))
+        name = terminal.escaped(found.names[file])
+        terminal.show(f"{size:>13} in {seen.file_reads[file]:,} reads: {name}")
+    if len(ranked) > _SHOWN:
+        terminal.show(f"{'...':>13} and {len(ranked) - _SHOWN:,} more")
 
 
 def _bar(count: int, most: int) -> str:
@@ -278,8 +291,3 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e9:.0f} ns"
-
-
-@contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield

@@ -31,6 +31,9 @@ from .store import LOCAL
 crc32c = _core.crc32c
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
 
+resident_fraction = _core.resident_fraction
+"""The part of a file that is in the page cache: (path as bytes) -> 0..1, or -1 where unknown."""
+
 if _core.sanitized:  # nobody should time this build
     warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
 
@@ -241,7 +244,7 @@ def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
     first = os.fsencode(files.path(0) if count else files.root)
-    resident = [_core.resident_fraction(os.fsencode(files.path(i))) for i in probed]
+    resident = [resident_fraction(os.fsencode(files.path(i))) for i in probed]
     return Facts(
         file_system=_core.file_system(first),
         kept_open=count <= keep_open_max,

@@ -15,7 +15,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,13 +126,14 @@ def replay(
     if len(threads) > limits.replay_threads_max:
         raise LimitError(
             f"{len(threads):,} threads of the job were at work at the same time, and"
-            f" {limits.replay_threads_max:,} can be replayed: take fewer of its folders by `penstock"
-            " trace import --under`"
+            f" {limits.replay_threads_max:,} can be replayed: take fewer of its folders by"
+            " `penstock trace import --under`"
         )
     _raise_file_limit()
     names = Names.of([os.path.abspath(path) for path in paths])
     core = _core.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
-    began_ns = time.monotonic_ns() + 1_000_000 * min(50, 1 + len(threads))  # until all have started
+    # All have started by then, and wait.
+    began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
     players = [_Player(core, trace, each, speed, began_ns, paths) for each in threads]
     total = trace.count
     for player in players:
@@ -202,10 +203,10 @@ class _Player(threading.Thread):
                     *rows[:4], think_ns, self._speed is not None, due_ns,
                     result, late_ns, duration_ns,
                 )  # fmt: skip
+                self.ended_ns = due_ns + int(late_ns[max(0, done - 1)])
                 self._note(rows.at(slice(done)), result[:done], late_ns[:done], duration_ns[:done])
                 if done < count:
                     return
-        self.ended_ns = time.monotonic_ns()
 
     def _note(self, rows: Operations, result: Int, late_ns: Int, duration_ns: Int) -> None:
         self.done += len(result)

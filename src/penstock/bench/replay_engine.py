@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from ..budget import Budget
 from ..engines import Reader, engine_for
-from ..extent import Extents, FileIds, Files, Int, Placed, merge, separate
+from ..extent import Extents, FileIds, Int, Placed, merge, separate
 from ..native import Arena
 from ..trace import READ, Operations, Trace
-from .replay_files import Progress, silent
+from .replay_files import Progress, silent, table
 
 _window_reads = 4096
 _window_bytes = 16 << 20
@@ -66,7 +66,7 @@ class _Window(NamedTuple):
 
 def replay_merged(
     trace: Trace,
-    files: Files,
+    paths: Sequence[str],
     *,
     speed: float | None = 1.0,
     budget: Budget | None = None,
@@ -74,25 +74,43 @@ def replay_merged(
 ) -> Merged:
     """Read what a trace's reads gave through an engine of penstock's.
 
-    files:  where they are here, by number.
+    paths:  where its files are here, by number.
     speed:  by which the times between operations are divided; None drops them.
     """
     budget = budget or Budget()
-    lengths = np.zeros(2)
+    reads, size = 0, 0
+    wanted = np.zeros(len(paths), np.bool_)
     for _, rows in trace.in_order():
-        read = rows.result[(rows.kind == READ) & (rows.result > 0)]
-        lengths += float(read.sum()), len(read)
-    engine = engine_for(files, budget, lengths[0] / max(1.0, lengths[1]))
+        some = rows.at(_gave(rows))
+        wanted[some.file] = True
+        reads += len(some.kind)
+        size += int(some.result.sum())
+    numbers = np.cumsum(wanted) - 1
+    files = table([paths[file] for file in np.flatnonzero(wanted).tolist()])
+    engine = engine_for(files, budget, size / max(1, reads))
     try:
-        return _Reading(trace, engine, speed, budget).run(progress)
+        return _Reading(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
     finally:
         engine.close()
 
 
+def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
+    """Which are reads that gave something."""
+    return (rows.kind == READ) & (rows.result > 0)
+
+
 class _Reading:
-    def __init__(self, trace: Trace, engine: Reader, speed: float | None, budget: Budget) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        engine: Reader,
+        numbers: FileIds,
+        speed: float | None,
+        budget: Budget,
+    ) -> None:
         self._trace = trace
         self._engine = engine
+        self._numbers = numbers  # of the trace's files, in the engine
         self._speed = speed
         self._arena = Arena(2 * budget.readahead_bytes)
         self._room = budget.readahead_bytes
@@ -136,6 +154,7 @@ class _Reading:
 
     def _submit(self, window: _Window) -> None:
         file, offset, length = window.extents
+        file = self._numbers[file]
         count, size = len(file), int(length.sum())
         part = np.zeros(count, np.uint32)
         placed = Placed(file, offset, length, part, np.cumsum(length) - length)
@@ -182,7 +201,7 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
         ended_ns[who[lasts]] = ends_ns[lasts]
         if speed is not None:
             think_ns[order] = np.maximum(rows.start_ns[order] - before_ns, 0) / speed
-        reads = (rows.kind == READ) & (rows.result > 0)
+        reads = _gave(rows)
         size = np.cumsum(np.where(reads, rows.result, 0))
         number = np.cumsum(reads)
         begin = 0

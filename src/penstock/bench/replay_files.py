@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from ..errors import MissingError, UsageError
 from ..extent import Files
+from ..native import resident_fraction
 from ..trace import Trace
 
 Progress = Callable[[int, int], object]
@@ -174,9 +176,23 @@ def table(paths: Sequence[str]) -> Files:
     return Files.of("/", [os.path.abspath(path)[1:] or "." for path in paths], sizes, times)
 
 
+def resident(paths: Sequence[str]) -> float:
+    """The part of the files that the page cache holds, from a few of them; -1 where unknown."""
+    files = [path for path in paths if os.path.isfile(path) and os.path.getsize(path)]
+    some = files[:: max(1, len(files) // 32)]
+    parts = [resident_fraction(os.fsencode(path)) for path in some]
+    return sum(parts) / len(parts) if parts and min(parts) >= 0 else -1.0
+
+
 def evict(paths: Sequence[str], progress: Progress = silent) -> None:
     """Ask the kernel to forget what it has of these files in its page cache."""
-    _each(paths, lambda fd: os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED), progress)
+
+    def forget(fd: int) -> None:
+        with contextlib.suppress(OSError):
+            os.fdatasync(fd)  # what is not on the device yet stays
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    _each(paths, forget, progress)
 
 
 def warm(paths: Sequence[str], progress: Progress = silent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
@@ -73,17 +74,31 @@ def add_log(
 
 
 def import_logs(
-    paths: Sequence[str], target: str, keep: Keep, seen: Seen = lambda done, total: None
+    paths: Sequence[str],
+    target: str,
+    keep: Keep,
+    *,
+    seen: Seen = lambda done, total: None,
+    command: str | None = None,
 ) -> traces.Trace:
-    """A trace of one or more logs. UsageError where nothing of what they say was wanted."""
+    """A trace of one or more logs. command: that wrote them just now, on this machine, so that the
+    sizes of files are those that they have. UsageError where nothing of what they say was wanted.
+    """
     names = ", ".join(os.path.basename(path) for path in paths[:3])
-    with traces.Writer(target, names + (", ..." if len(paths) > 3 else "")) as writer:
+    names += ", ..." if len(paths) > 3 else ""
+    with traces.Writer(target, command or names) as writer:
         for path in paths:
             add_log(path, writer, keep, seen)
+        if command is not None:
+            for _, name in writer.names():
+                with contextlib.suppress(OSError):
+                    status = os.stat(name)
+                    if stat.S_ISREG(status.st_mode):
+                        writer.file(name, status.st_size)
         if writer.count == 0:
             raise UsageError(
-                f"{names}: no operations on files that were wanted: give --under FOLDER of the"
-                " data, or --all"
+                f"{command or names}: no operations on files that were wanted: give --under FOLDER"
+                " of the data, or --all"
             )
     return traces.load(target)
 

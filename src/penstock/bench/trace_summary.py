@@ -173,8 +173,9 @@ def summary(
     found.sequential = follows.count / reads if reads else 0.0
     if looked_at:
         names = [trace.names[i] for i in range(files)]
-        columns = (np.concatenate(column) for column in zip(*first, strict=True))
-        found.passes = passes(*columns, places_of(names))
+        file = np.concatenate([part[0] for part in first])
+        offset = np.concatenate([part[1] for part in first])
+        found.passes = passes(file, offset, places_of(names))
     return found
 
 
