@@ -96,7 +96,8 @@ def replay_merged(
 
 def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
     """Which are reads that gave something."""
-    return (rows.kind == READ) & (rows.result > 0)
+    gave: npt.NDArray[np.bool_] = (rows.kind == READ) & (rows.result > 0)
+    return gave
 
 
 class _Reading:
