@@ -123,12 +123,12 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
 
     names = [found.names[number] for number in range(len(found.names))]
     paths = replay_files.mapped(names, [replay_files.parsed_root(each) for each in roots])
-    wanted = replay_files.used(found)
+    wanted, read = replay_files.used(found)
     if synthesize is not None:
         paths = replay_files.below(paths, synthesize)
         with terminal.progress(f"Making files in {synthesize}", "bytes") as progress:
             replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
-    replay_files.check(paths, wanted)
+    replay_files.check(paths, wanted, read)
     return paths
 
 
@@ -231,7 +231,8 @@ def _percentile(kind: str, percent: int) -> Any:
 def _faithful(found: Trace, speed: str, recorded: Outcome, here: Outcome) -> None:
     """How far the replay did what it should."""
     done = sum(took.count for took in here.took.values())
-    same = "all" if not (here.failed or here.short) else f"{done - here.failed - here.short:,}"
+    others = here.failed + here.short + here.differed
+    same = "all" if not others else f"{done - others:,}"
     terminal.show(f"faithful: {same} of {done:,} operations came out as in the job")
     if here.late is not None:
         late = here.late
@@ -251,8 +252,8 @@ def _faithful(found: Trace, speed: str, recorded: Outcome, here: Outcome) -> Non
         terminal.say("what the job read through maps is not replayed: nobody saw it")
     if here.short:
         terminal.say(f"{here.short:,} reads gave less than in the job: the files here are smaller")
-    if here.failed:
+    if here.failed or here.differed:
         terminal.say(
-            f"{here.failed:,} operations failed here and not in the job; the first:"
-            f" {here.first_failure}"
+            f"{here.failed:,} reads and {here.differed:,} opens and stats failed here and not in"
+            f" the job; the first: {here.first_failure}"
         )

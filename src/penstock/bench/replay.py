@@ -39,8 +39,10 @@ class Outcome:
     late:        how much later than they should have operations began; None where times were
                  dropped.
     bytes:       that reads gave.
-    failed:      operations that failed here and not in the job, and the first of them in words.
+    failed:      reads that failed here and not in the job.
     short:       reads that gave less than in the job.
+    differed:    other operations that failed here and not in the job: of what it had removed since.
+    first_failure:  the first that failed, in words.
     """
 
     seconds: float = 0.0
@@ -51,8 +53,9 @@ class Outcome:
     late: Latencies | None = None
     bytes: int = 0
     failed: int = 0
-    first_failure: str | None = None
     short: int = 0
+    differed: int = 0
+    first_failure: str | None = None
 
     @property
     def reads(self) -> int:
@@ -64,11 +67,11 @@ class Outcome:
         """Seconds in operations, of all threads together."""
         return sum(took.sum_ns for took in self.took.values()) * 1e-9
 
-    def add(self, kind: Operations, result: Int, duration_ns: Int) -> None:
+    def add(self, rows: Operations, result: Int, duration_ns: Int) -> None:
         """Operations, with what came of them."""
         for number, name in enumerate(KINDS):
-            self.took[name].add(duration_ns[kind.kind == number])
-        read = result[kind.kind == READ]
+            self.took[name].add(duration_ns[rows.kind == number])
+        read = result[rows.kind == READ]
         self.bytes += int(read[read > 0].sum())
 
     def join(self, other: Outcome) -> None:
@@ -82,6 +85,7 @@ class Outcome:
         self.failed += other.failed
         self.first_failure = self.first_failure or other.first_failure
         self.short += other.short
+        self.differed += other.differed
 
 
 def recorded(trace: Trace) -> Outcome:
@@ -215,14 +219,15 @@ class _Player(threading.Thread):
         if outcome.late is not None:
             outcome.late.add(late_ns)
         failed = (result < 0) & (rows.result >= 0)
-        outcome.failed += int(failed.sum())
+        read = rows.kind == READ
+        outcome.failed += int(np.count_nonzero(failed & read))
+        outcome.differed += int(np.count_nonzero(failed & ~read))
         if outcome.first_failure is None and failed.any():
             first = int(failed.argmax())
             reason = os.strerror(-int(result[first]))
             if rows.kind[first] == OPEN_DIRECT:
                 reason += " (with O_DIRECT)"
             outcome.first_failure = f"{self._paths[int(rows.file[first])]}: {reason}"
-        read = rows.kind == READ
         outcome.short += int(np.count_nonzero(read & ~failed & (result < rows.result)))
 
 

@@ -56,18 +56,21 @@ def below(names: Sequence[str], folder: str) -> list[str]:
     ]
 
 
-def used(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which files the job found: the others were asked for in vain."""
+def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which files the job found, and which of them it read from."""
     found = np.zeros(len(trace.names), np.bool_)
+    read = np.zeros(len(trace.names), np.bool_)
     for _, rows in trace.in_order():
         found[rows.file[rows.result >= 0]] = True
-    return found
+        read[rows.file[rows.result > 0]] = True
+    return found, read
 
 
-def check(paths: Sequence[str], wanted: npt.NDArray[np.bool_]) -> None:
-    """MissingError, UsageError unless each wanted file is here, and a file or folder."""
+def check(paths: Sequence[str], found: npt.NDArray[np.bool_], read: npt.NDArray[np.bool_]) -> None:
+    """MissingError unless each file that the job read from is here; UsageError where one that it
+    found is neither file nor folder, which nobody should open on a trace's word."""
     absent = []
-    for number in np.flatnonzero(wanted).tolist():
+    for number in np.flatnonzero(found).tolist():
         path = paths[number]
         if "://" in path:
             raise UsageError(
@@ -77,13 +80,14 @@ def check(paths: Sequence[str], wanted: npt.NDArray[np.bool_]) -> None:
         try:
             mode = os.stat(path).st_mode
         except OSError:
-            absent.append(path)
+            if read[number]:
+                absent.append(path)
             continue
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{path} is neither file nor folder: map it elsewhere with --root")
     if absent:
         raise MissingError(
-            f"{len(absent):,} of {int(wanted.sum()):,} files that the job read are not here, such"
+            f"{len(absent):,} of {int(read.sum()):,} files that the job read are not here, such"
             f" as {absent[0]}: say where they are with --root FROM=TO, or make files of the same"
             " sizes with --synthesize FOLDER"
         )

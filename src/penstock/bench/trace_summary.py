@@ -72,8 +72,8 @@ class Summary:
     failed:        of them, that failed in the job.
     bytes:         that reads gave; asked_bytes: that they asked for.
     unique_bytes:  of these, different ones.
-    sequential:    part of the reads that began where their thread's read before it ended, in the
-                   same file.
+    sequential:    of the reads that gave something, the part that began where the one before of
+                   the same thread ended, in the same file.
     sizes:         reads by what they gave: sizes[i] from 2^(i-1) bytes on (0: nothing).
     rate:          bytes of each BINS-th part of the time, when their reads ended.
     file_reads, file_bytes:  of each file, by number.
@@ -156,16 +156,15 @@ def summary(
         kinds += np.bincount(rows.kind, minlength=len(KINDS))
         found.failed += int(np.count_nonzero(rows.result < 0))
         found.busy_s += int(rows.duration_ns.sum()) * 1e-9
-        mask = (rows.kind == READ) & (rows.result >= 0)
-        read, who = rows.at(mask), threads[mask]
+        _count(found, rows.at((rows.kind == READ) & (rows.result >= 0)), trace.end_ns)
+        gave = (rows.kind == READ) & (rows.result > 0)
+        read, who = rows.at(gave), threads[gave]
         reads += len(who)
-        _count(found, read, trace.end_ns)
         follows.add(who, read)
         ranges.add(read)
         if looked_at < _looked_at_max:
-            some = read.result > 0
-            first.append((read.file[some], read.offset[some]))
-            looked_at += int(np.count_nonzero(some))
+            first.append((read.file, read.offset))
+            looked_at += len(who)
         done += len(threads)
         progress(done, trace.count)
     found.counts = {name: int(n) for name, n in zip(KINDS, kinds, strict=True)}
@@ -224,7 +223,6 @@ class _Ranges:
         self._rows = 0
 
     def add(self, read: Operations) -> None:
-        read = read.at(read.result > 0)
         self._pending.append((read.file.astype(np.int64), read.offset, read.offset + read.result))
         self._rows += len(read.file)
         if self._rows >= max(_ranges_min, len(self._joined[0])):
