@@ -110,7 +110,8 @@ class Recorded:
         if done and self._writer is not None:
             ended_ns = time.time_ns()
             for ticket, failures in done:
-                self._record(*self._inflight.pop(ticket), ended_ns, failures)
+                if ticket in self._inflight:  # recording may end in between
+                    self._record(*self._inflight.pop(ticket), ended_ns, failures)
         return done
 
     def close(self) -> None:

@@ -590,7 +590,10 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
     if zlib.crc32(packed) != crc:
         raise _damaged(path, "the checksum of its directory does not match")
     try:
-        directory = json.loads(zlib.decompressobj().decompress(packed, raw + 1))
+        text = zlib.decompressobj().decompress(packed, raw + 1)
+        if len(text) != raw:
+            raise ValueError(f"{raw:,} bytes")
+        directory = json.loads(text)
         _check_directory(directory, place)
     except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, f"its directory is malformed ({error})") from None

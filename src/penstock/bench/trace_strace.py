@@ -172,7 +172,7 @@ class StraceLog:
             if name != resumed[1]:
                 return  # it began before the log did
             rest = resumed[2]
-            comma = ", " if given and not rest.startswith((")", ",", " =>")) else ""
+            comma = ", " if given and not rest.startswith((")", ",", "=>")) else ""
             text = f"{name}({given}{comma}{rest}"
         elif begun := _BEGUN.fullmatch(text):
             self._begun[thread] = begun[1], begun[2], start_ns
@@ -184,7 +184,13 @@ class StraceLog:
             if not name.isidentifier():
                 raise self._wrong(f"{text[:60]!r} is no system call")
             return
-        self._handlers[name](self._call(thread, text, start_ns))
+        call = self._call(thread, text, start_ns)
+        try:
+            self._handlers[name](call)
+        except (ValueError, IndexError, TypeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise self._wrong(f"{text[:60]!r} has other arguments than {name}") from None
 
     def _call(self, thread: int, text: str, start_ns: int) -> _Call:
         whole = _WHOLE.fullmatch(text)

@@ -121,7 +121,7 @@ def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[st
             key, _, value = line[1:].partition(":")
             match key.strip():
                 case "start_time":
-                    began_ns = table.number("start_time", value.split()[0]) * 10**9
+                    began_ns = table.time_ns("start_time", value.strip())
                 case "DXT, file_id":
                     path = value.partition("file_name:")[2].strip()
                 case "DXT, write_count":
