@@ -30,7 +30,7 @@ FLAGS = (
 )  # fmt: skip
 """Of a strace from 5.6 (2020) on. Processes attach with -f; no data is shown (-s 0)."""
 
-_LINE = re.compile(r"(?:\[pid +)?(\d+)?\]? *(\d+)\.(\d{6,9}) (.*)", re.DOTALL)
+_LINE = re.compile(r"(?:\[pid +(\d+)\] +|(\d+) +)?(\d+)\.(\d{6,9}) (.*)", re.DOTALL)
 _WHOLE = re.compile(
     r'(\w+)\(((?:[^"<]|"(?:[^"\\]|\\.)*"|<[^<>]*>|<)*?)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(.*)', re.DOTALL
 )
@@ -158,9 +158,9 @@ class StraceLog:
                 f"{line[:60]!r} is no line of strace with seconds since 1970: record with"
                 " `strace -f -ttt -T -y`"
             )
-        thread = int(found[1] or 0)
-        start_ns = int(found[2]) * 10**9 + int(found[3].ljust(9, "0"))
-        text = found[4]
+        thread = int(found[1] or found[2] or 0)
+        start_ns = int(found[3]) * 10**9 + int(found[4].ljust(9, "0"))
+        text = found[5]
         if text.startswith(("---", "+++")):
             if text.startswith("+++"):
                 self._tables.pop(thread, None)
