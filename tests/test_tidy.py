@@ -59,7 +59,7 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
-    "values": Layer({"extent", "budget", "topology", "cursor", "history"}, {"ground"}),
+    "values": Layer({"extent", "budget", "topology", "cursor", "meter", "history"}, {"ground"}),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality", "augmentation"},
@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication"},
+        | {"lots", "replication", "explain"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -88,6 +88,7 @@ LAYERS = {
             "zeromq_peer",
             "mpi_peer",
             "metrics",
+            "timeline",
             "collate",
             "decode",
             "codecs",
@@ -119,6 +120,7 @@ LAYERS = {
             "loader",
             "reader",
             "workers",
+            "walk",
             "processes",
             "recipes",
             "conversion",
@@ -132,17 +134,20 @@ LAYERS = {
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
         {"torch", "gpu", "bench"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
+    # Pages for people: they know nothing of penstock.
+    "page": Layer({"page"}, set()),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"}
-        | {"cli_bench", "cli_trace", "cli_replay"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_generate", "cli_plan"}
+        | {"cli_replay", "cli_simulate", "cli_trace", "terminal", "__main__"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
+        | {"page"},
     ),
 }
 
@@ -151,13 +156,15 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "be
 TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication"}
+    | {"blocking", "replication", "explain"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
-    | {"sim.contention", "sim.sampled", "sim.sizing"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
+    | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
+    | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
+    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}
@@ -168,7 +175,7 @@ IMPURE = {
     "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }
 # fmt: on
-KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SFC64", "SeedSequence"}
+KEYED_RANDOM = {"Generator", "Philox", "PCG64", "RandomState", "SFC64", "SeedSequence"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
 
 FUNCTION_LINES = 70

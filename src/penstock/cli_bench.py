@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from .cli_compare import compare
+from .cli_generate import generate
 from .cli_replay import replay
 
 app = typer.Typer(
@@ -18,4 +20,6 @@ def _commands() -> None:
     """DLIO and MLPerf Storage workloads, any loader, one report."""
 
 
+app.command()(generate)
+app.command()(compare)
 app.command()(replay)

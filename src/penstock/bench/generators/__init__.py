@@ -1,0 +1,52 @@
+"""The formats of generated files, a module each, imported when it is first used.
+
+Each has `write(part, draft)`, which writes the draft's samples into the part, and what belongs
+beside the file into parts that it gets of `draft.beside`; it neither makes them durable nor gives
+them their names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from ...errors import UsageError
+from ...writers import Part
+from ..draft import Draft
+from ..schema import COMPRESSIONS
+from ..workload import Data
+
+Write = Callable[[Part, Draft], None]
+
+
+LAYOUTS = {
+    "npz": "npz",
+    "npy": "npy",
+    "hdf5": "hdf5",
+    "tfrecord": "tfrecord",
+    "csv": "csv",
+    "jpeg": "image",
+    "png": "image",
+    "indexed_binary": "indexed",
+    "mmap_indexed_binary": "indexed",
+    "tar": "tar",
+    "lmdb": "lmdb",
+    "parquet": "parquet",
+    "synthetic": "synthetic",
+}
+"""The module of each format."""
+
+
+def writer_of(data: Data) -> Write:
+    """What writes a workload's files; UsageError where format or compression is none of ours."""
+    if data.format not in LAYOUTS:
+        raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
+    able = COMPRESSIONS.get(data.format, ("none",))
+    if data.compression not in able:
+        raise UsageError(
+            f"dataset.compression is {data.compression!r}: {data.format} supports "
+            f"{' and '.join(able)}"
+        )
+    module = importlib.import_module(f".{LAYOUTS[data.format]}", __package__)
+    write: Write = module.write
+    return write
