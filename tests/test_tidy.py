@@ -79,6 +79,8 @@ LAYERS = {
             "probe",
             "page_cache",
             "machine",
+            "trace",
+            "recorded",
             "native",
             "store",
             "tier",
@@ -155,14 +157,14 @@ LAYERS = {
             "cli_generate",
             "cli_plan",
         }
-        | {"cli_options", "cli_simulate", "terminal", "__main__"},
+        | {"cli_options", "cli_replay", "cli_simulate", "cli_trace", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
         | {"page"},
     ),
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
-NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
+NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}

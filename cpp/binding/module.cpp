@@ -10,6 +10,7 @@ void checksum(nanobind::module_& m);
 void walk_lmdb(nanobind::module_& m);
 void walk(nanobind::module_& m);
 void sim(nanobind::module_& m);
+void replay(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
@@ -29,4 +30,5 @@ NB_MODULE(_core, m) {
   penstock::binding::walk_lmdb(m);
   penstock::binding::walk(m);
   penstock::binding::sim(m);
+  penstock::binding::replay(m);
 }

@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | doctor | convert | simulate | plan | bench | ...`.
+"""The command line: `penstock index | inspect | doctor | convert | simulate | bench | ...`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -41,7 +41,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
-from . import cli_bench
+from . import cli_bench, cli_trace
 from .cli_doctor import doctor
 from .cli_options import (
     Dtype,
@@ -311,6 +311,7 @@ app.command()(simulate)
 app.command()(plan)
 app.command()(doctor)
 app.add_typer(cli_bench.app, name="bench")
+app.add_typer(cli_trace.app, name="trace")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from .cli_compare import compare
 from .cli_generate import generate
+from .cli_replay import replay
 
 app = typer.Typer(
     help="DLIO and MLPerf Storage workloads, any loader, one report.",
@@ -21,3 +22,4 @@ def _commands() -> None:
 
 app.command()(generate)
 app.command()(compare)
+app.command()(replay)

@@ -1,26 +1,19 @@
 """Which store and which engine serve a place: files of this machine, or objects behind a URL.
 
-The root of a table of files decides: a path, or a URL such as "s3://bucket/folder".
+The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". Where
+PENSTOCK_TRACE is set, engines are recorded (`penstock.recorded`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
 
 from . import store as stores
 from .budget import Budget
-from .engine import Engine
 from .extent import Files
-from .native import Choice, NativeEngine
-
-
-class Reader(Engine, Protocol):
-    """An engine as loaders use it."""
-
-    @property
-    def choice(self) -> Choice: ...
-    def adopt(self, budget: Budget) -> None: ...
-    def counters(self) -> dict[str, int]: ...
+from .native import NativeEngine
+from .native import Reader as Reader
+from .recorded import Recorded, trace_path
 
 
 def is_url(place: str) -> bool:
@@ -39,6 +32,12 @@ def store_at(root: str) -> stores.Store:
 
 def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     """An engine that reads these files."""
+    engine = _engine_for(files, budget, mean_bytes)
+    path = trace_path(os.environ)
+    return engine if path is None else Recorded(engine, files, path)
+
+
+def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     if is_url(files.root):
         from .object_engine import ObjectEngine
 

@@ -62,6 +62,8 @@ remote_threads = 64
 there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
 open_files_max = 4096
 """Files an engine keeps open; a dataset of more files opens each file for each read."""
+replay_threads_max = 1024
+"""Threads of a recorded job that are replayed at the same time."""
 ring_entries = 64
 """Operations one io_uring has in flight."""
 mmap_extent_bytes_max = 32 * 1024

@@ -17,13 +17,13 @@ import resource
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from . import _core, limits
 from .budget import Budget
-from .engine import Buffer, Completion, Failure
+from .engine import Buffer, Completion, Engine, Failure
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
 from .store import LOCAL
@@ -82,6 +82,15 @@ class Choice:
     reasons: dict[str, str]
     cached: bool = False
     gap_bytes: int = limits.gap_bytes_default
+
+
+class Reader(Engine, Protocol):
+    """An engine as loaders use it: it says how it reads, and takes another budget."""
+
+    @property
+    def choice(self) -> Choice: ...
+    def adopt(self, budget: Budget) -> None: ...
+    def counters(self) -> dict[str, int]: ...
 
 
 def choose(facts: Facts, budget: Budget) -> Choice:
@@ -251,13 +260,13 @@ def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
     first = os.fsencode(files.path(0) if count else files.root)
-    resident = [_core.resident_fraction(os.fsencode(files.path(i))) for i in probed]
+    resident = [resident_fraction(files.path(i)) for i in probed]
     return Facts(
         file_system=_core.file_system(first),
         kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
-        resident=min(resident, default=-1.0),
+        resident=min((-1.0 if each is None else each for each in resident), default=-1.0),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         ring_refusal=_core.io_uring_refusal(),
         direct_refusal=_core.direct_refusal(first) if count else 0,

@@ -1,0 +1,204 @@
+"""Where the files of a trace are here: elsewhere by their folders, or made up."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import MissingError, UsageError
+from ..extent import Files
+from ..trace import Trace
+
+Progress = Callable[[int, int], object]
+
+_CHUNK = 8 << 20
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody sees."""
+
+
+def parsed_root(text: str) -> tuple[str, str]:
+    """FROM=TO."""
+    source, equals, target = text.partition("=")
+    if not (equals and source and target):
+        raise UsageError(f"--root is {text!r}: use FROM=TO, such as /data/train=/mnt/new/train")
+    return source, target
+
+
+def mapped(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[str]:
+    """Each path with the longest FROM that it is below replaced by its TO."""
+    pairs = sorted(((a.rstrip("/"), b.rstrip("/")) for a, b in roots), key=lambda p: -len(p[0]))
+
+    def moved(name: str) -> str:
+        for source, target in pairs:
+            if name == source or name.startswith(source + "/"):
+                return target + name[len(source) :]
+        return name
+
+    return [moved(name) for name in names]
+
+
+def below(names: Sequence[str], folder: str) -> list[str]:
+    """Each path, or URL, as one below a folder, which none leaves by "..": folders end in /."""
+    top = os.path.abspath(folder)
+    return [
+        top
+        + os.path.normpath("/" + name.replace("://", "/").lstrip("/"))
+        + "/" * name.endswith("/")
+        for name in names
+    ]
+
+
+def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which files the job found, and which of them it read from."""
+    found = np.zeros(len(trace.names), np.bool_)
+    read = np.zeros(len(trace.names), np.bool_)
+    for _, rows in trace.in_order():
+        found[rows.file[rows.result >= 0]] = True
+        read[rows.file[rows.result > 0]] = True
+    return found, read
+
+
+def check(paths: Sequence[str], found: npt.NDArray[np.bool_], read: npt.NDArray[np.bool_]) -> None:
+    """MissingError unless each file that the job read from is here; UsageError where one that it
+    found is neither file nor folder, which nobody should open on a trace's word."""
+    absent = []
+    for number in np.flatnonzero(found).tolist():
+        path = paths[number]
+        if "://" in path:
+            raise UsageError(
+                f"the job read {path}, an object, and only files are replayed: use --root"
+                " URL=FOLDER or --synthesize FOLDER"
+            )
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            if read[number]:
+                absent.append(path)
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(f"{path} is neither file nor folder: map it elsewhere with --root")
+    if absent:
+        raise MissingError(
+            f"{len(absent):,} of {int(read.sum()):,} files that the job read are not here, such"
+            f" as {absent[0]}: say where they are with --root FROM=TO, or make files of the same"
+            " sizes with --synthesize FOLDER"
+        )
+
+
+def synthesize(
+    paths: Sequence[str],
+    sizes: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.bool_],
+    *,
+    sparse: bool = False,
+    progress: Progress = silent,
+) -> int:
+    """Make each wanted file that is not there yet, of its size; returns the bytes that were made.
+
+    They hold random bytes, which nothing compresses, the same each time; sparse: none at all, so
+    that reading them asks no device. A file of another size is somebody's: UsageError.
+    """
+    numbers = np.flatnonzero(wanted).tolist()
+    folders = {os.path.dirname(paths[number].rstrip("/")) for number in numbers}
+    folders |= {paths[number].rstrip("/") for number in numbers if paths[number].endswith("/")}
+    try:
+        for folder in sorted(folders):
+            os.makedirs(folder, exist_ok=True)
+        missing = [
+            number
+            for number in numbers
+            if not os.path.isdir(paths[number])
+            and not _there(paths[number], int(sizes[number]), sparse)
+        ]
+        needed = int(sizes[missing].sum())
+        if missing and not sparse:
+            space = os.statvfs(os.path.dirname(paths[missing[0]]))
+            if needed > space.f_bavail * space.f_frsize:
+                raise UsageError(
+                    f"files of {needed:,} bytes in all have no room beside {paths[missing[0]]},"
+                    f" where {space.f_bavail * space.f_frsize:,} are free: use another folder, or"
+                    " --sparse"
+                )
+        made = 0
+        for number in missing:
+            made += _make(paths[number], int(sizes[number]), number, sparse)
+            progress(made, needed)
+    except OSError as error:
+        raise UsageError(f"cannot make {error.filename}: {error.strerror}") from None
+    return needed
+
+
+def _there(path: str, size: int, sparse: bool) -> bool:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+        raise UsageError(
+            f"{path} is there and no file of {size:,} bytes: give --synthesize a folder of its own"
+        )
+    if not sparse and status.st_blocks * 512 < size // 2:
+        raise UsageError(
+            f"{path} was made sparse: reading it asks no device; give --synthesize another folder"
+        )
+    return True
+
+
+def _make(path: str, size: int, seed: int, sparse: bool) -> int:
+    draw = np.random.Generator(np.random.Philox(key=seed))
+    partial = f"{path}.partial"
+    with open(partial, "wb") as file:
+        if sparse:
+            file.truncate(size)
+        else:
+            for place in range(0, size, _CHUNK):
+                file.write(draw.bytes(min(_CHUNK, size - place)))
+            file.flush()
+            os.fdatasync(file.fileno())  # what is not on the device yet cannot be evicted
+    os.replace(partial, path)
+    return size
+
+
+def table(paths: Sequence[str]) -> Files:
+    """The files as an engine takes them, as they are now; those that are not here are empty."""
+    sizes, times = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
+    for number, path in enumerate(paths):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            sizes[number], times[number] = status.st_size, status.st_mtime_ns
+    return Files.of("/", [os.path.abspath(path)[1:] or "." for path in paths], sizes, times)
+
+
+def warm(paths: Sequence[str], progress: Progress = silent) -> None:
+    """Read these files once."""
+    memory = bytearray(_CHUNK)
+
+    def read(fd: int) -> None:
+        place = 0
+        while got := os.preadv(fd, [memory], place):
+            place += got
+
+    _each(paths, read, progress)
+
+
+def _each(paths: Sequence[str], act: Callable[[int], object], progress: Progress) -> None:
+    for number, path in enumerate(paths):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue  # the replay says so
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                act(fd)
+        finally:
+            os.close(fd)
+        progress(number + 1, len(paths))

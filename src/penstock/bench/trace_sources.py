@@ -1,0 +1,150 @@
+"""Logs of any kind as traces, and which of a job's files are worth keeping."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
+
+import numpy as np
+
+from .. import trace as traces
+from ..errors import FormatError, MissingError, UsageError
+from . import trace_strace, trace_tables
+
+Keep = Callable[[str], bool]
+Seen = Callable[[int, int], object]
+"""Told bytes of a log that were taken in, and its bytes in all."""
+
+_ELSEWHERE = re.compile(
+    r"/(?:dev|proc|sys|etc|usr|bin|sbin|lib\w*|boot|run|opt/conda|opt/intel)(?:/|$)"
+    r"|.*/(?:__pycache__|site-packages|dist-packages|lib/python\d[^/]*|\.git)(?:/|$)"
+    r"|.*(?:\.py|\.pyc|\.so(?:\.[\d.]+)?|/ld\.so\.cache|/pyvenv\.cfg)$"
+)
+
+
+def job_data(path: str) -> bool:
+    """Whether a path is likely data rather than the system, the interpreter and its packages."""
+    return _ELSEWHERE.match(path) is None and path not in ("", "/")
+
+
+def below(folders: Sequence[str]) -> Keep:
+    """Whether a path is one of these, or below."""
+    roots = [each if "://" in each else os.path.abspath(each) for each in folders]
+    return lambda path: any(
+        path == root or path.startswith(root.rstrip("/") + "/") for root in roots
+    )
+
+
+def everything(path: str) -> bool:
+    """Any path."""
+    return True
+
+
+def add_log(
+    path: str, writer: traces.Writer, keep: Keep, seen: Seen = lambda done, total: None
+) -> None:
+    """Put what a log says into a trace; what it is, its first lines show: a trace, strace's, DXT,
+    or CSV. MissingError and UsageError where it cannot be read, FormatError where it is of another
+    kind, cut or altered."""
+    if traces.is_trace(path):
+        _copy(traces.load(path), writer, keep)
+        return
+    with _text(path) as file:
+        head = file.read(1 << 14)
+        lines = head.splitlines()
+        if not head.strip():
+            raise FormatError(f"{path} is empty: give the log of a job")
+        if "\0" in head:
+            raise FormatError(
+                f"{path} is no text and no trace: give strace's log, what darshan-dxt-parser"
+                " prints (of a .darshan file), or CSV"
+            )
+        file.seek(0)
+        text = _told(file, seen)
+        if any(line.startswith(("# darshan log version", "# DXT")) for line in lines):
+            trace_tables.read_dxt(path, text, writer, keep)
+        elif {"time", "path"} <= {word.strip().lower() for word in lines[0].split(",")}:
+            trace_tables.read_csv(path, text, writer, keep)
+        else:
+            trace_strace.StraceLog(path, writer, keep).take(text)
+
+
+def import_logs(
+    paths: Sequence[str],
+    target: str,
+    keep: Keep,
+    *,
+    seen: Seen = lambda done, total: None,
+    command: str | None = None,
+) -> traces.Trace:
+    """A trace of one or more logs. command: that wrote them just now, on this machine, so that the
+    sizes of files are those that they have. UsageError where nothing of what they say was wanted.
+    """
+    names = ", ".join(os.path.basename(path) for path in paths[:3])
+    names += ", ..." if len(paths) > 3 else ""
+    with traces.Writer(target, command or names) as writer:
+        for path in paths:
+            add_log(path, writer, keep, seen)
+        if command is not None:
+            for _, name in writer.names():
+                with contextlib.suppress(OSError):
+                    status = os.stat(name)
+                    if stat.S_ISREG(status.st_mode):
+                        writer.file(name, status.st_size)
+        if writer.count == 0:
+            raise UsageError(
+                f"{command or names}: no operations on files that were wanted: give --under FOLDER"
+                " of the data, or --all"
+            )
+    return traces.load(target)
+
+
+def _copy(trace: traces.Trace, writer: traces.Writer, keep: Keep) -> None:
+    names = [trace.names[i] for i in range(len(trace.names))]
+    numbers = np.array(
+        [
+            writer.file(name, int(size)) if keep(name) else -1
+            for name, size in zip(names, trace.sizes, strict=True)
+        ],
+        np.int64,
+    )
+    writer.source, writer.notes = trace.source, [*writer.notes, *trace.notes]
+    if trace.timing == "shared":
+        writer.timing = "shared"
+    for number, thread in enumerate(trace.threads):
+        target: int | None = None
+        for rows in trace.of_thread(number):
+            wanted = rows.at(numbers[rows.file] >= 0)
+            if len(wanted.kind):
+                wanted = wanted._replace(
+                    file=numbers[wanted.file].astype(np.uint32),
+                    start_ns=wanted.start_ns + trace.began_ns,
+                )
+                if target is None:
+                    target = writer.thread(*thread, new=True)
+                writer.extend(target, wanted)
+
+
+def _told(file: IO[str], seen: Seen) -> Iterator[str]:
+    total, done, told = os.fstat(file.fileno()).st_size, 0, 0
+    for line in file:
+        yield line
+        done += len(line)
+        if done - told >= 1 << 20:
+            told = done
+            seen(done, total)
+
+
+@contextlib.contextmanager
+def _text(path: str) -> Iterator[IO[str]]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            yield file
+    except FileNotFoundError:
+        raise MissingError(f"{path} is not there: check the path") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None

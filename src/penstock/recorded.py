@@ -1,0 +1,213 @@
+"""Recording what penstock itself reads, as traces: PENSTOCK_TRACE=run.trace, and nothing else.
+
+Each engine writes a trace of its own, run.PID.NUMBER.trace beside the name given, so that ranks
+and worker processes need not know of each other; `penstock.trace.load` takes them together. A job
+that is not recorded pays one look at the environment for each engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import limits
+from .budget import Budget
+from .engine import Buffer, Completion, Failure
+from .errors import UsageError
+from .extent import Files, Int, Requests
+from .native import Choice, Reader
+from .trace import READ, Operations, Writer
+
+VARIABLE = "PENSTOCK_TRACE"
+
+_numbers = itertools.count()
+_pending_rows = 1 << 14
+_read_ns = 20_000  # what a read costs beside its bytes, where a request's time is shared out
+_bytes_per_ns = 1.0
+
+
+class _Read(NamedTuple):
+    """Reads that are not written yet, each with its lane."""
+
+    lane: Int
+    file: Int
+    offset: Int
+    length: Int
+    result: Int
+    start_ns: Int
+    duration_ns: Int
+
+
+def trace_path(environment: Mapping[str, str]) -> str | None:
+    """Where the next engine of this process is to be recorded, if at all."""
+    asked = environment.get(VARIABLE)
+    if not asked:
+        return None
+    stem, dot, suffix = asked.rpartition(".")
+    if not dot or "/" in suffix:
+        stem, suffix = asked, "trace"
+    return f"{stem}.{os.getpid()}.{next(_numbers)}.{suffix}"
+
+
+class Recorded:
+    """Writes each read of an engine into a trace, and changes nothing.
+
+    A read is a run: what goes to storage as one. Requests are timed from submission to report, and
+    their reads get parts of that by their bytes, in as many threads of the trace as the engine has
+    reads in flight (at most 64): sums and rates are exact, the time of a single read is an
+    estimate. A trace that cannot be written any more ends with a warning, not the job.
+    """
+
+    def __init__(self, engine: Reader, files: Files, path: str) -> None:
+        self._engine = engine
+        self._files = files
+        choice = engine.choice
+        each = limits.ring_entries if choice.backend == "io_uring" else 1
+        lanes = min(64, choice.threads * each)
+        try:
+            self._writer: Writer | None = Writer(path, f"penstock, {choice.backend}", "shared")
+        except UsageError as error:
+            raise UsageError(f"{VARIABLE}: {error}") from None
+        self._lanes = [self._writer.thread(os.getpid(), lane) for lane in range(lanes)]
+        self._free_ns = np.zeros(lanes, np.int64)
+        self._numbers = np.full(len(files), -1, np.int64)  # of files, in the trace
+        self._inflight: dict[int, tuple[int, Requests]] = {}
+        self._pending: list[_Read] = []
+        self._rows = 0
+        self._finish = weakref.finalize(self, _finished, self._writer, self._lanes, self._pending)
+
+    @property
+    def choice(self) -> Choice:
+        """How the engine reads."""
+        return self._engine.choice
+
+    def adopt(self, budget: Budget) -> None:
+        """Pass a changed budget on."""
+        self._engine.adopt(budget)
+
+    def counters(self) -> dict[str, int]:
+        """Those of the engine."""
+        return self._engine.counters()
+
+    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+        """Hand the requests on, and remember when."""
+        began_ns = time.time_ns()
+        ticket = self._engine.submit(requests, buffers)
+        if self._writer is not None:
+            self._inflight[ticket] = began_ns, requests
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report what the engine does, and write down what was read."""
+        done = self._engine.poll(timeout_ns)
+        if done and self._writer is not None:
+            ended_ns = time.time_ns()
+            for ticket, failures in done:
+                if ticket in self._inflight:  # recording may end in between
+                    self._record(*self._inflight.pop(ticket), ended_ns, failures)
+        return done
+
+    def close(self) -> None:
+        """Close the engine and finish the trace."""
+        self._engine.close()
+        self._inflight.clear()
+        self._finish()
+        self._writer = None
+
+    def _record(
+        self, began_ns: int, requests: Requests, ended_ns: int, failures: Sequence[Failure]
+    ) -> None:
+        first, last = requests.runs[:-1], requests.runs[1:] - 1
+        offset = requests.offset[first]
+        length = requests.offset[last] + requests.length[last] - offset
+        result = length.copy()
+        for extent, errno, got in failures:
+            run = int(np.searchsorted(requests.runs, extent, side="right")) - 1
+            arrived = int(requests.offset[extent] - offset[run]) + got
+            result[run] = -errno if errno else min(int(result[run]), arrived)
+        file = requests.file[first].astype(np.int64)
+        read = length > 0
+        if not read.all():
+            file, offset, length, result = (each[read] for each in (file, offset, length, result))
+        if len(file) == 0:
+            return
+        used = np.argsort(self._free_ns, kind="stable")[: len(file)]
+        begin_ns = np.clip(self._free_ns[used], began_ns, ended_ns)
+        start_ns, duration_ns = _shared(length, begin_ns, ended_ns - begin_ns)
+        self._free_ns[used] = ended_ns
+        lane = used[np.arange(len(file)) % len(used)]
+        file = self._named(file)
+        self._pending.append(_Read(lane, file, offset, length, result, start_ns, duration_ns))
+        self._rows += len(file)
+        if self._rows >= _pending_rows:
+            assert self._writer is not None
+            self._rows = 0
+            if not _written(self._writer, self._lanes, self._pending):
+                self._writer = None
+                self._inflight.clear()
+
+    def _named(self, file: Int) -> Int:
+        """Numbers in the trace, where a file gets one at its first read."""
+        assert self._writer is not None
+        for number in np.unique(file[self._numbers[file] < 0]).tolist():
+            path = self._files.path(number)
+            path = path if "://" in path else os.path.abspath(path)
+            self._numbers[number] = self._writer.file(path, max(0, int(self._files.size[number])))
+        named: Int = self._numbers[file]
+        return named
+
+
+def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
+    """When each of n reads began and how long it took, where read i is one of lane i % m, whose
+    reads fill its room between them."""
+    lanes = len(begin_ns)
+    rows = -(-len(length) // lanes)
+    weights = np.zeros(rows * lanes)
+    weights[: len(length)] = _read_ns + length / _bytes_per_ns
+    ends = np.cumsum(weights.reshape(rows, lanes), axis=0)
+    ends_ns = (begin_ns + room_ns * (ends / ends[-1])).astype(np.int64)
+    ends_ns = np.clip(ends_ns, begin_ns, begin_ns + room_ns)
+    starts_ns = np.concatenate([begin_ns[None, :], ends_ns[:-1]]).reshape(-1)[: len(length)]
+    return starts_ns, ends_ns.reshape(-1)[: len(length)] - starts_ns
+
+
+def _written(writer: Writer, lanes: Sequence[int], pending: list[_Read]) -> bool:
+    """Write what is pending; where that fails, say so and leave no trace."""
+    if not pending:
+        return True
+    read = _Read(*(np.concatenate(columns) for columns in zip(*pending, strict=True)))
+    pending.clear()
+    order = np.argsort(read.lane, kind="stable")
+    ends = np.cumsum(np.bincount(read.lane, minlength=len(lanes)))
+    try:
+        for lane, rows in zip(lanes, np.split(order, ends[:-1]), strict=True):
+            kind = np.full(len(rows), READ, np.uint8)
+            columns = (column[rows] for column in read[2:])
+            writer.extend(lane, Operations(kind, read.file[rows].astype(np.uint32), *columns))
+    except OSError as error:
+        writer.discard()
+        warnings.warn(
+            f"{VARIABLE}: recording to {writer.path} ends here: {error.strerror}", stacklevel=2
+        )
+        return False
+    return True
+
+
+def _finished(writer: Writer, lanes: Sequence[int], pending: list[_Read]) -> None:
+    """The end of an engine: by close, by the garbage collector, or with the interpreter."""
+    if not _written(writer, lanes, pending):
+        return
+    if writer.count == 0:
+        writer.discard()
+        return
+    try:
+        writer.close()
+    except UsageError as error:
+        warnings.warn(f"{VARIABLE}: {error}", stacklevel=2)
