@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication"},
+        | {"lots", "replication", "throughput", "knapsack", "drift"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -148,7 +148,7 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication"}
+    | {"blocking", "replication", "throughput", "knapsack", "drift"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"sim.contention", "sim.sampled", "sim.sizing"}
