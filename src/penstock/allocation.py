@@ -98,7 +98,7 @@ class Allocation:
     floors:       samples/s that were promised to each; 0.0 for a job without a profile.
     value:        of the objective, over the jobs with a profile: samples/s, accelerators busy, or
                   the slowest job's part of its remaining work a second (1 / makespan).
-    worth:        None where the solver knows no prices.
+    worth:        None unless the solver is "exact".
     """
 
     objective: Objective
@@ -111,7 +111,7 @@ class Allocation:
     def advice(self) -> str:
         """What more would bring, in words."""
         if self.worth is None:
-            return "what more would bring is not known"
+            return "what more would bring is known with solver='exact' alone"
         unit = {
             "samples": "samples/s",
             "utilisation": "accelerators kept busy",

@@ -57,7 +57,7 @@ class Solution(NamedTuple):
     """rates: float64 (jobs,), never beyond a limit by more than rounding.
 
     prices:  float64 (2,), the dual: what a unit more of each resource would add to the value, at
-             most; None where the solver knows none. By weak duality nothing is better than
+             most; None except from `exact`. By weak duality nothing is better than
              sum value * least + prices @ left + sum max(0, value - prices @ cost) * room.
     """
 
@@ -120,7 +120,7 @@ def _fill(program: Program, price: float) -> Float:
     """How far each job is raised within the first resource, when the second has a price."""
     first = program.cost[0]
     worth = program.value - price * program.cost[1]
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(first > 0, worth / first, np.inf)
     wanted = np.where(worth > 0, program.room, 0.0)
     order = np.argsort(-density, kind="stable")
@@ -141,8 +141,10 @@ def highs(program: Program) -> Solution:
         raise UsageError(
             "solver 'highs' needs SciPy: pip install scipy, or use 'exact', which gives the same"
         ) from None
+    if not len(program.value):
+        return Solution(program.least, None)
     # In parts of what is left, and of what each job could be raised by alone, as the tolerances are
-    # absolute: no coefficient is above 1.
+    # absolute: no coefficient is above 1. Bounds get tighter, so prices are not the program's.
     left = program.left
     alone = np.full_like(program.cost, np.inf)
     np.divide(left[:, None], program.cost, out=alone, where=program.cost > 0)
@@ -164,9 +166,7 @@ def highs(program: Program) -> Solution:
     used = (program.cost @ raised)[bound]
     over = used > left[bound]
     raised *= (left[bound] / np.where(over, used, 1.0))[over].min(initial=1.0)
-    prices = np.zeros(2)
-    prices[bound] = -found.ineqlin.marginals * most / unit
-    return Solution(program.least + raised, prices)
+    return Solution(program.least + raised, None)
 
 
 def greedy(program: Program) -> Solution:
@@ -177,7 +177,7 @@ def greedy(program: Program) -> Solution:
     adds nothing to a job that is short of the other.
     """
     value, room, left = program.value, program.room, program.left
-    nothing = _rounding * left
+    nothing = np.where(np.isfinite(left), _rounding * left, 0.0)
     raised = np.zeros(len(value))
     while True:
         with np.errstate(divide="ignore", invalid="ignore"):

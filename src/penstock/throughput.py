@@ -27,17 +27,24 @@ _rounding = 1e-9
 """Relative: below it sums of shares are equal."""
 
 
-def check_number(owner: object, name: str, *, zero: bool = False, infinite: bool = False) -> None:
+def check_number(
+    owner: object,
+    name: str,
+    *,
+    least: float = limits.allocation_number_min,
+    zero: bool = False,
+    infinite: bool = False,
+) -> None:
     """UsageError where a number is absurd: NaN, negative, or zero or infinite where that says
     nothing. Bounds keep products and quotients of such numbers within floats."""
     value = getattr(owner, name)
-    low, high = limits.allocation_number_min, limits.allocation_number_max
+    most = limits.allocation_number_max
     plain = isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
-    if plain and (low <= value <= high or (zero and value == 0)):
+    if plain and (least <= value <= most or (zero and value == 0)):
         return
     if plain and infinite and value == math.inf:
         return
-    allowed = f"{'0, or ' if zero else ''}{low:g} to {high:g}{', or inf' if infinite else ''}"
+    allowed = f"{'0, or ' if zero else ''}{least:g} to {most:g}{', or inf' if infinite else ''}"
     raise UsageError(f"{type(owner).__name__}.{name} is {value!r}: use a number, {allowed}")
 
 
@@ -171,11 +178,11 @@ class Share:
     cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number(self, "workers", zero=True)
-        check_number(self, "bytes_per_s", zero=True, infinite=True)
-        check_number(self, "cache_bytes", zero=True)
+        check_number(self, "workers", least=0.0)
+        check_number(self, "bytes_per_s", least=0.0, infinite=True)
+        check_number(self, "cache_bytes", least=0.0)
         if self.streams is not None:
-            check_number(self, "streams", zero=True)
+            check_number(self, "streams", least=0.0)
 
 
 class Prediction(NamedTuple):
