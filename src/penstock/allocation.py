@@ -94,7 +94,8 @@ class Worth(NamedTuple):
 class Allocation:
     """Shares of all jobs, in their order, and what they are expected to bring.
 
-    predictions:  None for a job without a profile.
+    predictions:  None for a job without a profile. Where one is short of both cores and bandwidth,
+                  what costs it more is named, unless workers are whole.
     floors:       samples/s that were promised to each; 0.0 for a job without a profile.
     value:        of the objective, over the jobs with a profile: samples/s, accelerators busy, or
                   the slowest job's part of its remaining work a second (1 / makespan).
@@ -206,10 +207,12 @@ def allocate(
         solved = mix.solve(solved.caches, workers[places])
     shares = [replace(even, workers=float(held)) for held in workers]
     expected: list[Prediction | None] = [None] * len(jobs)
-    for place, job, share in zip(places, known, mix.shares(solved), strict=True):
+    for row, share in enumerate(mix.shares(solved)):
+        place = places[row]
         shares[place] = replace(share, workers=float(workers[place]))
-        expected[place] = predict(job, shares[place])
-    reached = [found.samples_per_s for found in expected if found is not None]
+        found = predict(known[row], shares[place])
+        expected[place] = found if whole else mix.named(row, found, solved)
+    reached = [each.samples_per_s for each in expected if each is not None]
     value = score(known, reached, objective)
     return Allocation(
         objective, tuple(shares), tuple(expected), tuple(promised.tolist()), value, worth
@@ -375,6 +378,18 @@ class _Mix:
         size = job.bytes_with(float(solved.caches[row])) / job.efficiency
         busy = float(solved.rates[row]) * size / job.stream_bytes_per_s
         return max(1.0, math.ceil(busy * (1 - _rounding)))
+
+    def named(self, row: int, found: Prediction, solved: _Solved) -> Prediction:
+        """The prediction with what binds told apart: of what is short, a share has just enough of
+        each resource, and the one that costs the job more is named."""
+        if solved.prices is None or found.binding not in ("workers", "bandwidth"):
+            return found
+        core, rate = self.cost(solved.caches)[:, row] * solved.prices
+        return (
+            found
+            if core == rate
+            else found._replace(binding="workers" if core > rate else "bandwidth")
+        )
 
     def worth(self, solved: _Solved) -> Worth | None:
         """What a unit more of each resource is worth; of cache, to the job that gains most."""
