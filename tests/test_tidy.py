@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "explain", "roofline"},
+        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -168,7 +168,7 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "be
 TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication", "explain", "roofline"}
+    | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}

@@ -225,3 +225,10 @@ network_paths_divided_max = 1 << 21
 """where adaptive routing divides the traffic of each pair by itself: some 20 s."""
 network_flows_max = 1 << 22
 """Pairs of nodes of a simulated network, all of which exchange: 2,048 nodes."""
+
+# -- allocation ------------------------------------------------------------------------------------
+
+allocation_number_min = 1e-12
+allocation_number_max = 1e18
+"""What a profile, share or resource may be, in its unit: beyond, it is a mistake, and products and
+quotients of several would leave what floats hold."""

@@ -1,0 +1,102 @@
+"""When shares are to be divided anew because a job has changed, and whether it pays. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from .allocation import Allocation, Objective, score
+from .errors import UsageError
+from .throughput import JobProfile, Share, predict
+
+_followed = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")
+
+
+class Drift:
+    """Follows the measured profile of one job, and says when it is no more the one that its share
+    was made for.
+
+    That is when some value has been off by more than `tolerance` in `windows` windows in a row,
+    both measured in that window and smoothed over the ones before, to the same side. So one odd
+    window changes nothing, and a job changes at most once in `windows` of them.
+
+    profile:    what the share was made for. Make a new one when the job's cache changes, as that
+                changes its bytes.
+    tolerance:  relative, above 0.
+    windows:    at least 1.
+    weight:     of the newest window in the smoothed values, above 0 to 1.
+    """
+
+    def __init__(
+        self, profile: JobProfile, *, tolerance: float = 0.2, windows: int = 3, weight: float = 0.5
+    ) -> None:
+        if not 0 < tolerance < math.inf:
+            raise UsageError(f"tolerance is {tolerance!r}: use a part above 0, such as 0.2")
+        if type(windows) is not int or windows < 1:
+            raise UsageError(f"windows is {windows!r}: use a whole number above 0")
+        if not 0 < weight <= 1:
+            raise UsageError(f"weight is {weight!r}: use a number above 0, at most 1")
+        self._tolerance, self._windows, self._weight = tolerance, windows, weight
+        self._base = profile
+        self._smooth = {name: float(getattr(profile, name)) for name in _followed}
+        self._off = dict.fromkeys(_followed, 0)
+
+    @property
+    def profile(self) -> JobProfile:
+        """The one that measured windows are compared with."""
+        return self._base
+
+    def observe(self, measured: JobProfile) -> JobProfile | None:
+        """One window. Returns the smoothed profile when the shares are to be divided anew, which
+        then is what later windows are compared with; else None."""
+        for name in _followed:
+            value = float(getattr(measured, name))
+            before = self._smooth[name]
+            smooth = (
+                before + self._weight * (value - before) if before < math.inf > value else value
+            )
+            self._smooth[name] = smooth
+            base = float(getattr(self._base, name))
+            side = self._side(value, base)
+            streak = self._off[name]
+            if side == 0 or side != self._side(smooth, base):
+                self._off[name] = 0
+            else:
+                self._off[name] = streak + side if streak * side >= 0 else side
+        if max(map(abs, self._off.values())) < self._windows:
+            return None
+        smoothed: dict[str, Any] = dict(self._smooth)
+        self._base = replace(measured, **smoothed)
+        self._off = dict.fromkeys(_followed, 0)
+        return self._base
+
+    def _side(self, value: float, base: float) -> int:
+        """1 above what is tolerated, -1 below, 0 within."""
+        if value == base:
+            return 0
+        return (value > base * (1 + self._tolerance)) - (value < base * (1 - self._tolerance))
+
+
+def worthwhile(
+    jobs: Sequence[JobProfile],
+    shares: Sequence[Share],
+    proposed: Allocation,
+    *,
+    horizon_s: float,
+    switch_s: float,
+) -> bool:
+    """Whether to replace shares: where a job is below its floor, which is a promise; and else where
+    what is gained over the horizon is more than what switching costs.
+
+    jobs:       as they are now, the same as in the proposal.
+    horizon_s:  for how long the new shares are expected to hold.
+    switch_s:   seconds of all jobs' work that are lost by switching.
+    """
+    now = [predict(job, share).samples_per_s for job, share in zip(jobs, shares, strict=True)]
+    if any(rate < 0.99 * floor for rate, floor in zip(now, proposed.floors, strict=True)):
+        return True
+    objective: Objective = proposed.objective
+    value = score(jobs, now, objective)
+    return (proposed.value - value) * horizon_s > switch_s * value

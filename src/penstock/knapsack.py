@@ -1,0 +1,201 @@
+"""The linear program of shares: two resources; jobs that are raised from floor to ceiling. Pure.
+
+    maximise  sum value_j x_j    subject to    least_j <= x_j <= most_j,
+              sum cost_0j x_j <= limit_0,      sum cost_1j x_j <= limit_1
+
+that is, a fractional knapsack with two weights. `exact` solves it by its dual, without a library;
+`highs` by SciPy's HiGHS; `greedy` step by step, exactly where one resource binds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
+
+Float = npt.NDArray[np.float64]
+Solver = Literal["exact", "highs", "greedy"]
+
+_rounding = 1e-12
+"""Relative: what is nearer to a bound is at it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """What is to be solved; finite, except that a limit may be infinite.
+
+    value, least, most:  of each job, float64 (jobs,); values above 0, 0 <= least <= most.
+    cost:                float64 (2, jobs), 0 or above.
+    limit:               float64 (2,). What `least` costs must be within it, up to rounding.
+    """
+
+    value: Float
+    least: Float
+    most: Float
+    cost: Float
+    limit: Float
+
+    @property
+    def room(self) -> Float:
+        """How far each job can be raised."""
+        return self.most - self.least
+
+    @property
+    def left(self) -> Float:
+        """What the floors leave of each resource."""
+        left: Float = np.maximum(0.0, self.limit - self.cost @ self.least)
+        return left
+
+
+class Solution(NamedTuple):
+    """rates: float64 (jobs,), never beyond a limit by more than rounding.
+
+    prices:  float64 (2,), the dual: what a unit more of each resource would add to the value, at
+             most; None except from `exact`. By weak duality nothing is better than
+             sum value * least + prices @ left + sum max(0, value - prices @ cost) * room.
+    """
+
+    rates: Float
+    prices: Float | None
+
+
+def exact(program: Program) -> Solution:
+    """The optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
+
+    At a price p of the second resource a sample is worth value - p cost_1, and what is left is a
+    knapsack with one weight: the most valuable by cost_0 first. What that takes of the second
+    resource falls as p rises, and changes only where two jobs tie or one is worth nothing. So the
+    right price is one of these, found by bisection; there the fillings just below and just above
+    it are both best, and so is the mixture of them that uses up the second resource. Two jobs tie
+    there, so at most two are left between floor and ceiling, unless jobs have equal proportions.
+    """
+    first, second = program.cost
+    enough = program.left[1]
+    ties = _ties(program)
+    edges = np.concatenate([[0.0], ties])
+    inside = np.append((edges[:-1] + edges[1:]) / 2, 2 * edges[-1])  # a price in each interval
+
+    low, high = 0, len(inside) - 1  # the highest price takes nothing that has a cost
+    while low < high:
+        middle = (low + high) // 2
+        if second @ _fill(program, inside[middle]) <= enough:
+            high = middle
+        else:
+            low = middle + 1
+    price = edges[low]
+    raised = _fill(program, inside[low])
+    if low:
+        more = _fill(program, inside[low - 1])
+        used, wanted = second @ raised, second @ more
+        raised = raised + (more - raised) * max(0.0, (enough - used) / (wanted - used))
+    worth = program.value - price * second
+    paid = (worth > 0) & (first > 0)
+    density = worth[paid] / first[paid]
+    order = np.argsort(-density, kind="stable")
+    filled = np.cumsum((first * program.room)[paid][order])
+    over = filled > program.left[0]
+    other = density[order][np.argmax(over)] if over.any() else 0.0
+    return Solution(program.least + raised, np.array([other, price]))
+
+
+def _ties(program: Program) -> Float:
+    """Prices of the second resource, ascending and above 0, at which the order of jobs changes."""
+    value, (first, second) = program.value, program.cost
+    one, other = np.triu_indices(len(value), 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pairs = (value[one] * first[other] - value[other] * first[one]) / (
+            second[one] * first[other] - second[other] * first[one]
+        )
+        found = np.concatenate([pairs, value / second])
+    return np.unique(found[np.isfinite(found) & (found > 0)])
+
+
+def _fill(program: Program, price: float) -> Float:
+    """How far each job is raised within the first resource, when the second has a price."""
+    first = program.cost[0]
+    worth = program.value - price * program.cost[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.where(first > 0, worth / first, np.inf)
+    wanted = np.where(worth > 0, program.room, 0.0)
+    order = np.argsort(-density, kind="stable")
+    need = (first * wanted)[order]
+    got = np.clip(program.left[0] - (np.cumsum(need) - need), 0.0, need)
+    part = np.ones(len(need))
+    np.divide(got, need, out=part, where=need > 0)
+    raised = np.empty(len(need))
+    raised[order] = wanted[order] * part
+    return raised
+
+
+def highs(program: Program) -> Solution:
+    """The optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
+    try:
+        optimize = importlib.import_module("scipy.optimize")
+    except ImportError:
+        raise UsageError(
+            "solver 'highs' needs SciPy: pip install scipy, or use 'exact', which gives the same"
+        ) from None
+    if not len(program.value):
+        return Solution(program.least, None)
+    # In parts of what is left, and of what each job could be raised by alone, as the tolerances are
+    # absolute: no coefficient is above 1. Bounds get tighter, so prices are not the program's.
+    left = program.left
+    alone = np.full_like(program.cost, np.inf)
+    np.divide(left[:, None], program.cost, out=alone, where=program.cost > 0)
+    room = np.minimum(program.room, alone.min(axis=0))
+    bound = np.flatnonzero(np.isfinite(left))
+    unit = np.where(left > 0, left, 1.0)[bound]
+    gain = program.value * room
+    most = max(gain.max(initial=0.0), np.finfo(float).tiny)
+    found = optimize.linprog(
+        -gain / most,
+        A_ub=program.cost[bound] * room / unit[:, None],
+        b_ub=left[bound] / unit,
+        bounds=[(0, 1)] * len(room),
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
+    )
+    assert found.success, found.message  # bounded, and nothing raised is feasible
+    raised = np.clip(found.x, 0.0, 1.0) * room
+    used = (program.cost @ raised)[bound]
+    over = used > left[bound]
+    raised *= (left[bound] / np.where(over, used, 1.0))[over].min(initial=1.0)
+    return Solution(program.least + raised, None)
+
+
+def greedy(program: Program) -> Solution:
+    """Raises one job at a time by one unit of the first resource, a worker, and what goes with it
+    of the second; the job that gains most for the greater part of what is left that it takes.
+
+    Exact where one resource binds; else a heuristic. Both resources are given together: one alone
+    adds nothing to a job that is short of the other.
+    """
+    value, room, left = program.value, program.room, program.left
+    nothing = np.where(np.isfinite(left), _rounding * left, 0.0)
+    raised = np.zeros(len(value))
+    while True:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(program.cost > 0, program.cost / left[:, None], 0.0).max(axis=0)
+            gain = np.where(raised < room, value / part, 0.0)  # 0 where nothing is left
+            if not gain.max(initial=0.0) > 0:
+                return Solution(program.least + raised, None)
+            job = np.argmax(gain)
+            step = min(1 / program.cost[0, job], 1 / part[job])
+        step = min(step, room[job] - raised[job])
+        full = raised[job] + step >= room[job] * (1 - _rounding)
+        raised[job] = room[job] if full else raised[job] + step
+        left = left - program.cost[:, job] * step
+        left[left <= nothing] = 0.0
+
+
+SOLVERS: Mapping[Solver, Callable[[Program], Solution]] = {
+    "exact": exact,
+    "highs": highs,
+    "greedy": greedy,
+}
