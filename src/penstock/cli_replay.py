@@ -129,7 +129,7 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
         paths = replay_files.below(paths, synthesize)
         with terminal.progress(f"Making files in {synthesize}", "bytes") as progress:
             replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
-    replay_files.check(paths, wanted, read)
+    replay_files.check(paths, read)
     return paths
 
 

@@ -58,7 +58,7 @@ def record(
 ) -> None:
     """Run a command under strace and write down what it reads, with all its processes.
 
-    Nothing of the job is changed, but strace makes its system calls slower (by about 20 µs each),
+    Nothing of the job is changed, but strace makes its system calls slower (by 30 µs each),
     and does not see reads through maps and io_uring: a job that reads by penstock records itself,
     without strace, where PENSTOCK_TRACE=job.trace is set. The exit code is the command's.
 

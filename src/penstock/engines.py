@@ -13,7 +13,6 @@ from .budget import Budget
 from .extent import Files
 from .native import NativeEngine
 from .native import Reader as Reader
-from .recorded import Recorded, trace_path
 
 
 def is_url(place: str) -> bool:
@@ -33,8 +32,12 @@ def store_at(root: str) -> stores.Store:
 def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     """An engine that reads these files."""
     engine = _engine_for(files, budget, mean_bytes)
-    path = trace_path(os.environ)
-    return engine if path is None else Recorded(engine, files, path)
+    asked = os.environ.get("PENSTOCK_TRACE")
+    if not asked:
+        return engine
+    from .recorded import Recorded, trace_path  # jobs that are not recorded do without
+
+    return Recorded(engine, files, trace_path(asked))
 
 
 def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +45,8 @@ class _Read(NamedTuple):
     duration_ns: Int
 
 
-def trace_path(environment: Mapping[str, str]) -> str | None:
-    """Where the next engine of this process is to be recorded, if at all."""
-    asked = environment.get(VARIABLE)
-    if not asked:
-        return None
+def trace_path(asked: str) -> str:
+    """Where the next engine of this process is recorded, beside what was asked for."""
     stem, dot, suffix = asked.rpartition(".")
     if not dot or "/" in suffix:
         stem, suffix = asked, "trace"

@@ -419,16 +419,16 @@ def test_only_files_that_are_there_are_opened(tmp_path):
     assert [bool(found[i]) for i, path in enumerate(paths)] == [
         not path.endswith("absent") for path in paths
     ]
-    replay_files.check(paths, found, read)
+    replay_files.check(paths, read)
     with pytest.raises(MissingError, match="3 of 3 files") as error:
-        replay_files.check([f"/gone{path}" for path in paths], found, read)
+        replay_files.check([f"/gone{path}" for path in paths], read)
     assert "--root" in str(error.value)
     os.unlink(paths[1])
     os.mkfifo(paths[1])
     with pytest.raises(UsageError, match="neither file nor folder"):
-        replay_files.check(paths, found, read)
+        replay_files.check(paths, read)
     with pytest.raises(UsageError, match="an object"):
-        replay_files.check(["s3://b/k"] * len(paths), found, read)
+        replay_files.check(["s3://b/k"] * len(paths), read)
 
 
 # -- the command line ------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import limits
 from ..budget import Budget
 from ..engines import Reader, engine_for
 from ..extent import Extents, FileIds, Int, Placed, merge, separate
@@ -26,7 +27,7 @@ from ..trace import READ, Operations, Trace
 from .replay_files import Progress, silent, table
 
 _window_reads = 4096
-_window_bytes = 16 << 20
+_window_bytes = 4 << 20
 _poll_ns = 100_000_000
 """How soon Ctrl-C is noticed."""
 
@@ -115,6 +116,8 @@ class _Reading:
         self._speed = speed
         self._arena = Arena(2 * budget.readahead_bytes)
         self._room = budget.readahead_bytes
+        if engine.choice.cached:  # as loaders do: more would only fill the processor's caches
+            self._room = min(self._room, limits.readahead_cached_bytes_max)
         self._clocks_ns = np.zeros(len(trace.threads), np.int64)  # of threads, since the start
         self._inflight: deque[tuple[int, _Window, int]] = deque()  # ticket, window, bytes
         self._used: deque[tuple[int, int]] = deque()  # when its last read is used, bytes

@@ -64,13 +64,12 @@ def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     return found, read
 
 
-def check(paths: Sequence[str], found: npt.NDArray[np.bool_], read: npt.NDArray[np.bool_]) -> None:
-    """MissingError unless each file that the job read from is here; UsageError where one that it
-    found is neither file nor folder, which nobody should open on a trace's word."""
+def check(paths: Sequence[str], read: npt.NDArray[np.bool_]) -> None:
+    """MissingError unless each file that the job read from is here; UsageError where one of any is
+    neither file nor folder, which nobody should open on a trace's word."""
     absent = []
-    for number in np.flatnonzero(found).tolist():
-        path = paths[number]
-        if "://" in path:
+    for path, needed in zip(paths, read.tolist(), strict=True):
+        if needed and "://" in path:
             raise UsageError(
                 f"the job read {path}, an object, and only files are replayed: use --root"
                 " URL=FOLDER or --synthesize FOLDER"
@@ -78,8 +77,7 @@ def check(paths: Sequence[str], found: npt.NDArray[np.bool_], read: npt.NDArray[
         try:
             mode = os.stat(path).st_mode
         except OSError:
-            if read[number]:
-                absent.append(path)
+            absent += [path] * needed
             continue
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{path} is neither file nor folder: map it elsewhere with --root")

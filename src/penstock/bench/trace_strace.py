@@ -167,14 +167,14 @@ class StraceLog:
                 self._begun.pop(thread, None)
                 self._numbers.pop(thread, None)
             return
-        if resumed := _RESUMED.fullmatch(text):
+        if text.startswith("<") and (resumed := _RESUMED.fullmatch(text)):
             name, given, start_ns = self._begun.pop(thread, ("", "", 0))
             if name != resumed[1]:
                 return  # it began before the log did
             rest = resumed[2]
             comma = ", " if given and not rest.startswith((")", ",", "=>")) else ""
             text = f"{name}({given}{comma}{rest}"
-        elif begun := _BEGUN.fullmatch(text):
+        elif text.endswith("...>") and (begun := _BEGUN.fullmatch(text)):
             self._begun[thread] = begun[1], begun[2], start_ns
             if begun[1] in ("clone", "clone3", "fork", "vfork"):
                 self._made[thread] = thread
