@@ -1,0 +1,302 @@
+"""penstock's own loader.
+
+Where files of many samples are read as a whole, it reads files, and batches are cut from them.
+What a format stores as it is (npz, npy) is used where it lies in the batch, without a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...batch import Batch, Ragged
+from ...budget import Budget
+from ...dataset import Dataset
+from ...dataset import open as open_dataset
+from ...errors import FormatError
+from ...index import Field, Index
+from ...layout import Table
+from ...loader import Loader
+from ...order import Shuffle
+from ...store import Posix
+from ..delivered import LABELS
+from .samples import busy, pixels, places
+from .task import Task
+
+Bytes = npt.NDArray[np.uint8]
+Take = Callable[[dict[str, Any]], Any]
+
+
+class Penstock:
+    """penstock.Loader; reading threads as it chooses, reader.read_threads threads that decode."""
+
+    def __init__(self, task: Task) -> None:
+        reader = task.workload.reader
+        self._task = task
+        mine = task.stretch() if task.compat else task
+        dataset = _dataset(mine)
+        self._whole = whole = mine.per_file > 1 and len(dataset) == len(mine.paths)
+        mixing = mine.mixing(whole)
+        shuffle: Shuffle = "none" if mixing == "none" else "exact"
+        self.settings: dict[str, Any] = {"shuffle": mixing}
+        more: dict[str, Any] = {}
+        if mixing == "files" and mine.per_file > 1 and not whole:
+            shuffle = "blocked"
+            more = {"block": mine.per_file, "group": 1}
+        decode = _decode(task)
+        if decode is not None:
+            more |= {"decode": decode, "collate": list}
+            more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
+        budget = Budget(direct="required" if reader.odirect else "auto")
+        self._loader = Loader(
+            dataset,
+            max(1, mine.batch_size // mine.per_file) if whole else mine.batch_size,
+            shuffle=shuffle,
+            seed=mine.seed,
+            drop_last=not whole,
+            pad=whole,
+            rank=mine.rank,
+            world_size=mine.ranks,
+            budget=budget,
+            **more,
+        )
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        self._loader.set_epoch(self._task.order_epoch(epoch))
+        if self._whole:
+            return self._cut(self._task.within(self._task.order_epoch(epoch)).tolist())
+        as_stored = self._task.workload.dataset.format in ("npz", "npy")
+        if as_stored and self._loader._decode is None:
+            return map(_payloads, self._loader)
+        return self._loader
+
+    def _cut(self, sequence: list[int]) -> Iterator[Any]:
+        """Batches of the samples of files, those of each file in this sequence."""
+        size = self._task.batch_size
+        left: list[Any] = []
+        for batch in self._loader:
+            for samples in _payloads(batch, whole=True) if isinstance(batch, Batch) else batch:
+                rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
+                left += (rows[k] for k in sequence)
+                while len(left) >= size:
+                    yield _stacked(left[:size])
+                    del left[:size]
+
+    def close(self) -> None:
+        stats = self._loader.stats()
+        self.settings |= {key: stats[key] for key in ("backend", "threads") if key in stats}
+        self._loader.close()
+
+
+make = Penstock
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """One array where the rows are views into files, which a batch must not keep alive."""
+    first = rows[0]
+    if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
+        return np.stack(rows)
+    return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
+
+
+def _dataset(task: Task) -> Dataset:
+    data = task.workload.dataset
+    match data.format:
+        case "npz" | "npy" | "jpeg" | "png":
+            return _of_files(task)
+        case "csv":
+            return _of_files(task) if data.compression != "none" else _of_lines(task)
+        case "indexed_binary" | "mmap_indexed_binary":
+            return _of_places(task, [places(path) for path in task.paths])
+        case "hdf5":
+            parts = data.hdf5.num_dset_per_record
+            fields = {f"records_{n}": f"records_{n}" for n in range(parts)}
+            return _opened(task, fields=fields, label="", isolate=False)
+    return _opened(task)
+
+
+def _opened(task: Task, **options: Any) -> Dataset:
+    """The files as penstock opens them; a saved index of their folder is used where all of it is
+    wanted. None is saved: a benchmark leaves nothing in the data."""
+    inside = sum(len(names) for _, _, names in os.walk(task.folder))
+    given: str | list[str] = task.folder if inside == len(task.paths) else list(task.paths)
+    return open_dataset(given, format=task.workload.dataset.format, index="read", **options)
+
+
+def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:
+    """A dataset of bytes in these files, wherever in them the samples are."""
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
+    names = [os.path.relpath(path, root) for path in task.paths]
+    files = Posix(root).stat(names)
+    fields = (Field("data", np.dtype(np.uint8), None),)
+    return Dataset(
+        task.folder,
+        Index(
+            format=task.workload.dataset.format,
+            files=files,
+            fields=fields,
+            layouts=(table(files),),
+            sources=files,
+        ),
+    )
+
+
+def _of_files(task: Task) -> Dataset:
+    return _index(task, lambda files: Table(None, None, files.size))
+
+
+def _of_places(
+    task: Task, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+) -> Dataset:
+    """Samples at these offsets, of these sizes, in each file."""
+    file = np.repeat(np.arange(len(found), dtype=np.uint32), [len(size) for _, size in found])
+    offset = np.concatenate([each for each, _ in found])
+    size = np.concatenate([each for _, each in found])
+    return _index(task, lambda _: Table(file, offset, size))
+
+
+def _of_lines(task: Task) -> Dataset:
+    """Each line of text a sample; the files are read once to find them."""
+    found = []
+    for path in task.paths:
+        text = np.fromfile(path, np.uint8)
+        ends = np.flatnonzero(text == ord("\n")) + 1
+        if len(text) and (not len(ends) or ends[-1] != len(text)):
+            ends = np.append(ends, len(text))
+        starts = np.concatenate([[0], ends])[:-1]
+        found.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
+    return _of_places(task, found)
+
+
+def _decode(task: Task) -> Take | None:
+    """What the decode threads do with a sample; None where its bytes are used as they are."""
+    data = task.workload.dataset
+    wait = busy(task.workload.reader, task.seed + task.rank)
+    take: Take | None = None
+    match data.format:
+        case "jpeg" | "png":
+            per_file = data.num_samples_per_file
+
+            def take(sample: dict[str, Any]) -> Any:
+                image = pixels(sample["data"])
+                return image if per_file == 1 else [image] * per_file
+
+        case "csv":
+            dtype = np.dtype(data.record_element_type)
+            if data.compression == "none":
+
+                def take(sample: dict[str, Any]) -> Any:
+                    return np.fromstring(bytes(sample["data"]), dtype, sep=",")
+
+            else:
+                take = _unpacked_table(data.record_element_type)
+        case "npz" | "npy" if data.compression not in ("none", "") or wait is not None:
+            per_file = data.num_samples_per_file
+
+            def take(sample: dict[str, Any]) -> Any:
+                array = _inflated(sample["data"])
+                return array[..., 0] if per_file == 1 else array
+
+    if wait is None:
+        return take
+    inner = take or _fields
+
+    def slow(sample: dict[str, Any]) -> Any:
+        wait()
+        return inner(sample)
+
+    return slow
+
+
+def _fields(sample: dict[str, Any]) -> Any:
+    """A sample as it is stored."""
+    parts = [part for name, part in sample.items() if name not in LABELS]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _unpacked_table(dtype: str) -> Take:
+    """Text that was compressed as a whole, as rows."""
+    import bz2
+    import gzip
+    import lzma
+
+    unpack = {b"\x1f": gzip.decompress, b"B": bz2.decompress, b"\xfd": lzma.decompress}
+
+    def take(sample: dict[str, Any]) -> Any:
+        packed = bytes(sample["data"])
+        text = unpack[packed[:1]](packed)
+        return [np.fromstring(line, dtype, sep=",") for line in text.splitlines()]
+
+    return take
+
+
+def _payloads(batch: Batch, whole: bool = False) -> Any:
+    """The arrays in a batch of .npz or .npy files: views of its memory. Those of one sample lose
+    the axis that counts samples."""
+    files: Bytes | Ragged = batch["data"]
+    if isinstance(files, np.ndarray) and len(files):
+        first, at = stored(files[0])
+        head = files[:, :at]
+        if at and first.flags.c_contiguous and (head == head[0]).all():  # all of one shape
+            payload = files[:, at : at + first.nbytes].view(first.dtype)
+            array = payload.reshape(len(files), *first.shape)
+            return array if whole else array[..., 0]
+    arrays = [stored(file)[0] for file in files]
+    return arrays if whole else [array[..., 0] for array in arrays]
+
+
+def stored(file: Bytes) -> tuple[npt.NDArray[Any], int]:
+    """The array `x` that lies uncompressed in the bytes of an .npz or .npy file, and where.
+
+    What is compressed, or of another layout, is read as numpy does, from a copy; then where is 0.
+    """
+    head = bytes(file[:512])
+    at = 0
+    if head[:4] == b"PK\x03\x04":
+        flags, method = struct.unpack_from("<HH", head, 6)
+        name, extra = struct.unpack_from("<HH", head, 26)
+        if method or flags & 8 or head[30 : 30 + name] != b"x.npy":
+            return _inflated(file), 0
+        at = 30 + name + extra
+    if head[at : at + 6] != b"\x93NUMPY":
+        raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy file")
+    wide = head[at + 6] > 1
+    (length,) = struct.unpack_from("<I" if wide else "<H", head, at + 8)
+    begin = at + (12 if wide else 10) + length
+    text = bytes(file[at:begin])[12 if wide else 10 :]
+    dtype, shape, fortran = _header(text)
+    count = math.prod(shape)
+    array = file[begin : begin + count * dtype.itemsize].view(dtype)
+    if len(array) != count:
+        raise FormatError(f"a data file is cut short: {len(array):,} of {count:,} elements")
+    return array.reshape(shape, order="F" if fortran else "C"), begin
+
+
+_headers: dict[bytes, tuple[np.dtype[Any], tuple[int, ...], bool]] = {}
+
+
+def _header(text: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """What numpy says of an array, in a few spellings for many files."""
+    known = _headers.get(text)
+    if known is None:
+        import ast
+
+        said = ast.literal_eval(text.decode("latin-1"))
+        known = np.dtype(said["descr"]), tuple(said["shape"]), bool(said["fortran_order"])
+        if len(_headers) < 4096:
+            _headers[text] = known
+    return known
+
+
+def _inflated(file: Any) -> npt.NDArray[Any]:
+    import io
+
+    found = np.load(io.BytesIO(file))
+    array: npt.NDArray[Any] = found if isinstance(found, np.ndarray) else found["x"]
+    return array
