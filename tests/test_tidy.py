@@ -138,14 +138,15 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"},
+        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"}
+        | {"cli_bench", "cli_run", "exits"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
 NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
-TORCH = {"torch", "gpu"}
+TORCH = {"torch", "gpu", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication"}

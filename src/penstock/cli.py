@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | formats | convert | simulate | plan`.
+"""The command line: `penstock index | inspect | formats | convert | simulate | plan | bench`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from . import terminal
+from . import exits, terminal
 from .autoshuffle import decide, record_of, told
 from .bucket import located
 from .budget import Budget
@@ -26,7 +26,7 @@ from .convert import convert as converted
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engines import is_url, store_at
-from .errors import PenstockError, SidecarError, UsageError
+from .errors import SidecarError, UsageError
 from .formats import FORMATS
 from .index import Index
 from .layout import Chunked
@@ -42,6 +42,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
+from .cli_bench import app as bench
 from .cli_plan import plan
 from .cli_simulate import simulate
 
@@ -78,16 +79,7 @@ Option = Annotated[
 
 def main() -> None:
     """Run the command line and exit."""
-    try:
-        app()
-    except PenstockError as error:
-        terminal.say(str(error))
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        sys.exit(141)
+    exits.run(app)
 
 
 @app.callback()
@@ -314,6 +306,7 @@ def convert(
 
 app.command()(simulate)
 app.command()(plan)
+app.add_typer(bench, name="bench")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

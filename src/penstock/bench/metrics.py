@@ -60,8 +60,11 @@ Walks = Sequence[Sequence[Stamps]]
 
 
 def utilisation(walks: Walks, start: int, end: int) -> float:
-    """The share of time in which a rank computes, the mean of all ranks: what computing should take,
-    of all that passed. start, end: steps of each epoch that are left out."""
+    """The share of time in which a rank computes, the mean of all ranks: what computing should
+    take, of all that passed.
+
+    start, end:  steps of each epoch that are left out.
+    """
     if not walks or not walks[0]:
         return 0.0
     shares = []

@@ -49,6 +49,7 @@ class Crew(Protocol):
     rank: int
     ranks: int
     hosts: int
+    first_of_host: bool
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
@@ -61,12 +62,6 @@ class Crew(Protocol):
     def share(self, value: T) -> T:
         """What rank 0 gave, on all."""
         ...
-
-
-def local_rank(environ: Mapping[str, str]) -> int:
-    """The number of a launched rank on its host; 0 where nobody says."""
-    names = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-    return int(next((environ[name] for name in names if name in environ), "0"))
 
 
 def launched(environ: Mapping[str, str]) -> Place | None:
@@ -100,7 +95,7 @@ def _done(work: Callable[[Crew], T], crew: Crew) -> T | None:
     return result if crew.rank == 0 else None
 
 
-# -- ranks of one host, or few -----------------------------------------------------------------------
+# -- ranks of one host, or few ---------------------------------------------------------------------
 
 
 class Barrier:
@@ -151,8 +146,9 @@ class Linked:
         self.rank, self.ranks = rank, ranks
         self._links = links
         self.barrier = barrier or self._by_messages
-        names = self.share(_set(self.gather(socket.gethostname())))
-        self.hosts = len(names)
+        names = self.share(self.gather(socket.gethostname())) or []
+        self.hosts = len(set(names))
+        self.first_of_host = names.index(names[rank]) == rank
 
     def gather(self, value: Any) -> list[Any] | None:
         if self.rank:
@@ -172,10 +168,6 @@ class Linked:
     def _by_messages(self) -> None:
         self.gather(None)
         self.share(None)
-
-
-def _set(values: list[str] | None) -> set[str]:
-    return set(values or ())
 
 
 def _send(link: socket.socket, text: bytes) -> None:
@@ -248,6 +240,7 @@ def _be(
     code = 1
     try:
         os.setpgid(0, 0)  # its workers end with it
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it tidies up
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != starter:
             os._exit(1)
@@ -348,7 +341,7 @@ def _reaped(pid: int) -> bool:
         return True
 
 
-# -- ranks of torchrun -------------------------------------------------------------------------------
+# -- ranks of torchrun -----------------------------------------------------------------------------
 
 
 def _met(place: Place, environ: Mapping[str, str]) -> Linked:
@@ -437,7 +430,7 @@ def _page_from(link: socket.socket, ranks: int) -> mmap.mmap:
     return page
 
 
-# -- ranks of mpiexec --------------------------------------------------------------------------------
+# -- ranks of mpiexec ------------------------------------------------------------------------------
 
 
 class _Mpi:
@@ -447,7 +440,9 @@ class _Mpi:
         self._world = world
         self.rank, self.ranks = world.Get_rank(), world.Get_size()
         self.barrier = world.Barrier
-        self.hosts = len(set(world.allgather(socket.gethostname())))
+        names = world.allgather(socket.gethostname())
+        self.hosts = len(set(names))
+        self.first_of_host = names.index(names[self.rank]) == self.rank
 
     def gather(self, value: Any) -> list[Any] | None:
         found: list[Any] | None = self._world.gather(value, 0)

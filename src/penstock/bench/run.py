@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +18,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..topology import Place
 from . import metrics
-from .contenders import Contender, make
+from .contenders import Contender, convert, converts, make
 from .contenders.task import Task
 from .delivered import checksums, tally
 from .distribution import Distribution
@@ -39,6 +42,7 @@ class Job:
     limit:   steps of an epoch at most; None is no limit.
     truth:   where given, the checksums of all samples of a part, which all that is delivered is
              compared with, while the steps compute.
+    stage:   a folder near by that the data is copied to first.
     place:   where the data was converted to, for contenders that want that.
     """
 
@@ -51,6 +55,7 @@ class Job:
     limit: int | None = None
     control: bool = True
     truth: Mapping[str, frozenset[int]] | None = None
+    stage: str | None = None
     place: str | None = None
 
     def steps(self, part: str, ranks: int) -> int:
@@ -81,7 +86,7 @@ class Job:
             )
         if self.compat:
             return [min(steps, left)] * train.epochs
-        found = []
+        found: list[int] = []
         while left > 0 and len(found) < train.epochs:
             found.append(min(steps, left))
             left -= found[-1]
@@ -131,7 +136,9 @@ class Walks:
 
     rank: int
     hosts: int
+    seed: int
     settings: Mapping[str, Any]
+    staging_s: float
     startup_s: float
     epochs: list[Walked]
     control: Stamps | None
@@ -147,25 +154,30 @@ def run(job: Job, crew: Crew) -> list[Walks] | None:
     """
     lengths = job.epochs(crew.ranks)
     _check_exclusions(job, lengths)
+    job = replace(job, seed=crew.share(job.seed))
     sharpen_timers()
     gc.collect()
     gc.freeze()
-    crew.barrier()
-    started_ns = time.perf_counter_ns()
-    contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
-    startup_s = (time.perf_counter_ns() - started_ns) * metrics.S
-    runner = _Runner(job, crew, contenders, lengths)
-    try:
-        runner.all_epochs()
-        peak, shared = memory()
-    finally:
-        for contender in contenders.values():
-            contender.close()
+    with _near(job, crew) as (job, staging_s):
+        crew.barrier()
+        started_ns = time.perf_counter_ns()
+        contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
+        startup_s = (time.perf_counter_ns() - started_ns) * metrics.S
+        runner = _Runner(job, crew, contenders, lengths)
+        try:
+            runner.all_epochs()
+            peak, shared = memory()
+        finally:
+            for contender in contenders.values():
+                contender.close()
+        crew.barrier()
     control = runner.control() if job.control else None
     own = Walks(
         rank=crew.rank,
         hosts=crew.hosts,
+        seed=job.seed,
         settings=dict(contenders["train"].settings),
+        staging_s=staging_s,
         startup_s=startup_s,
         epochs=runner.walked,
         control=control,
@@ -173,6 +185,33 @@ def run(job: Job, crew: Crew) -> list[Walks] | None:
         pss_bytes=shared,
     )
     return crew.gather(own)
+
+
+@contextmanager
+def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
+    """The job with its data where the contender wants it, and the seconds that bringing it there
+    took: copied, converted, or neither. One rank of each host does it; it is removed afterwards."""
+    wants = converts(job.loader)
+    if job.stage is None and not wants:
+        yield job, 0.0
+        return
+    from .staging import copied, room
+
+    near = job.stage or tempfile.gettempdir()
+    name = f"penstock-stage-{crew.share(os.getpid())}"
+    with room(near, name, crew.first_of_host) as folder:
+        crew.barrier()
+        started = time.perf_counter()
+        if job.stage is not None:
+            paths, folders = copied(job.paths, folder, crew.first_of_host)
+            job = replace(job, paths=paths, folders=folders)
+        if wants:
+            job = replace(job, place=folder)
+            for part in job.paths if crew.first_of_host else ():
+                convert(job.loader, job.task(part, crew))
+        crew.barrier()
+        yield job, time.perf_counter() - started
+        crew.barrier()
 
 
 def _check_exclusions(job: Job, lengths: Sequence[int]) -> None:

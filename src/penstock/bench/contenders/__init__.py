@@ -22,7 +22,8 @@ class Contender(Protocol):
     settings:  what was chosen for it (threads, read-ahead, order), for the record.
     """
 
-    settings: Mapping[str, Any]
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
 
     def batches(self, epoch: int) -> Iterable[Any]:
         """The batches of this rank in an epoch, which count from 0; of more than `task.steps` the
@@ -79,13 +80,14 @@ def make(name: str, task: Task) -> Contender:
     return made
 
 
-def staged(name: str, task: Task, folder: str) -> bool:
-    """Convert the data where a contender wants a format of its own; whether it did. Once a host."""
-    stage = None if ":" in name else getattr(_module(name), "stage", None)
-    if stage is None:
-        return False
-    stage(task, folder)
-    return True
+def converts(name: str) -> bool:
+    """Whether a contender reads a format of its own, which the data is converted to first."""
+    return name in ("litdata",)
+
+
+def convert(name: str, task: Task) -> None:
+    """Convert the data of a part into `task.place`, for one that does."""
+    _module(name).convert(task)
 
 
 def _module(name: str) -> ModuleType:
