@@ -33,8 +33,8 @@ class Stamps:
     got: Ns
     computed: Ns
     left: Ns
-    nominal: Ns
     paused: Ns
+    nominal: Ns
     began: int
     ended: int
 

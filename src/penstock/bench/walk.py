@@ -55,5 +55,6 @@ def walk(
         left[step] = clock()
         if pause is not None and pause(step + 1):
             paused[step] = clock() - left[step]
-    stamps = [np.frombuffer(column, np.int64) for column in columns]
-    return Stamps(*stamps[:4], nominal_ns, stamps[4], began, clock())
+    ended = clock()
+    stamps = (np.frombuffer(column, np.int64) for column in columns)
+    return Stamps(*stamps, nominal=nominal_ns, began=began, ended=ended)

@@ -12,8 +12,8 @@ import lzma
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,13 @@ import numpy.typing as npt
 from ...errors import FormatError, UsageError
 from ..workload import Data, Reading
 
-Opened = Sequence[Any]
-"""The samples of one file: arrays, byte strings, or tuples of arrays."""
+
+class Opened(Protocol):
+    """The samples of one file, by number: arrays, byte strings, or tuples of arrays."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, sample: Any, /) -> Any: ...
+
 
 _PACKED: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -103,7 +108,8 @@ class _Interleaved:
         self._array = array
 
     def __len__(self) -> int:
-        return self._array.shape[-1]
+        rows: int = self._array.shape[-1]
+        return rows
 
     def __getitem__(self, sample: Any) -> Any:
         return self._array[..., sample]
@@ -125,7 +131,8 @@ class _Hdf5:
         self._parts = [self._file[name] for name in names]
 
     def __len__(self) -> int:
-        return len(self._parts[0])
+        rows: int = self._parts[0].shape[0]
+        return rows
 
     def __getitem__(self, sample: Any) -> Any:
         if len(self._parts) == 1:
@@ -169,7 +176,7 @@ class _Indexed:
     def __getitem__(self, sample: Any) -> Any:
         offset, size = int(self._offset[sample]), int(self._size[sample])
         row = np.empty(size, np.uint8)
-        view, at = memoryview(row), 0
+        view, at = row.data, 0
         while at < size:
             got = os.preadv(self._file.fileno(), [view[at:]], offset + at)
             if not got:

@@ -83,8 +83,8 @@ def _batched(rows: list[Any]) -> Any:
         return tuple(_batched(list(column)) for column in zip(*rows, strict=True))
     if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
         out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
-        if torch.utils.data.get_worker_info() is not None:
-            out.share_memory_()  # written once, where the other process reads it
+        if torch.utils.data.get_worker_info() is not None:  # written where the other process reads
+            out.share_memory_()  # type: ignore[no-untyped-call]
         np.stack(rows, out=out.numpy())
         return out
     if isinstance(first, np.ndarray):
