@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 from collections import Counter
@@ -32,7 +33,10 @@ def walked(name: str, given: Task, epochs: int = 1) -> list[list[np.ndarray]]:
     try:
         found = []
         for epoch in range(epochs):
-            batches = [batch for _, batch in zip(range(given.steps), contender.batches(epoch))]
+            batches = [
+                batch
+                for _, batch in zip(range(given.steps), contender.batches(epoch), strict=False)
+            ]
             assert len(batches) == given.steps
             found.append([np.asarray(sample) for batch in batches for sample in batch])
         return found
@@ -46,7 +50,9 @@ def test_epochs_are_shuffled_anew_and_whole(tmp_path, name, per_file):
     """DLIO's torch path reads every epoch in ascending order, whatever is shuffled (defect 1), and
     gives each rank the same stretch in every epoch (defect 24)."""
     paths = write(tmp_path, 12, per_file)
-    load = workload(tmp_path, 12, per_file, reader=reading(file_shuffle="seed", sample_shuffle="seed"))
+    load = workload(
+        tmp_path, 12, per_file, reader=reading(file_shuffle="seed", sample_shuffle="seed")
+    )
     every = {(file, sample) for file in range(12) for sample in range(per_file)}
     ranks = [walked(name, task(load, paths, rank, 2), 3) for rank in range(2)]
     again = [walked(name, task(load, paths, rank, 2), 3) for rank in range(2)]
@@ -119,7 +125,7 @@ def test_the_ranks_share_each_epoch(files, per_file, batch, ranks, of_files, of_
     assert {*together} <= set(range(files * per_file))
     if given[0].by_file:
         for ids in found:
-            runs = 1 + sum(a // per_file != b // per_file for a, b in zip(ids, ids[1:], strict=False))
+            runs = 1 + sum(a // per_file != b // per_file for a, b in itertools.pairwise(ids))
             assert not ids or runs == len({each // per_file for each in ids})
 
 
@@ -275,7 +281,7 @@ def test_every_format_is_delivered_as_it_is_on_disk(tmp_path, name, format, data
     contender = make(name, given)
     found: Counter[int] = Counter()
     samples = size = 0
-    for _, batch in zip(range(given.steps), contender.batches(0)):
+    for _, batch in zip(range(given.steps), contender.batches(0), strict=False):
         found.update(checksums(batch, 2))
         count, length = tally(batch, 2)
         samples, size = samples + count, size + length
