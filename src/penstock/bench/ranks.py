@@ -220,7 +220,8 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
         os.close(sender)
     receivers = [receiver for receiver, _ in reports]
     try:
-        return _supervised(pids, receivers)
+        result: T | None = _supervised(pids, receivers)
+        return result
     finally:
         _end(pids)
         for receiver in receivers:
