@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-sim clean
+  bench-cluster bench-peers bench-bench bench-sim clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-cluster: $(STAMPS)/bench  ## caches of four emulated hosts (root, libfuse3
 bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ and MPI; ARGS="--quick"
 	$(RUN) -m benchmarks.peers $(ARGS)
 
+bench-bench: $(STAMPS)/bench  ## the benchmark itself: its own overhead, generation, loaders; ARGS="--quick"
+	$(RUN) -m benchmarks.bench $(ARGS)
+
 bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.sim $(ARGS)
 	$(RUN) -m benchmarks.simulate_live $(ARGS)
@@ -130,7 +133,7 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 
 $(STAMPS)/bench: $(STAMPS)/penstock
 	@echo "setup: the loaders that penstock is compared with"
-	@$(INSTALL) --no-build-isolation --editable '.[bench]'
+	@$(INSTALL) --no-build-isolation --editable '.[rivals]'
 	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2'; \
 	  else echo "FFCV is left out (Debian: apt-get install libopencv-dev libturbojpeg0-dev pkg-config)"; fi
 	@touch $@

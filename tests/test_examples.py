@@ -42,14 +42,19 @@ def test_every_example_has_its_output() -> None:
 
 def run_ranks(command: list[str | Path], timeout_s: float = 110, **environ: str) -> str:
     """What a launcher and its ranks print."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        )
+        # Threads of torch's gloo outlive destroy_process_group. One exit in a hundred of a process
+        # that imports torch alone ends so on a busy machine.
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -146,13 +146,16 @@ LAYERS = {
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
 NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
-TORCH = {"torch", "gpu", "bench.contenders.torch"}
+TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"sim.contention", "sim.sampled", "sim.sizing"}
+    | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
+    | {"bench.overrides", "bench.problems", "bench.checks"}
+    | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}
@@ -163,7 +166,7 @@ IMPURE = {
     "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }
 # fmt: on
-KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SeedSequence"}
+KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SFC64", "SeedSequence"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
 
 FUNCTION_LINES = 70

@@ -32,8 +32,11 @@ _BUFFER_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
-def storing(path: str) -> Iterator[None]:
-    """Turns what the operating system says against writing `path` into a StorageError."""
+def storing(
+    path: str, again: str = "run it again: it goes on after what is finished"
+) -> Iterator[None]:
+    """Turns what the operating system says against writing `path` into a StorageError; `again` is
+    what helps once the cause is gone."""
     try:
         yield
     except OSError as error:
@@ -43,8 +46,7 @@ def storing(path: str) -> Iterator[None]:
         full = code in (errno.ENOSPC, errno.EDQUOT)
         remedy = "make room there" if full else "check the folder and its file system"
         failed = StorageError(
-            f"{path} cannot be written: {os.strerror(code)}: {remedy}, and run it again: it goes "
-            f"on after what is finished"
+            f"{path} cannot be written: {os.strerror(code)}: {remedy}, and {again}"
         )
         failed.errno = code
         raise failed from None

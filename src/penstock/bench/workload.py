@@ -6,9 +6,12 @@ Sizes are bytes, times seconds, counts of one rank unless said. A rank is an emu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import numpy as np
 
 from .distribution import Distribution
 
@@ -66,10 +69,12 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where data_folder and checkpoint_folder lie below."""
+    """Where data_folder and checkpoint_folder lie below. storage_library: by which DLIO reads
+    objects."""
 
     storage_type: str = "local_fs"
     storage_root: str = "./"
+    storage_library: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,8 +88,28 @@ class Hdf5:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a Parquet file. size: values of a row. read: whether training wants it."""
+
+    name: str
+    dtype: str = "float32"
+    size: int = 1
+    read: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parquet:
+    """Layout of Parquet files. No columns: one of bytes. row_group_size: rows."""
+
+    row_group_size: int = 1_000_000
+    read_mode: Literal["default", "row_group"] = "default"
+    columns: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The section `dataset`. record_length_bytes: mean of a sample's payload, may be a fraction."""
+    """The section `dataset`. record_length_bytes: mean of a sample's payload, may be a fraction.
+    skip_listing: the names of files are believed, not looked up."""
 
     record_length_bytes: float = 65536
     record_length_bytes_stdev: float = 0.0
@@ -102,6 +127,8 @@ class Data:
     compression: str = "none"
     compression_level: int = 4
     hdf5: Hdf5 = field(default_factory=Hdf5)
+    parquet: Parquet = field(default_factory=Parquet)
+    skip_listing: bool = False
     generation_buffer_size: int = 2 << 30
     keep_files: bool = True
 
@@ -117,6 +144,18 @@ class Data:
     def samples(self, part: str) -> int:
         """Samples of "train" or "valid"."""
         return self.files(part) * self.num_samples_per_file
+
+    def sample_bytes(self) -> float:
+        """Mean payload of a sample: of record_dims, or of the columns, where these are given."""
+        if self.record_dims:
+            return math.prod(self.record_dims) * np.dtype(self.record_element_type).itemsize
+        if self.format == "parquet" and self.parquet.columns:
+            return sum(each.size * np.dtype(each.dtype).itemsize for each in self.parquet.columns)
+        return self.record_length_bytes
+
+    def nominal_bytes(self, part: str) -> float:
+        """Payload of "train" or "valid"."""
+        return self.samples(part) * self.sample_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

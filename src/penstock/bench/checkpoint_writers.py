@@ -1,0 +1,198 @@
+"""What puts the files of a checkpoint on storage: torch.save, numpy, or a writer of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import importlib.util
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator
+from typing import IO, Any, Protocol, cast
+
+import numpy as np
+
+from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..writers import storing
+from .checkpoint_shapes import Bytes, State, Tensor
+
+_DAMAGED = (
+    RuntimeError,
+    ValueError,
+    KeyError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+"""What torch and numpy raise where an archive is cut or altered."""
+
+
+class Writer(Protocol):
+    """One file at a time; used by one thread.
+
+    name, suffix: what records call it; what its files end with.
+    """
+
+    name: str
+    suffix: str
+
+    def save(self, path: str, state: State, fsync: bool) -> None:
+        """`path` is whole when this returns, and on the device if `fsync`; its folder is not
+        synced. Where this fails (StorageError), nothing new is left under any name."""
+
+    def load(self, path: str) -> State:
+        """All of it in memory that can be used; FormatError where the file is damaged."""
+
+
+class TorchWriter:
+    """torch.save of a dict of tensors, read back with weights_only."""
+
+    name = "torch"
+    suffix = ".pt"
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._dtypes = {
+            "int8": torch.int8,
+            "uint8": torch.uint8,
+            "fp16": torch.float16,
+            "bf16": torch.bfloat16,
+            "fp32": torch.float32,
+            "fp64": torch.float64,
+        }
+        self._names = {dtype: name for name, dtype in self._dtypes.items()}
+
+    def save(self, path: str, state: State, fsync: bool) -> None:
+        """See Writer."""
+        tensors = {
+            tensor.name: self._torch.frombuffer(content, dtype=self._dtypes[tensor.dtype])
+            for tensor, content in state.items()
+        }
+        with new_file(path, fsync) as file:
+            try:
+                self._torch.save(tensors, file)
+            except RuntimeError as error:
+                # What torch says while it closes an archive that could not be written.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
+
+    def load(self, path: str) -> State:
+        """See Writer."""
+        with reading(path):
+            loaded = self._torch.load(path, map_location="cpu", weights_only=True)
+            return {
+                Tensor(name, self._names[value.dtype], value.numel()): cast(
+                    Bytes, value.view(self._torch.uint8).numpy()
+                )
+                for name, value in loaded.items()
+            }
+
+
+_DTYPES = {"int8": "i1", "uint8": "u1", "fp16": "<f2", "bf16": "V2", "fp32": "<f4", "fp64": "<f8"}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+
+
+class NumpyWriter:
+    """An uncompressed .npz, for where torch is not installed; bf16 is of two bytes without type."""
+
+    name = "numpy"
+    suffix = ".npz"
+
+    def save(self, path: str, state: State, fsync: bool) -> None:
+        """See Writer."""
+        arrays: dict[str, Any] = {
+            tensor.name: content.view(_DTYPES[tensor.dtype]) for tensor, content in state.items()
+        }
+        with new_file(path, fsync) as file:
+            np.savez(file, **arrays)
+
+    def load(self, path: str) -> State:
+        """See Writer."""
+        with reading(path), np.load(path, allow_pickle=False) as archive:
+            return {
+                Tensor(name, _NAMES[value.dtype], value.size): value.view(np.uint8)
+                for name, value in archive.items()
+            }
+
+
+def writer_named(name: str) -> Writer:
+    """A writer by its name: "torch", "numpy", "penstock" (where `penstock.checkpoint` is there,
+    its `writer()`), a callable without arguments as "module:name", or "auto": torch where it is
+    installed, else numpy. UsageError where there is no such writer."""
+    if name == "auto":
+        name = "torch" if importlib.util.find_spec("torch") else "numpy"
+    if name == "numpy":
+        return NumpyWriter()
+    if name == "torch":
+        return _imported(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
+    module, _, attribute = name.partition(":")
+    if name == "penstock":
+        module, attribute = "penstock.checkpoint", "writer"
+    elif not attribute:
+        raise UsageError(
+            f"there is no checkpoint writer {name!r}: choose auto, torch, numpy, penstock, or "
+            f"give your own as module:name"
+        )
+    made = _imported(
+        name,
+        lambda: getattr(importlib.import_module(module), attribute)(),
+        "choose torch or numpy" if name == "penstock" else "is the module on PYTHONPATH?",
+    )
+    lacking = [part for part in ("name", "suffix", "save", "load") if not hasattr(made, part)]
+    if lacking:
+        raise UsageError(f"the checkpoint writer {name} has no {', '.join(lacking)}: see Writer")
+    return made
+
+
+def _imported(name: str, make: Any, remedy: str) -> Writer:
+    try:
+        return cast(Writer, make())
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
+
+
+@contextlib.contextmanager
+def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
+    """A file that gets its name once it is whole; it is discarded where writing it fails."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.part")
+    try:
+        with storing(path, "run it again"):
+            with open(temporary, "wb") as file:
+                yield file
+                if fsync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns what libraries say of a file that is missing, damaged or unreadable into our errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingError(f"{path} is not there: save the checkpoint again") from None
+    except (OSError, *_DAMAGED) as error:
+        # torch seeks to before the start of a file that is too short
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            code = error.errno or errno.EIO
+            failed = StorageError(
+                f"{path} cannot be read: {os.strerror(code)}: check the folder and its file system"
+            )
+            failed.errno = code
+            raise failed from None
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FormatError(
+            f"{path}, {os.path.getsize(path):,} bytes, cannot be loaded: {said}: it was cut or "
+            f"altered; save the checkpoint again"
+        ) from None

@@ -1,0 +1,527 @@
+"""Checkpoints of a workload: taken, loaded and timed, as DLIO names and cuts them.
+
+A checkpoint is the folder `global_epoch<e>_step<s>` below `checkpoint.checkpoint_folder`, with the
+files that `checkpoint_shapes` says. What is written differs from file to file and from step to
+step, so that no storage gets away with writing it once, and can be made again from the seed: that
+is what `verify` compares with.
+
+Every rank makes `Checkpoints` and calls its methods at the same time as the others. An error of
+one rank is raised on all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import errors
+from ..errors import (
+    ChangedError,
+    LimitError,
+    MissingError,
+    PenstockError,
+    StateError,
+    StorageError,
+    UsageError,
+    WorkerError,
+)
+from ..topology import Place
+from ..writers import storing, sync_folder
+from .checkpoint_contents import Contents, content
+from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
+from .checkpoint_writers import Writer, reading, writer_named
+from .workload import Checkpoint, Workload
+
+GIB = 1 << 30
+Gather = Callable[[Any], Sequence[Any]]
+"""Given what one rank has (numbers, strings and lists of them), what all have, by rank."""
+
+_OURS = re.compile(
+    r"\.?(model_states-\d+|((layer_\d+-)?model_\d+|zero_pp_rank_\d+_mp_rank_\d+)"
+    r"_(model|optim)_states)\.\w+(\.part)?"
+)
+"""Names of files that a checkpoint of the benchmark may hold, among them what was cut off."""
+
+_HEADER_BYTES = 4096
+_TENSOR_BYTES = 512
+"""Most that a writer adds to the tensors, of a file and of each tensor."""
+
+
+class Checkpoints:
+    """Takes and loads the checkpoints of one rank.
+
+    place:    this rank among the others.
+    barrier:  returns once all ranks are in it.
+    gather:   see Gather; every rank gets the answer.
+    writer:   a name for `writer_named`, or a Writer.
+    scale:    of the elements of each tensor, above 0 and up to 1, to try a large model on a small
+              machine; records state it.
+    verify:   loaded bytes are compared with what was saved, outside of the time measured.
+    host:     the machine's name: ranks of one share its memory and page cache.
+
+    UsageError where the ranks cannot hold the model, nothing would be written, or storage is no
+    file system.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        place: Place,
+        barrier: Callable[[], None],
+        gather: Gather,
+        *,
+        writer: str | Writer = "auto",
+        scale: float = 1.0,
+        verify: bool = False,
+        host: str | None = None,
+    ) -> None:
+        if not 0 < scale <= 1:
+            raise UsageError(f"scale={scale}: a part of each tensor, above 0 and up to 1")
+        if workload.storage.storage_type not in ("local_fs", "parallel_fs"):
+            raise UsageError(
+                f"storage.storage_type={workload.storage.storage_type}: checkpoints are written "
+                f"to file systems: set storage_type=local_fs and checkpoint.checkpoint_folder"
+            )
+        classname = workload.checkpoint.checkpoint_mechanism_classname
+        if classname and writer == "auto":
+            raise UsageError(
+                f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's "
+                f"and does not run here: leave it out, or say which writer stands for it"
+            )
+        self.settings: Checkpoint = workload.checkpoint
+        self.place = place
+        self.scale = scale
+        self.verify = verify
+        if isinstance(writer, str) and writer != "auto":
+            writer = writer_named(writer)
+        self._writer = writer
+        self.totals = totals(workload.model, self.settings, place.world_size, scale)
+        if not self.totals.bytes:
+            raise UsageError(
+                "a checkpoint of this workload is empty: set model.num_layers with "
+                "model.type=transformer, or model.model_size_bytes"
+            )
+        self.root = self.settings.checkpoint_folder
+        self._files = list(by_rank(workload.model, self.settings, place.world_size, scale))
+        self._workload = workload
+        self._seed = workload.train.seed
+        self._barrier, self._gather = barrier, gather
+        self._contents: Contents | None = None
+        self._hosts = list(gather(host or os.uname().nodename))
+        # As in DLIO, by as many ranks as a host has: 0 where there is one host.
+        shift = max(map(self._hosts.count, self._hosts)) if self.settings.recovery_rank_shift else 0
+        self.loads_rank = (place.rank + shift) % place.world_size
+        """The rank whose files this one loads."""
+
+    @cached_property
+    def writer(self) -> Writer:
+        """What saves and loads. One that nobody asked for is made at the first checkpoint: to
+        import torch takes longer than to begin training."""
+        return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
+
+    def folder(self, epoch: int, step: int) -> str:
+        """Where this checkpoint lies."""
+        return os.path.join(self.root, f"global_epoch{epoch}_step{step}")
+
+    def paths(self, epoch: int, step: int, rank: int | None = None) -> list[str]:
+        """The files that a rank, by default this one, writes into a checkpoint."""
+        files = self._files[self.place.rank if rank is None else rank]
+        return [self._path(file, epoch, step) for file in files]
+
+    def described(self) -> dict[str, Any]:
+        """What records say of the checkpoints as such; sizes in bytes, over all ranks."""
+        cut, ranks = self._workload.model.parallelism, self.place.world_size
+        whole = totals(self._workload.model, self.settings, ranks)
+        return {
+            "writer": self.writer.name,
+            "folder": self.root,
+            "fsync": self.settings.fsync,
+            "rank_sync": self.settings.rank_sync,
+            "scale": self.scale,
+            "ranks": ranks,
+            "hosts": len(set(self._hosts)),
+            "mode": self.settings.mode,
+            "tensor": cut.tensor,
+            "pipeline": cut.pipeline,
+            "zero_stage": cut.zero_stage,
+            "parameters": parameters(self._workload.model),
+            "files": self.totals.files,
+            "bytes": self.totals.bytes,
+            "model_bytes": self.totals.model_bytes,
+            "optimizer_bytes": self.totals.optimizer_bytes,
+            "unscaled_bytes": whole.bytes,
+        }
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def take(self, epoch: int, step: int) -> dict[str, Any]:
+        """Save a checkpoint; with `checkpoint.fsync` it is on the device afterwards.
+
+        One that is there is replaced, unless it holds what no checkpoint holds (UsageError).
+        StorageError where it cannot be written, before anything is where room is short; what was
+        written of it is removed. LimitError where memory cannot hold the tensors.
+
+        Returns {"step", "seconds" (of the slowest rank, and of none but writing and syncing),
+        "bytes" (of tensors, all ranks), "rank_seconds" [by rank]}.
+        """
+        folder = self.folder(epoch, step)
+        self.clear(epoch, [step])
+        self.require_room(1)
+        mine = self._files[self.place.rank]
+        if self._contents is None:
+            self._require_memory(Contents.bytes(mine, self.settings.randomize_tensor))
+            self._contents = Contents(mine, self._seed, self.settings.randomize_tensor)
+        self._contents.turn_to(epoch, step)
+        states = [(self._path(file, epoch, step), self._contents.of(file)) for file in mine]
+        fsync = self.settings.fsync
+
+        def write() -> None:
+            with storing(folder, "run it again"):
+                os.makedirs(folder, exist_ok=True)
+            for path, state in states:
+                self.writer.save(path, state, fsync)
+            if fsync and states:
+                sync_folder(folder)
+            if fsync and self.place.rank == 0:
+                sync_folder(self.root)
+
+        try:
+            seconds = self._timed(write)
+        except PenstockError:
+            with contextlib.suppress(PenstockError):
+                self._remove([folder])  # all ranks have stopped writing
+            raise
+        return self._measured(step, seconds)
+
+    def clear(self, epoch: int, steps: Iterable[int]) -> None:
+        """Remove earlier checkpoints of these steps, as `take` does."""
+        folders = [self.folder(epoch, step) for step in steps]
+        self._together(lambda: self._remove(folders))
+
+    def require_room(self, count: int) -> None:
+        """StorageError where the file system has no room for so many more checkpoints."""
+
+        def made() -> list[int]:
+            with storing(self.root, "run it again"):
+                os.makedirs(self.root, exist_ok=True)
+                status = os.statvfs(self.root)
+            size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+            mine = self._files[self.place.rank]
+            heads = sum(_HEADER_BYTES + _TENSOR_BYTES * len(file.tensors) for file in mine)
+            return [status.f_fsid, size, free, count * (sum(f.bytes for f in mine) + heads)]
+
+        found = self._together(made)
+        # Ranks that see the same file system share its room, be they of one host or of many.
+        here = [each for each in found if each[:2] == found[self.place.rank][:2]]
+        free, wanted = min(each[2] for each in here), sum(each[3] for each in here)
+
+        def enough() -> None:
+            if wanted > free:
+                what = f"{count} checkpoints need" if count > 1 else "a checkpoint needs"
+                raise StorageError(
+                    f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, "
+                    f"set checkpoint.checkpoint_folder elsewhere, write fewer "
+                    f"(checkpoint.num_checkpoints_write), or try a smaller scale than {self.scale}"
+                )
+
+        self._together(enough)
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def load(self, epoch: int, step: int) -> dict[str, Any]:
+        """Load a checkpoint into memory, from storage: the page cache is told to forget it first.
+
+        What was loaded has the names, types and lengths that were asked for (StateError); with
+        `verify` it is equal to what was saved, byte by byte (ChangedError).
+        MissingError where there is none, StateError where it was saved by another number of ranks
+        or not to its end, FormatError where a file is damaged.
+
+        Returns what `take` does, and "device_bytes": what these processes read from devices, None
+        where the system does not say; "verified": True, or None where that was not asked for.
+        """
+        self._contents = None  # memory for what is loaded; a later take makes it again
+        mine = self._files[self.loads_rank]
+        self._together(lambda: self._require_files(epoch, step))
+        self._require_memory(sum(file.bytes for file in mine))
+        paths = self.paths(epoch, step, self.loads_rank)
+        self._together(lambda: _forget(paths))
+        loaded: list[State] = []
+        read_before = _device_bytes()
+        seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
+        read = None if read_before is None else (_device_bytes() or 0) - read_before
+
+        def compare() -> None:
+            for path, file, state in zip(paths, mine, loaded, strict=True):
+                self._compare(path, file, state, epoch, step)
+
+        self._together(compare)
+        reads = self._gather(read)
+        return {
+            **self._measured(step, seconds),
+            "device_bytes": None if None in reads else sum(reads),
+            "verified": True if self.verify else None,
+        }
+
+    def missing(self, epoch: int, step: int) -> bool:
+        """Whether there is no such checkpoint at all, as the first rank sees it."""
+        return bool(self._gather(not os.path.isdir(self.folder(epoch, step)))[0])
+
+    def _require_files(self, epoch: int, step: int) -> None:
+        folder = self.folder(epoch, step)
+        if self.place.rank:
+            return
+        try:
+            found = set(os.listdir(folder))
+        except FileNotFoundError:
+            raise MissingError(
+                f"{folder} is not there: write checkpoints first "
+                f"(checkpoint.num_checkpoints_write), or correct checkpoint.checkpoint_folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be listed: {error.strerror}") from None
+        wanted = {file.name + self.writer.suffix for files in self._files for file in files}
+        odd = sorted(wanted - found) or sorted(found - wanted)
+        if odd:
+            of = "missing" if odd[0] in wanted else "one too many"
+            raise StateError(
+                f"{folder} holds {len(found)} files and {self.place.world_size} ranks save "
+                f"{len(wanted)}: {odd[0]} is {of}: it was saved by another number of ranks, of "
+                f"another model or by another writer, or not to its end: save it again"
+            )
+
+    def _compare(self, path: str, file: File, state: State, epoch: int, step: int) -> None:
+        by_name = {tensor.name: (tensor, content) for tensor, content in state.items()}
+        for tensor in file.tensors:
+            found, content = by_name.pop(tensor.name, (None, None))
+            if found != tensor or content is None:
+                raise StateError(
+                    f"{path}: tensor {tensor.name!r} is {_described(found)} and should be "
+                    f"{_described(tensor)}: it was saved of another model or with another scale "
+                    f"than {self.scale}: save it again"
+                )
+            if self.verify:
+                self._equal(path, file, tensor, content, epoch, step)
+        if by_name:
+            raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
+
+    def _equal(
+        self, path: str, file: File, tensor: Tensor, found: Bytes, epoch: int, step: int
+    ) -> None:
+        random = self.settings.randomize_tensor
+        saved = content(file, tensor, epoch, step, self._seed, random)
+        if not np.array_equal(found, saved):
+            at = int(np.argmax(found != saved))
+            raise ChangedError(
+                f"{path}: tensor {tensor.name!r} differs from what was saved from its byte {at:,} "
+                f"on: {found[at]} instead of {saved[at]}: storage or writer altered it, or it was "
+                f"saved with another train.seed than {self._seed}: save it again"
+            )
+
+    # -- ranks -------------------------------------------------------------------------------------
+
+    def _path(self, file: File, epoch: int, step: int) -> str:
+        return os.path.join(self.folder(epoch, step), file.name + self.writer.suffix)
+
+    def _measured(self, step: int, seconds: list[float]) -> dict[str, Any]:
+        return {
+            "step": step,
+            "seconds": max(seconds),
+            "bytes": self.totals.bytes,
+            "rank_seconds": seconds,
+        }
+
+    def _timed(self, work: Callable[[], object]) -> list[float]:
+        """Seconds that this took on each rank, all of which begin together."""
+        failed: Exception | None = None
+        self._barrier()
+        began = time.perf_counter()
+        try:
+            work()
+        except Exception as error:
+            failed = error
+        if self.settings.rank_sync:
+            self._barrier()
+        seconds = time.perf_counter() - began
+        return [float(each) for each in self._outcomes(seconds, failed)]
+
+    def _together(self, work: Callable[[], Any]) -> list[Any]:
+        """What this gives on each rank."""
+        value, failed = None, None
+        try:
+            value = work()
+        except Exception as error:
+            failed = error
+        return self._outcomes(value, failed)
+
+    def _outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
+        """By rank; what failed on any is raised on all."""
+        said = None if failed is None else [type(failed).__name__, str(failed)]
+        outcomes = list(self._gather([value, said]))
+        if failed is not None:
+            raise failed
+        for rank, (_, error) in enumerate(outcomes):
+            if error is not None:
+                raise getattr(errors, error[0], WorkerError)(f"rank {rank}: {error[1]}")
+        return [each for each, _ in outcomes]
+
+    def _require_memory(self, wanted: int) -> None:
+        """LimitError where the ranks of a host need more than it has."""
+        host = self._hosts[self.place.rank]
+        asked = self._gather([wanted, _available_bytes()])
+        here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
+        total = sum(each[0] for each in here)
+        available = min((each[1] for each in here if each[1] is not None), default=None)
+
+        def enough() -> None:
+            if available is not None and total > available:
+                raise LimitError(
+                    f"{host}: the tensors of a checkpoint take {total:,} bytes of memory in "
+                    f"{len(here)} ranks and {available:,} are available: use more hosts, the "
+                    f"first ranks of the job alone (checkpoint.mode=subset), or a smaller scale "
+                    f"than {self.scale}"
+                )
+
+        self._together(enough)
+
+    def _remove(self, folders: Iterable[str]) -> None:
+        """By the first rank, earlier checkpoints; nothing that is not of one."""
+        for folder in folders if self.place.rank == 0 else ():
+            with storing(folder, "run it again"), contextlib.suppress(FileNotFoundError):
+                names = os.listdir(folder)
+                foreign = sorted(name for name in names if not _OURS.fullmatch(name))
+                if foreign:
+                    raise UsageError(
+                        f"{folder} is to be replaced and holds {foreign[0]!r}, which is not of a "
+                        f"checkpoint: move it away, or set checkpoint.checkpoint_folder elsewhere"
+                    )
+                for name in names:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+
+
+def run_checkpoints(
+    workload: Workload,
+    place: Place,
+    barrier: Callable[[], None],
+    gather: Gather,
+    *,
+    writer: str | Writer = "auto",
+    scale: float = 1.0,
+    verify: bool = False,
+    compat: bool = False,
+    host: str | None = None,
+    seen: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, Any]:
+    """A run of checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
+    then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
+
+    compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
+            pause of 1 s); otherwise times are those of the slowest rank.
+    seen:   told how many of how many are done.
+
+    Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
+    metrics}; the other parameters and all errors are those of `Checkpoints`.
+    """
+    checkpoints = Checkpoints(
+        workload, place, barrier, gather, writer=writer, scale=scale, verify=verify, host=host
+    )
+    settings = workload.checkpoint
+    writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
+    if not writes + reads:
+        raise UsageError(
+            "no checkpoints are asked for: set checkpoint.num_checkpoints_write or _read"
+        )
+    for step in range(writes, reads):
+        if checkpoints.missing(1, step):
+            raise MissingError(
+                f"{checkpoints.folder(1, step)} is not there and is the one to be read after "
+                f"{step}: checkpoint.num_checkpoints_read={reads}, num_checkpoints_write={writes}: "
+                f"read fewer or write more"
+            )
+    if writes:
+        checkpoints.clear(1, range(writes))
+        checkpoints.require_room(writes)
+    pause = settings.time_between_checkpoints
+    pause = abs(pause) if compat else max(0.0, pause)
+    done: dict[str, list[dict[str, Any]]] = {"saves": [], "loads": []}
+    for what, act, count in (
+        ("saves", checkpoints.take, writes),
+        ("loads", checkpoints.load, reads),
+    ):
+        for step in range(count):
+            if step:
+                time.sleep(pause)
+            done[what].append(act(1, step))
+            seen(len(done["saves"]) + len(done["loads"]), writes + reads)
+    return {
+        "checkpoints": {**checkpoints.described(), **done},
+        "dlio": dlio_metrics(checkpoints.totals, done["saves"], done["loads"], compat=compat),
+    }
+
+
+def dlio_metrics(
+    size: Totals,
+    saves: Sequence[Mapping[str, Any]],
+    loads: Sequence[Mapping[str, Any]],
+    *,
+    compat: bool = False,
+) -> dict[str, float]:
+    """DLIO's fields of what `take` and `load` returned, in GiB and seconds; deviations are of the
+    population. What was not done has no field."""
+    taken = size.counted_bytes if compat else size.bytes
+    found: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
+    for name, done in (("save", saves), ("load", loads)):
+        if not done:
+            continue
+        seconds = np.array(
+            [each["rank_seconds"][0] if compat else each["seconds"] for each in done]
+        )
+        for quantity, unit, values in (
+            ("io", "GB_per_second", taken / GIB / seconds),
+            ("duration", "seconds", seconds),
+        ):
+            found[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
+            found[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
+    return found
+
+
+def _described(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
+
+
+def _forget(paths: Iterable[str]) -> None:
+    """The page cache lets go of files, once they are on the device."""
+    for path in paths:
+        with reading(path):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+
+def _device_bytes() -> int | None:
+    return _said("/proc/self/io", "read_bytes")
+
+
+def _available_bytes() -> int | None:
+    kib = _said("/proc/meminfo", "MemAvailable")
+    return None if kib is None else kib * 1024
+
+
+def _said(path: str, name: str) -> int | None:
+    """A number of a file of /proc; None where the system does not say."""
+    with contextlib.suppress(OSError), open(path) as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key == name:
+                return int(value.split()[0])
+    return None

@@ -1,0 +1,120 @@
+"""Ranks for tests of checkpoints: threads, or processes, that meet and tell each other."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from penstock.bench.checkpoint_shapes import State
+from penstock.bench.checkpoint_writers import NumpyWriter
+from penstock.bench.checkpoints import run_checkpoints
+from penstock.bench.workload import Checkpoint, Model, Parallelism, Transformer, Workload
+from penstock.topology import Place
+
+Work = Callable[[Place, Callable[[], None], Callable[[Any], list[Any]]], Any]
+
+
+def llama(folder: object, *, model: Model | None = None, **settings: Any) -> Workload:
+    """A workload that only saves and loads a small model: 3 MB by one rank."""
+    shape = Transformer(vocab_size=500, hidden_size=64, ffn_hidden_size=128)
+    small = Model(
+        name="small",
+        type="transformer",
+        num_layers=4,
+        parallelism=Parallelism(zero_stage=1),
+        transformer=replace(shape, num_attention_heads=8, num_kv_heads=4),
+    )
+    checkpoint = Checkpoint(checkpoint_folder=str(folder), **settings)
+    return Workload(framework="pytorch", model=model or small, checkpoint=checkpoint)
+
+
+def alone(work: Work) -> Any:
+    """The work of one rank."""
+    return work(Place(0, 1, "test"), lambda: None, lambda value: [json.loads(json.dumps(value))])
+
+
+def threads(ranks: int, work: Work) -> list[Any]:
+    """What each rank, a thread, returned or raised."""
+    barrier = threading.Barrier(ranks, timeout=60)
+    told: list[str] = [""] * ranks
+    results: list[Any] = [None] * ranks
+
+    def be(rank: int) -> None:
+        def gather(value: Any) -> list[Any]:
+            told[rank] = json.dumps(value)
+            barrier.wait()
+            found = [json.loads(each) for each in told]
+            barrier.wait()
+            return found
+
+        try:
+            results[rank] = work(Place(rank, ranks, "test"), lambda: void(barrier.wait()), gather)
+        except Exception as error:
+            results[rank] = error
+
+    crew = [threading.Thread(target=be, args=(rank,)) for rank in range(ranks)]
+    for each in crew:
+        each.start()
+    for each in crew:
+        each.join()
+    return results
+
+
+def void(_: object) -> None:
+    """Nothing."""
+
+
+def processes(ranks: int, workload: Workload, **options: Any) -> list[dict[str, Any]]:
+    """What `run_checkpoints` returned in each rank, a process."""
+    context = multiprocessing.get_context("spawn")
+    boxes = [context.SimpleQueue() for _ in range(ranks)]
+    results = context.SimpleQueue()
+    barrier = context.Barrier(ranks)
+    crew = [
+        context.Process(target=_rank, args=(rank, boxes, barrier, results, workload, options))
+        for rank in range(ranks)
+    ]
+    for each in crew:
+        each.start()
+    found = dict(results.get() for _ in crew)
+    for each in crew:
+        each.join()
+    return [found[rank] for rank in range(ranks)]
+
+
+def _rank(
+    rank: int, boxes: list[Any], barrier: Any, results: Any, workload: Workload, options: Any
+) -> None:
+    def gather(value: Any) -> list[Any]:
+        for box in boxes:
+            box.put((rank, value))
+        found = dict(boxes[rank].get() for _ in boxes)
+        barrier.wait()  # nobody puts what belongs to the next question
+        return [found[each] for each in range(len(boxes))]
+
+    place = Place(rank, len(boxes), "test")
+    try:
+        results.put((rank, run_checkpoints(workload, place, barrier.wait, gather, **options)))
+    except Exception as error:
+        results.put((rank, error))
+        raise
+
+
+class Killed(NumpyWriter):
+    """A writer whose process is killed while it writes its second file."""
+
+    def __init__(self) -> None:
+        self.saved = 0
+
+    def save(self, path: str, state: State, fsync: bool) -> None:
+        self.saved += 1
+        if self.saved == 2:
+            with open(os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.part"), "wb"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        super().save(path, state, fsync)

@@ -1,0 +1,709 @@
+"""Reading workloads: what DLIO lets pass is refused, with file, line, key and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bench import document, schema
+from penstock.bench.checks import check_found, check_run
+from penstock.bench.distribution import Distribution
+from penstock.bench.problems import tell
+from penstock.bench.strict import as_dict, preset_names, presets, read_workload
+from penstock.bench.workload import Workload
+from penstock.errors import UsageError
+
+
+def told(tmp_path: Path, text: str, *texts: str, compat: bool = False) -> tuple[str, list[str]]:
+    """What reading a file raises, or "", and what it warns of."""
+    path = tmp_path / "w.yaml"
+    path.write_text(text)
+    warned: list[str] = []
+    try:
+        read_workload(path, texts, compat=compat, warn=warned.append)
+    except UsageError as error:
+        return str(error).replace(f"{tmp_path}/", ""), warned
+    return "", [each.replace(f"{tmp_path}/", "") for each in warned]
+
+
+class Row(NamedTuple):
+    """What is written, whether it is refused strictly and in compat mode, and what is said."""
+
+    levels: str
+    message: str
+    text: str = ""
+    override: str = ""
+
+
+ERROR = "error error"
+STRICT = "error warning"
+WARNING = "warning warning"
+COMPAT = "nothing warning"
+
+ROWS = {
+    "unknown key": Row(
+        STRICT,
+        "w.yaml:1: reader.batchsize: unknown key 'reader.batchsize'; did you mean "
+        "'reader.batch_size'?",
+        "reader: {batchsize: 4}",
+    ),
+    "unknown key without underscores": Row(
+        STRICT,
+        "did you mean 'dataset.num_samples_per_file'?",
+        "dataset: {numsamplesperfile: 4}",
+    ),
+    "unknown key by override": Row(
+        STRICT,
+        "CLI: train.computation_tme: unknown key 'train.computation_tme'; did you mean "
+        "'train.computation_time'?",
+        override="++workload.train.computation_tme=1",
+    ),
+    "unknown section": Row(
+        STRICT, "w.yaml:1: traing: unknown section 'traing'; did you mean 'train'?", "traing: {}"
+    ),
+    "wrong section": Row(
+        ERROR,
+        "w.yaml:2: train.batch_size: 'batch_size' belongs to 'reader'",
+        "train:\n  batch_size: 4",
+    ),
+    "no section": Row(ERROR, "batch_size: 'batch_size' belongs to 'reader'", "batch_size: 4"),
+    "section of a value": Row(ERROR, "reader: expected keys below it, got 3", "reader: 3"),
+    **{
+        f"dead {key}": Row(
+            WARNING, f"{key}: has no effect in DLIO{use}", override=f"++workload.{key}=1"
+        )
+        for key, use in {
+            "model.model_size": "; use model.model_size_bytes",
+            "workflow.debug": "",
+            "dataset.enable_chunking": "; use dataset.hdf5.chunk_dims",
+            "dataset.chunk_size": "; use dataset.hdf5.chunk_dims",
+            "reader.file_access": "",
+            "dataset.record_element_bytes": "; use dataset.record_element_type",
+            "checkpoint.type": "",
+        }.items()
+    },
+    **{
+        f"old name {suffix}": Row(
+            STRICT,
+            f"dataset.record_length{suffix}: old name; use record_length_bytes{suffix}",
+            f"dataset: {{record_length{suffix}: 100}}",
+        )
+        for suffix in ("", "_stdev", "_resize")
+    },
+    "old name in a file of version 3": Row(
+        WARNING,
+        "old name; use record_length_bytes",
+        "dataset: {format: parquet, record_length: 761, parquet: {row_group_size: 10}}",
+    ),
+    "hdf5 key under dataset": Row(
+        ERROR, "dataset.chunk_dims: put it under dataset.hdf5", "dataset: {chunk_dims: [1]}"
+    ),
+    "true for a choice": Row(
+        ERROR,
+        "reader.file_shuffle: YAML reads 'on' as true; allowed: off, seed, random",
+        "reader: {file_shuffle: on}",
+    ),
+    "false for a choice without off": Row(
+        ERROR,
+        "dataset.compression: YAML reads 'no' as false; allowed: none, gzip",
+        "dataset: {compression: no}",
+    ),
+    "unknown choice": Row(
+        ERROR, "dataset.format: 'npzz' is not one of tfrecord, hdf5", "dataset: {format: npzz}"
+    ),
+    "unknown choice is guessed": Row(ERROR, "did you mean 'npz'?", "dataset: {format: npzz}"),
+    "None for none": Row(ERROR, "did you mean 'none'?", "dataset: {compression: None}"),
+    "seconds with a unit": Row(
+        ERROR,
+        "train.computation_time: expected seconds or a distribution, got string '0.5s'",
+        "train: {computation_time: 0.5s}",
+    ),
+    "seconds as text": Row(
+        ERROR,
+        "train.computation_time: expected seconds or a distribution, got string '0.5'",
+        "train: {computation_time: '0.5'}",
+    ),
+    "size with a unit": Row(
+        ERROR, "must be a number >= 1, got string '10GB'", "dataset: {record_length_bytes: 10GB}"
+    ),
+    "octal": Row(
+        ERROR, "'010' would be read as 8 in YAML; quote it or write 10", "train: {epochs: 010}"
+    ),
+    "sexagesimal": Row(
+        ERROR, "'12:30' would be read as 750 in YAML", "train: {computation_time: 12:30}"
+    ),
+    "hexadecimal": Row(ERROR, "'0x10' would be read as 16 in YAML", "train: {epochs: 0x10}"),
+    "fraction for a count": Row(
+        ERROR, "reader.batch_size: must be an integer >= 1, got 2.5", "reader: {batch_size: 2.5}"
+    ),
+    "batch of 0": Row(ERROR, "must be an integer >= 1, got 0", "reader: {batch_size: 0}"),
+    "no files": Row(ERROR, "must be an integer >= 1, got 0", "dataset: {num_files_train: 0}"),
+    "negative count": Row(
+        ERROR, "must be an integer >= 0, got -1", "dataset: {num_files_eval: -1}"
+    ),
+    "negative threads": Row(ERROR, "must be an integer >= 0, got -2", "reader: {read_threads: -2}"),
+    "zero stage": Row(
+        ERROR, "must be an integer from 0 to 3, got 4", "model: {parallelism: {zero_stage: 4}}"
+    ),
+    "percentage": Row(ERROR, "must be a number from 0 to 1, got 90", "metric: {au: 90}"),
+    "yes as text": Row(
+        ERROR, "expected true or false, got string 'yes'", override="++workload.workflow.train=yes"
+    ),
+    "number as text": Row(ERROR, "expected text, got 3: put it into quotes", "model: {name: 3}"),
+    "interpolation": Row(
+        ERROR, "interpolations (${oc.env:X}) are not read", "dataset: {data_folder: '${oc.env:X}'}"
+    ),
+    "distribution with a field missing": Row(
+        ERROR, "gamma needs shape and scale", "train: {computation_time: {type: gamma, shape: 2}}"
+    ),
+    "distribution with a field too many": Row(
+        ERROR,
+        "exponential needs scale, and not mean",
+        "train: {computation_time: {type: exponential, scale: 2, mean: 1}}",
+    ),
+    "distribution of no kind": Row(
+        ERROR, "did you mean 'normal'?", "train: {computation_time: {type: nornal, mean: 1}}"
+    ),
+    "negative stdev": Row(
+        ERROR, "stdev must be >= 0, got -1", "train: {computation_time: {mean: 1, stdev: -1}}"
+    ),
+    "folded normal": Row(
+        WARNING,
+        "negative draws would be folded by abs()",
+        "train: {computation_time: {mean: 1, stdev: 0.4}}",
+    ),
+    "stdev without mean": Row(
+        ERROR,
+        "train.computation_time_stdev: stdev needs a mean",
+        "train: {computation_time_stdev: 1}",
+    ),
+    "stdev of what has no mean": Row(
+        ERROR,
+        "stdev needs a mean, and uniform has none",
+        "train: {computation_time: {type: uniform, min: 0, max: 1}, computation_time_stdev: 1}",
+    ),
+    "stdev twice": Row(
+        ERROR,
+        "stdev is given twice",
+        "train: {computation_time: {mean: 9, stdev: 1}, computation_time_stdev: 1}",
+    ),
+    "one subfolder": Row(
+        ERROR, "num_subfolders_train: one subfolder is none", "dataset: {num_subfolders_train: 1}"
+    ),
+    "dims and stdev": Row(
+        ERROR,
+        "dataset.record_length_bytes_stdev: samples of dataset.record_dims are all alike",
+        "dataset: {record_dims: [4], record_length_bytes_stdev: 1}",
+    ),
+    "odirect": Row(
+        ERROR,
+        "reader.odirect: needs dataset.format npy or npz, which is hdf5",
+        "dataset: {format: hdf5}\nreader: {odirect: true}",
+    ),
+    "image of three dimensions": Row(
+        ERROR,
+        "dataset.record_dims: dataset.format is jpeg: images have 2 dimensions, not 3",
+        "dataset: {format: jpeg, record_dims: [4, 4, 3]}",
+    ),
+    "image of floats": Row(
+        ERROR,
+        "dataset.record_element_type: dataset.format is png: its elements are uint8, not float32",
+        "dataset: {format: png, record_element_type: float32}",
+    ),
+    "framework and loader": Row(
+        COMPAT, "no effect: the loader is native", "framework: pytorch\ndataset: {format: npz}"
+    ),
+    "tfrecord with torch": Row(
+        COMPAT,
+        "no effect: the loader is native",
+        "framework: pytorch\nreader: {data_loader: pytorch}",
+    ),
+    "compression of npz": Row(
+        ERROR,
+        "npz supports none and zip, not gzip",
+        "dataset: {format: npz, compression: gzip}",
+    ),
+    "compression of jpeg": Row(
+        ERROR, "jpeg supports none, not gzip", "dataset: {format: jpeg, compression: gzip}"
+    ),
+    "pause below 0": Row(
+        COMPAT, "DLIO would sleep 1 s", "checkpoint: {time_between_checkpoints: -1}"
+    ),
+    "pause left out": Row(
+        COMPAT, "DLIO would sleep 1 s", "workflow: {train: false, checkpoint: true}"
+    ),
+    "parallel_fs": Row(WARNING, "is read as local_fs", "storage: {storage_type: parallel_fs}"),
+    "zero 3 with a pipeline": Row(
+        ERROR,
+        "model.parallelism.zero_stage: 3 excludes model.parallelism.pipeline > 1, which is 2",
+        "model: {parallelism: {zero_stage: 3, pipeline: 2}}",
+    ),
+    "data parallelism without subset": Row(
+        ERROR, "only for checkpoint.mode subset", "model: {parallelism: {data: 2}}"
+    ),
+    "subset without data parallelism": Row(
+        ERROR, "subset needs model.parallelism.data", "checkpoint: {mode: subset}"
+    ),
+    "heads": Row(
+        WARNING,
+        "25872/192 is not an integer, head size 134 is used",
+        "model: {type: transformer, transformer: {hidden_size: 25872, num_attention_heads: 192}}",
+    ),
+    "layers and stages": Row(
+        ERROR, "a stage needs one", "model: {num_layers: 2, parallelism: {pipeline: 4}}"
+    ),
+    "more read than written": Row(
+        ERROR,
+        "3 to read, but checkpoint.num_checkpoints_write is 2",
+        "checkpoint: {num_checkpoints_write: 2, num_checkpoints_read: 3}",
+    ),
+    "merged random pages": Row(ERROR, "random pages are never alike", "checkpoint: {ksm: {}}"),
+    "dims and datasets": Row(
+        ERROR,
+        "2 does not divide dataset.record_dims[0], which is 3",
+        "dataset: {format: hdf5, record_dims: [3], hdf5: {num_dset_per_record: 2}}",
+    ),
+    "key twice": Row(
+        STRICT,
+        "w.yaml:3: reader.batch_size: given twice, on lines 2 and 3: leave one",
+        "reader:\n  batch_size: 4\n  batch_size: 5",
+    ),
+    "override twice": Row(
+        STRICT, "CLI: workload.train.epochs: given twice: leave one", override="twice"
+    ),
+    "reader by two names": Row(
+        STRICT,
+        "w.yaml:2: data_reader: give one of reader, data_reader",
+        "reader: {batch_size: 4}\ndata_reader: {batch_size: 5}",
+    ),
+    "second equals": Row(ERROR, "a second '=' at column 24", override="++workload.model.name=a=b"),
+    "access keys": Row(
+        WARNING,
+        "storage.storage_options.access_key_id: access keys in plain text",
+        "storage: {storage_options: {access_key_id: hunter2}}",
+    ),
+    "alias": Row(ERROR, "the alias *a is not read", "model: &a {name: x}\ntrain: *a"),
+    "merge": Row(ERROR, "merges (<<) are not read", "train: {<<: {epochs: 1}}"),
+    "tag": Row(ERROR, "the tag tag:yaml.org,2002:str is not read", "model: {name: !!str 3}"),
+    "column": Row(
+        ERROR,
+        "a column has no 'dtpe'; did you mean 'dtype'?",
+        "dataset: {parquet: {columns: [{name: x, dtpe: int8}]}}",
+    ),
+    "column twice": Row(
+        ERROR,
+        "the column 'x' is given twice",
+        "dataset: {parquet: {columns: [x, {name: x}]}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_condition_has_its_level_and_message(tmp_path: Path, name: str) -> None:
+    """Every condition, strictly and in compat mode; DLIO says nothing, or stops with a trace."""
+    row = ROWS[name]
+    texts = [row.override] if row.override else []
+    if row.override == "twice":
+        texts = ["++workload.train.epochs=2", "++workload.train.epochs=3"]
+    for compat, level in zip((False, True), row.levels.split(), strict=True):
+        raised, warned = told(tmp_path, row.text, *texts, compat=compat)
+        assert (row.message in raised) == (level == "error"), raised
+        assert any(row.message in each for each in warned) == (level == "warning"), warned
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    """DLIO stops at the first, if at all."""
+    raised, warned = told(
+        tmp_path,
+        "reader:\n  batchsize: 4\n  read_threads: -1\ndataset:\n  format: npzz\n"
+        "  compression: gzip\nmodel:\n  model_size: 3\n",
+        "++workload.train.epoch=3",
+    )
+    assert [line.split(": ")[:2] for line in raised.splitlines()] == [
+        ["w.yaml:2", "reader.batchsize"],
+        ["w.yaml:3", "reader.read_threads"],
+        ["w.yaml:5", "dataset.format"],
+        ["CLI", "train.epoch"],
+    ]
+    assert len(warned) == 1
+
+
+def test_shuffles_that_are_off_are_off(tmp_path: Path) -> None:
+    """DLIO shuffles with `file_shuffle: off`, and stops at `sample_shuffle: off`."""
+    path = tmp_path / "w.yaml"
+    path.write_text("reader: {file_shuffle: off, sample_shuffle: off, read_type: on_demand}")
+    by_file = read_workload(path)
+    by_override = read_workload(
+        {}, ["++workload.reader.file_shuffle=off", "++workload.reader.sample_shuffle=off"]
+    )
+    assert by_file == by_override == Workload()
+    assert by_file.reader.read_type == "on_demand"
+
+
+def test_fsync_and_rank_shift_are_kept() -> None:
+    """DLIO parses both and does neither."""
+    found = read_workload({"checkpoint": {"fsync": True, "recovery_rank_shift": True}})
+    assert found.checkpoint.fsync
+    assert found.checkpoint.recovery_rank_shift
+
+
+def test_last_one_wins_in_compat_mode(tmp_path: Path) -> None:
+    """Of keys, overrides and names of a section that are given twice."""
+    path = tmp_path / "w.yaml"
+    path.write_text("reader: {batch_size: 4}\ndata_reader: {batch_size: 5, batch_size: 6}")
+    warned: list[str] = []
+    texts = ["++workload.train.epochs=2", "++workload.train.epochs=3"]
+    found = read_workload(path, texts, compat=True, warn=warned.append)
+    assert (found.reader.batch_size, found.train.epochs) == (6, 3)
+    assert len(warned) == 3
+
+
+def test_what_dlio_files_leave_open() -> None:
+    """-1 is the default, a number is a distribution, one device a list, slashes go."""
+    found = read_workload(
+        {
+            "train": {
+                "total_training_steps": -1,
+                "computation_time": 2,
+                "computation_time_stdev": 0.5,
+            },
+            "evaluation": {"eval_time": {"mean": 3}},
+            "checkpoint": {"steps_between_checkpoints": -1, "num_checkpoints_write": -1},
+            "dataset": {"data_folder": "data/x//"},
+            "profiling": {"iostat_devices": "sda"},
+            "storage": None,
+        }
+    )
+    assert found.train.total_training_steps is None
+    assert found.train.computation_time == Distribution("normal", (2, 0.5))
+    assert found.evaluation.eval_time == Distribution.constant(3)
+    assert found.checkpoint.steps_between_checkpoints is None
+    assert found.checkpoint.num_checkpoints_write == 0
+    assert found.dataset.data_folder == "data/x"
+    assert found.profiling.iostat_devices == ("sda",)
+
+
+def test_names_files_and_folders(tmp_path: Path) -> None:
+    """A workload is a preset, a file, one of a folder of configurations, or DLIO's own record."""
+    (tmp_path / "workload").mkdir()
+    mine = tmp_path / "workload" / "mine.yaml"
+    mine.write_text("workload: {model: {name: mine}}")
+    assert read_workload("mine", folder=tmp_path).model.name == "mine"
+    assert read_workload(overrides=["workload=mine"], folder=tmp_path).model.name == "mine"
+    assert read_workload(mine).model.name == "mine"
+    assert read_workload(overrides=["workload=dlrm"]).model.name == "dlrm"
+    assert read_workload().model.name == "default"
+    with pytest.raises(UsageError, match="did you mean 'unet3d_h100'"):
+        read_workload("unet3d_h10")
+    with pytest.raises(UsageError, match="name one workload"):
+        read_workload("dlrm", ["workload=default"])
+    with pytest.raises(UsageError, match="cannot read workload"):
+        read_workload(tmp_path / "none.yaml")
+
+
+def test_folder_of_results() -> None:
+    """hydra.run.dir is where results go, unless the file says so itself, as in DLIO."""
+    assert read_workload({}, ["hydra.run.dir=/out"]).output.folder == "/out"
+    warned: list[str] = []
+    given = {"output": {"folder": "/mine"}}
+    assert read_workload(given, ["hydra.run.dir=/out"], warn=warned.append).output.folder == "/mine"
+    assert warned == ["CLI: hydra.run.dir: has no effect: output.folder is '/mine'"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets(name: str) -> None:
+    """Each is read without a warning, says what it is, and comes back from its record."""
+    warned: list[str] = []
+    found = read_workload(name, warn=warned.append)
+    # Of this one the heads do not divide the hidden size; so it is.
+    heads = "model.transformer.num_attention_heads: 25872/192"
+    assert [each for each in warned if heads not in each] == []
+    assert bool(warned) == (name == "llama_1t")
+    assert presets()[name].endswith(".")
+    assert read_workload(json.loads(json.dumps(as_dict(found))), warn=warned.append) == found
+    assert read_workload(name, compat=True, warn=warned.append) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_s"),
+    [
+        ("default", 0.016e6),
+        ("unet3d_v100", 431e6),
+        ("unet3d_a100", 1614e6),
+        ("unet3d_h100", 3177e6),
+        ("unet3d_b200", 6335e6),
+        ("resnet50_v100", 37.6e6),
+        ("resnet50_a100", 105e6),
+        ("resnet50_h100", 205e6),
+        ("cosmoflow_v100", 302e6),
+        ("cosmoflow_a100", 513e6),
+        ("cosmoflow_h100", 808e6),
+        ("bert_v100", 0.124e6),
+        ("dlrm", 10437e6),
+        ("megatron_deepspeed", 0.013e6),
+        ("retinanet_b200", 163e6),
+        ("flux_b200", 77e6),
+        ("dlrm_b200", 33031e6),
+    ],
+)
+def test_presets_ask_for_what_the_published_ones_do(name: str, bytes_per_s: float) -> None:
+    """Bytes that an accelerator needs per second; the last from its columns, 756 bytes a row."""
+    found = read_workload(name)
+    demand = (
+        found.reader.batch_size * found.dataset.sample_bytes() / found.train.computation_time.mean
+    )
+    assert demand == pytest.approx(bytes_per_s, rel=0.05)
+
+
+def test_access_keys_are_in_no_record() -> None:
+    """A workload has them, what is written of it has not."""
+    options = {"access_key_id": "hunter2", "secret_access_key": "hunter3", "region": "eu"}
+    found = read_workload({"storage": {"storage_options": options}}, warn=lambda _: None)
+    assert found.storage.storage_options == options
+    assert "hunter" not in json.dumps(as_dict(found))
+
+
+def test_the_table_is_the_workload() -> None:
+    """Every field of a workload has a key, every live key a field, and each default is allowed."""
+    fields = {key.field or key.name for key in schema.FIELDS}
+
+    def names(part: Any, prefix: str) -> set[str]:
+        found: set[str] = set()
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            name = prefix + field.name
+            found |= (
+                names(value, f"{name}.")
+                if dataclasses.is_dataclass(value) and not isinstance(value, Distribution)
+                else {name}
+            )
+        return found
+
+    assert names(Workload(), "") - schema.MAPPINGS == fields
+    assert read_workload(as_dict(Workload())) == Workload()
+
+
+def values_of(key: schema.Key) -> st.SearchStrategy[Any]:
+    """Values that a key may have in a file."""
+    numbers = st.floats(max(key.least, 0), min(key.most, 1e12), allow_subnormal=False)
+    integers = st.integers(int(max(key.least, 0)), int(min(key.most, 1 << 40)))
+    seconds = st.floats(0, 1e3, allow_subnormal=False)
+    match key.kind:
+        case "text" | "path":
+            return st.text("abc/ :#'", min_size=1, max_size=8)
+        case "texts":
+            return st.lists(st.text("abc", max_size=3), max_size=2)
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            return integers if key.unset is None else integers | st.just(key.unset)
+        case "integers":
+            return st.lists(integers, max_size=3)
+        case "number":
+            return numbers
+        case "choice":
+            return st.sampled_from(key.allowed)
+        case "distribution":
+            several = [
+                st.fixed_dictionaries({"type": st.just(kind)} | dict.fromkeys(names, seconds))
+                for kind, names in schema.DISTRIBUTIONS.items()
+            ]
+            return st.one_of(seconds, *several).filter(
+                lambda each: not isinstance(each, dict) or each.get("min", 0) <= each.get("max", 0)
+            )
+        case "columns":
+            column = {"name": st.text("xyz", min_size=1), "dtype": st.sampled_from(schema.ELEMENTS)}
+            more = {"size": st.integers(1, 99), "read": st.booleans(), "count": st.integers(1, 3)}
+            return st.lists(st.fixed_dictionaries(column, optional=more), max_size=1)
+    raise AssertionError(key)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> dict[str, Any]:
+    """Files of a few keys, each of which is right on its own."""
+    found: dict[str, Any] = {}
+    for key in draw(st.lists(st.sampled_from(schema.FIELDS), max_size=8, unique=True)):
+        *sections, last = key.name.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = draw(values_of(key))
+    return found
+
+
+@given(files())
+def test_what_is_read_comes_back(file: dict[str, Any]) -> None:
+    """read(as_dict(w)) == w, through JSON and through YAML; what does not fit is a UsageError."""
+    try:
+        workload = read_workload(file, warn=lambda _: None)
+    except UsageError:
+        return
+    record = as_dict(workload)
+    assert read_workload(json.loads(json.dumps(record)), warn=lambda _: None) == workload
+    # A file of the same: what a program holds and what YAML makes of it agree.
+    root, problems = document.read(yaml.safe_dump(record), "record.yaml")
+    assert not problems
+    assert root.plain == record
+
+
+@given(st.sampled_from(schema.FIELDS), st.data())
+def test_a_slip_of_a_key_is_mended(key: schema.Key, data: st.DataObject) -> None:
+    """A letter left out, added or exchanged: a key is named that is as near as the one meant."""
+    section, _, last = key.name.rpartition(".")
+    at = data.draw(st.integers(0, len(last) - 1))
+    other = data.draw(st.sampled_from(["", "q", last[at] + "q"]))
+    name = ".".join(filter(None, [section, last[:at] + other + last[at + 1 :]]))
+    if name in schema.KEYS or len(last) < 4:
+        return
+    found = schema.meant(name)
+    assert found is not None
+    assert len(found) - len(name) in {-1, 0, 1}
+    if found != key.name:
+        slips = sum(a != b for a, b in zip(found[::-1], name[::-1], strict=False))
+        assert slips <= 2 or found.replace("_", "") == name.replace("_", "")
+
+
+@given(st.text(alphabet="ab:-[]{}#&*!|>'\"% \n\t0x\u00e9,?<", max_size=40))
+def test_any_text_is_a_mapping_or_refused(text: str) -> None:
+    """Nothing but a UsageError comes of any text, and what is read is what YAML says."""
+    try:
+        root, _ = document.read(text, "w.yaml")
+    except UsageError as error:
+        said = str(error)
+    else:
+        assert isinstance(root.value, dict)
+        said = root.where
+    assert said.startswith("w.yaml")
+
+
+def test_depth_is_bounded() -> None:
+    """libyaml's own composer ends the process at some ten thousand brackets."""
+    with pytest.raises(UsageError, match=r"w\.yaml:1: lists and mappings lie more than 32 deep"):
+        document.read("a: " + "[" * 100_000, "w.yaml")
+
+
+def run(text: dict[str, Any], ranks: int, **known: float) -> list[tuple[str, str, str]]:
+    """What so many ranks make of a workload."""
+    return list(check_run(read_workload(text), ranks, **known))
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    """DLIO trims files by samples and reports 0 samples/s, or fewer."""
+    text = {"dataset": {"num_files_train": 8}, "reader": {"batch_size": 32}}
+    assert run(text, 1) == [
+        (
+            "error",
+            "dataset.num_files_train",
+            "0 steps: 8 files x 1 sample < batch 32 x 1 rank",
+        )
+    ]
+    text = {
+        "dataset": {"num_files_train": 8, "num_samples_per_file": 64},
+        "reader": {"batch_size": 32},
+    }
+    assert not [each for each in run(text, 8) if each[0] == "error"]
+    assert run(text, 17)[0][2] == "0 steps: 8 files x 64 samples < batch 32 x 17 ranks"
+
+
+def test_findings_are_told_as_problems_are() -> None:
+    """Errors raise, all in one; warnings warn."""
+    text = {
+        "dataset": {"num_files_train": 2, "num_files_eval": 0},
+        "workflow": {"evaluation": True},
+    }
+    warned: list[str] = []
+    with pytest.raises(UsageError) as caught:
+        tell(run(text, 1) + run(text, 3), "w.yaml", compat=False, warn=warned.append)
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        "dataset.num_files_eval",
+        "dataset.num_files_train",
+        "dataset.num_files_eval",
+    ]
+    assert [each.split(":")[0] for each in warned] == ["w.yaml"]
+
+
+def test_steps_that_are_asked_for_are_there() -> None:
+    """DLIO leaves with exit(-1); its limit is of each epoch, and its log says total."""
+    text = {
+        "dataset": {"num_files_train": 312},
+        "train": {"epochs": 3, "total_training_steps": 936},
+    }
+    assert not [each for each in run(text, 1) if each[0] == "error"]
+    text["train"]["total_training_steps"] = 1000
+    assert run(text, 1)[0] == (
+        "error",
+        "train.total_training_steps",
+        "asked 1000 steps, dataset holds 312 per epoch x 3 epochs",
+    )
+
+
+def test_steps_left_out_leave_some() -> None:
+    """An epoch is longer than what is not measured of it."""
+    text = {
+        "dataset": {"num_files_train": 3},
+        "output": {"metric": {"exclude_start_steps": 2, "exclude_end_steps": 1}},
+    }
+    assert [each[1] for each in run(text, 1) if each[0] == "error"] == [
+        "output.metric.exclude_start_steps"
+    ]
+    text["dataset"]["num_files_train"] = 4
+    assert not [each for each in run(text, 1) if each[0] == "error"]
+
+
+def test_doubts_come_with_numbers() -> None:
+    """Data that memory holds, few steps, and a goal that nothing reaches."""
+    text = {
+        "dataset": {"num_files_train": 100, "record_length_bytes": 1_500_000},
+        "train": {"epochs": 2},
+    }
+    found = run(text, 1, memory_bytes=23.5e9, au_ceiling=0.8)
+    assert {level for level, _, _ in found} == {"warning"}
+    said = "\n".join(text for _, _, text in found)
+    assert "100 steps an epoch: MLPerf Storage asks for 500, 500 files" in said
+    assert "dataset 0.15 GB < RAM 23.5 GB: epochs 2.. measure the page cache" in said
+    assert "0.9 cannot be reached: without any I/O it is 0.800" in said
+    assert "78334 files" in said
+
+
+def test_ranks_are_dealt_to_the_parts_of_a_model() -> None:
+    """In checkpoints by all, a multiple of tensor x pipeline; in a subset, no more than all."""
+    text: dict[str, Any] = {
+        "workflow": {"train": False, "checkpoint": True},
+        "model": {"num_layers": 4, "parallelism": {"tensor": 2, "pipeline": 2}},
+    }
+    assert not run(text, 8)
+    assert "use a multiple of 4" in run(text, 6)[0][2]
+    text["model"]["parallelism"]["data"] = 2
+    text["checkpoint"] = {"mode": "subset"}
+    assert not run(text, 6)
+    assert run(text, 9)[0][1] == "model.parallelism.data"
+
+
+def test_what_lies_there_agrees() -> None:
+    """Files may be more than asked, not fewer; subfolders are as many, one and none alike."""
+    text = {"dataset": {"format": "npz", "num_files_train": 168, "num_subfolders_train": 10}}
+    found = read_workload(text)
+    assert list(check_found(found, "train", "data/train", files=100, subfolders=12)) == [
+        (
+            "error",
+            "dataset.num_files_train",
+            "168 files expected, 100 found in data/train (format npz); generate or lower "
+            "num_files_train",
+        ),
+        (
+            "error",
+            "dataset.num_subfolders_train",
+            "found 12 subfolders in data/train, config says 10; set "
+            "dataset.num_subfolders_train=12",
+        ),
+    ]
+    assert not list(check_found(found, "train", "data/train", files=168, subfolders=10))
+    flat = read_workload({"dataset": {"num_files_eval": 1}})
+    assert not list(check_found(flat, "valid", "data/valid", files=9, subfolders=1))
