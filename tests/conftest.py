@@ -2,7 +2,12 @@
 
 import gc
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Time limits belong to benchmarks: a shared machine may pause a test for a second.
@@ -16,3 +21,17 @@ def pytest_collection_finish() -> None:
     """Garbage is looked for among what tests make, not in the libraries and thousands of tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 96 KiB, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "penstock-test", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

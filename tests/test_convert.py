@@ -641,20 +641,6 @@ def test_storage_that_takes_no_more(to: str, photos: Path, tmp_path: Path) -> No
     assert_same(out, tmp_path / "whole")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 KiB, where this user may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "penstock-test", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("to", ["tfrecord", "lmdb"])
 def test_full_disk(to: str, photos: Path, small_disk: Path, tmp_path: Path) -> None:
     """A full disk is named as such; what is finished stays, and once there is room, it goes on."""

@@ -138,8 +138,8 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_calibrate", "cli_plan", "cli_simulate", "terminal", "__main__"}
-        | {"cli_bench", "cli_run", "exits"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_generate", "cli_plan", "cli_run"}
+        | {"cli_simulate", "exits", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }

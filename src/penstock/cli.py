@@ -42,7 +42,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
-from .cli_bench import app as bench
+from . import cli_bench
 from .cli_plan import plan
 from .cli_simulate import simulate
 
@@ -306,7 +306,7 @@ def convert(
 
 app.command()(simulate)
 app.command()(plan)
-app.add_typer(bench, name="bench")
+app.add_typer(cli_bench.app(), name="bench")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

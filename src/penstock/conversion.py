@@ -146,8 +146,8 @@ def _stamp(source: Dataset) -> str:
 
 
 @contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """The folder, made where there is none; nobody else converts into it meanwhile, where the file
+def locked(folder: str, doing: str = "converting into") -> Iterator[None]:
+    """The folder, made where there is none; nobody else writes into it so meanwhile, where the file
     system can lock at all."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is there and no folder: choose another destination")
@@ -159,8 +159,7 @@ def locked(folder: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another process is converting into {folder}: wait for it, or choose another "
-                f"destination"
+                f"another process is {doing} {folder}: wait for it, or choose another destination"
             ) from None
         except OSError:
             pass  # this file system knows no locks

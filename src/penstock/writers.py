@@ -1,4 +1,5 @@
-"""What `penstock convert` writes: tar, TFRecord and LMDB, byte for byte the same each time.
+"""What `penstock convert` and `penstock bench generate` write: files that are whole or not there,
+and tar, TFRecord and LMDB, byte for byte the same each time.
 
 These functions and classes are given values and know nothing of datasets. Nothing of theirs is
 left under a final name unless `commit` gave it that name.
@@ -65,7 +66,9 @@ def sync_folder(folder: str) -> None:
 class Part:
     """A file on its way: written under a hidden name, durable after `sync`, seen after `commit`.
 
-    size, crc32:  of what was written so far.
+    size, crc32:  of what `write` wrote so far.
+    file:         the file under its hidden name, for libraries that write into one themselves;
+                  their errors go through `storing`.
     """
 
     def __init__(self, path: str) -> None:
@@ -75,28 +78,30 @@ class Part:
         with storing(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)  # of a run that was killed
-            self._file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            self.file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
 
     def write(self, *pieces: Bytes) -> None:
         """Append."""
         with storing(self.path):
             for piece in pieces:
-                self._file.write(piece)
+                self.file.write(piece)
                 self.crc32 = zlib.crc32(piece, self.crc32)
                 self.size += len(piece)
 
     def sync(self) -> None:
         """All of it is on the device when this returns; nothing can be written after."""
         with storing(self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
 
-    def commit(self) -> None:
-        """The file appears under its own name, whole."""
+    def commit(self, *, durable: bool = True) -> None:
+        """The file appears under its own name, whole. durable: the name, too, is on the device when
+        this returns; where not, the caller syncs the folder after several."""
         with storing(self.path):
             os.replace(self.temporary, self.path)
-        sync_folder(os.path.dirname(self.path))
+        if durable:
+            sync_folder(os.path.dirname(self.path))
 
     def __enter__(self) -> Part:
         return self
@@ -107,7 +112,7 @@ class Part:
     def discard(self) -> None:
         """Leave nothing under the hidden name; what was committed stays."""
         with contextlib.suppress(OSError):
-            self._file.close()
+            self.file.close()
         with contextlib.suppress(OSError):
             os.unlink(self.temporary)
 
@@ -197,11 +202,12 @@ def extension_of(data: Bytes) -> str:
 def npy(array: npt.NDArray[Any]) -> bytes:
     """An array as numpy's own file."""
     whole = np.ascontiguousarray(array).reshape(array.shape)  # contiguous() makes () into (1,)
-    return _npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
+    return npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
 
 
 @functools.lru_cache(maxsize=64)
-def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What comes before the elements in numpy's own file."""
     out = io.BytesIO()
     header = {"descr": dtype, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(out, header)

@@ -1,0 +1,88 @@
+"""One file that is to be written: its place, the shape of its samples, their bytes on demand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..writers import Part
+from .contents import Bytes, Contents
+from .files import PARTS
+from .workload import Data
+
+_GROUP_BYTES = 4 << 20
+
+IMAGES = ("jpeg", "png")
+"""Formats with one image a file, whatever num_samples_per_file says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A file to write.
+
+    number:  among the files of its part.
+    shape:   of a sample, in elements.
+    made:    told how many bytes of samples were made; may raise to end it.
+    beside:  opens a file that belongs to this one, and is finished with it.
+    """
+
+    data: Data
+    part: str
+    number: int
+    path: str
+    root: str
+    shape: tuple[int, ...]
+    contents: Contents
+    made: Callable[[int], None]
+    beside: Callable[[str], Part]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements."""
+        return np.dtype(self.data.record_element_type)
+
+    @property
+    def count(self) -> int:
+        """Samples of the file."""
+        return 1 if self.data.format in IMAGES else self.data.num_samples_per_file
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of one sample."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def pieces(self) -> Iterator[Bytes]:
+        """The bytes of all samples, one after the other; a piece is valid until the next."""
+        part = PARTS.index(self.part)
+        for piece in self.contents.pieces(part, self.number, self.shape, self.count):
+            self.made(len(piece))
+            yield piece
+
+    def groups(self) -> Iterator[npt.NDArray[Any]]:
+        """The samples as arrays (samples, *shape), some at once; valid until the next."""
+        room = min(self.count, max(1, _GROUP_BYTES // self.sample_bytes)) * self.sample_bytes
+        buffer, held = np.empty(room, np.uint8), 0
+        for piece in self.pieces():
+            while len(piece):
+                taken = min(len(piece), room - held)
+                buffer[held : held + taken] = piece[:taken]
+                piece, held = piece[taken:], held + taken
+                if held == room:
+                    yield self._samples(buffer)
+                    held = 0
+        if held:
+            yield self._samples(buffer[:held])
+
+    def _samples(self, buffer: Bytes) -> npt.NDArray[Any]:
+        return buffer.view(self.dtype).reshape(-1, *self.shape)
+
+    def records(self) -> Iterator[memoryview]:
+        """The bytes of each sample; valid until the next."""
+        for group in self.groups():
+            whole, size = memoryview(group.reshape(-1).view(np.uint8).data), self.sample_bytes
+            yield from (whole[at : at + size] for at in range(0, len(whole), size))

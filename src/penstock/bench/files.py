@@ -1,0 +1,102 @@
+"""Names and places of a workload's data files: those of DLIO, which so finds ours, and we its."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from ..errors import MissingError, UsageError
+from .workload import Data
+
+PARTS = ("train", "valid")
+_COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
+
+
+def folder_of(data: Data, root: str = "./") -> str:
+    """Where all data of a workload lies; an absolute data_folder does without the storage_root."""
+    return os.path.normpath(os.path.join(root, data.data_folder))
+
+
+def suffix_of(data: Data) -> str:
+    """The end of the names, without the dot: the format, and the compression of text."""
+    return data.format + (_COMPRESSED.get(data.compression, "") if data.format == "csv" else "")
+
+
+def data_paths(data: Data, part: str, root: str = "./") -> list[str]:
+    """The files of "train" or "valid" by number, whether they are there or not."""
+    return list(_paths(data, part, root))
+
+
+def _paths(data: Data, part: str, root: str) -> Iterator[str]:
+    count, dealt = data.files(part), data.subfolders(part)
+    folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
+    width, deep = len(str(count)), len(str(dealt))
+    for number in range(count):
+        name = f"{data.file_prefix}_{number:0{width}d}_of_{count}.{suffix}"
+        yield (
+            os.path.join(folder, f"{number % dealt:0{deep}d}", name)
+            if dealt
+            else f"{folder}/{name}"
+        )
+
+
+def index_path(data: Data, part: str, path: str, root: str = "./") -> str:
+    """Where DLIO keeps the places of the records of a TFRecord file."""
+    return os.path.join(folder_of(data, root), "index", part, f"{os.path.basename(path)}.idx")
+
+
+def found_paths(data: Data, part: str, root: str = "./") -> list[str]:
+    """The files that are there for "train" or "valid", as many as asked for, in DLIO's order: by
+    path, or, where there are sub-folders, by name. Others in the folder do not matter.
+
+    MissingError where there are too few of them; UsageError where sub-folders are others than the
+    workload says.
+    """
+    folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
+    wanted, dealt = data.files(part), data.subfolders(part)
+    if not wanted:
+        return []
+    folders, names = _listed(folder)
+    below = [
+        os.path.join(each, name)
+        for each in folders
+        for name in _named(_listed(os.path.join(folder, each))[1], suffix)
+    ]
+    found = below if dealt else _named(names, suffix)
+    if len(folders) != dealt and (dealt or (below and not found)):
+        key = "num_subfolders_train" if part == "train" else "num_subfolders_eval"
+        raise UsageError(
+            f"{folder}: found {len(folders)} subfolders, config says {dealt}; "
+            f"set dataset.{key}={len(folders)}"
+        )
+    if len(found) < wanted:
+        key = "num_files_train" if part == "train" else "num_files_eval"
+        raise MissingError(
+            f"{wanted:,} files expected, {len(found):,} found in {folder} (format {data.format}): "
+            f"generate them (penstock bench generate), or lower dataset.{key}"
+        )
+    found.sort(key=os.path.basename)
+    return [os.path.join(folder, name) for name in found[:wanted]]
+
+
+def _listed(folder: str) -> tuple[list[str], list[str]]:
+    """The folders and the files in a folder, sorted, without hidden ones."""
+    folders: list[str] = []
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    (folders if entry.is_dir() else names).append(entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(
+            f"{folder} is not there: generate the data (penstock bench generate), or check "
+            f"dataset.data_folder and storage.storage_root"
+        ) from None
+    return sorted(folders), sorted(names)
+
+
+def _named(names: list[str], suffix: str) -> list[str]:
+    """The names of data files: DLIO takes upper-case endings as well, in sub-folders."""
+    endings = (f".{suffix}", f".{suffix.upper()}")
+    return [name for name in names if name.endswith(endings)]

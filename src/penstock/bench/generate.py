@@ -1,0 +1,412 @@
+"""Generating a workload's data: the same bytes for one seed, whoever makes them and how often it is
+interrupted.
+
+Files are written under hidden names, made durable, and only then named: what has its name is
+finished. A hidden file in the data folder says what the data is, so that a run which goes on after
+another one, or a workload that changed, is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..conversion import locked
+from ..errors import StorageError, UsageError
+from ..writers import Part, storing, sync_folder
+from .contents import Contents, contents
+from .draft import IMAGES, Draft
+from .files import PARTS, data_paths, folder_of, index_path
+from .generators import LAYOUTS, layout_of, writer_of
+from .sizes import Model, Shapes, shapes
+from .workload import Data
+
+MANIFEST = ".penstock-generate.json"
+"""In the data folder: DLIO looks at what is in the folders of parts, never there."""
+
+SEED = 10
+"""DLIO's; MLPerf's rules forbid to change it between runs."""
+
+_VERSION = 1
+_GROUP_FILES = 8
+_GROUP_BYTES = 64 << 20
+_WAIT_S = 60.0
+_LOOK_S = 0.2
+
+_DATA_FILE = re.compile(
+    rf"\.?.+_\d+_of_\d+\.({'|'.join(LAYOUTS)})(\.gz|\.bz2|\.xz)?(\.off\.idx|\.sz\.idx)?(\.part)?",
+    re.DOTALL,
+)
+
+Progress = Callable[[int, int], None]
+"""Told now and then how many bytes of samples of how many are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What a run of one rank did.
+
+    files, bytes:      of all parts and ranks; bytes of samples, before any compression.
+    written:           files that this run wrote; others were there, or are other ranks'.
+    """
+
+    folder: str
+    files: int
+    bytes: int
+    written: int
+    written_bytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be there: for each part, paths and shapes of files; and what that follows from."""
+
+    data: Data
+    root: str
+    contents: Contents
+    paths: dict[str, list[str]]
+    shapes: dict[str, Shapes]
+    identity: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def bytes_of(self, part: str, numbers: Sequence[int] | slice) -> int:
+        """Bytes of samples in these files."""
+        samples = 1 if self.data.format in IMAGES else self.data.num_samples_per_file
+        itemsize = np.dtype(self.data.record_element_type).itemsize
+        return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
+
+
+def generate(
+    data: Data,
+    parts: Sequence[str] = PARTS,
+    *,
+    root: str = "./",
+    seed: int = SEED,
+    sizes: Model = "normal",
+    kind: str = "random",
+    threads: int | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    barrier: Callable[[], None] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Generated:
+    """Write the data of a workload that is not there yet.
+
+    Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
+    is gone on with by the same call. Of several ranks each writes its share of the files.
+
+    sizes, kind:  see `penstock.bench.sizes` and `penstock.bench.contents`.
+    root:         the workload's storage_root.
+    barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
+    force:        removes the data files of anything else that is there.
+    UsageError where other data is there, or the workload cannot be written; StorageError where the
+    disk is full or failed.
+    """
+    started = time.monotonic()
+    plan = _planned(data, parts, root, seed, sizes, kind)
+    folder = folder_of(data, root)
+    if ranks > 1 and force and barrier is None:
+        raise UsageError(
+            f"force would remove what other ranks of {ranks} write: run it once with one rank, or "
+            f"remove {folder}"
+        )
+    with ExitStack() as held:
+        if rank == 0:
+            held.enter_context(locked(folder, "generating data in"))
+            _prepare(plan, folder, force)
+        if barrier is not None:
+            barrier()
+        elif rank:
+            _await(plan, folder)
+        run = _Run(plan, rank, ranks)
+        run.check_room(folder)
+        run.write(threads or _threads(), progress)
+    return Generated(
+        folder,
+        sum(map(len, plan.paths.values())),
+        sum(plan.bytes_of(part, slice(None)) for part in plan.paths),
+        sum(len(numbers) for numbers in run.missing.values()),
+        run.total_bytes,
+        time.monotonic() - started,
+    )
+
+
+def _threads() -> int:
+    """Writing waits for the device: more threads than cores keep it busy."""
+    return min(16, 2 * len(os.sched_getaffinity(0)))
+
+
+def _planned(
+    data: Data, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
+) -> _Plan:
+    layout_of(data)
+    if kind != "random" and data.format == "synthetic":
+        raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
+    made = contents(kind, seed, data.record_element_type)
+    plan = _Plan(data, root, made, {}, {})
+    for part in parts:
+        plan.paths[part] = data_paths(data, part, root)
+        plan.shapes[part] = shapes(data, part, sizes, seed)
+        plan.identity[part] = _identity(data, part, seed, sizes, kind)
+    return plan
+
+
+# -- what is there already -------------------------------------------------------------------------
+
+
+def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
+    """All that the bytes of a part follow from, by the names that a user knows it by."""
+    listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
+    identity = {
+        f"dataset.{name}": value
+        for name, value in asdict(data).items()
+        if name.startswith("record_") or name in _DECIDING
+    }
+    if data.compression == "none":
+        del identity["dataset.compression_level"]
+    if data.format != "hdf5":
+        del identity["dataset.hdf5"]
+    identity |= {
+        f"dataset.num_files_{'train' if part == 'train' else 'eval'}": data.files(part),
+        f"dataset.num_subfolders_{'train' if part == 'train' else 'eval'}": data.subfolders(part),
+        "sizes": listed if isinstance(sizes, str) else hashlib.sha256(listed.encode()).hexdigest(),
+        "contents": kind,
+        "seed": seed,
+    }
+    if sizes == "dlio" and part == "valid":
+        identity["dataset.num_files_train"] = data.num_files_train  # its draws come first
+    found: dict[str, Any] = json.loads(json.dumps(identity))
+    return found
+
+
+_DECIDING = frozenset(
+    ("num_samples_per_file", "file_prefix", "format", "compression", "compression_level", "hdf5")
+)
+
+
+def _prepare(plan: _Plan, folder: str, force: bool) -> None:
+    """Refuse or remove other data, say what is coming, make its folders."""
+    recorded = _recorded(folder)
+    for part, identity in plan.identity.items():
+        if part in recorded:
+            before = recorded[part]
+            changed = [name for name in identity | before if identity.get(name) != before.get(name)]
+            if not changed:
+                continue
+            name = changed[0]
+            why = f"{name}={before.get(name)!r}, and now {name}={identity.get(name)!r} is asked"
+            remedy = "give what was given then"
+        else:
+            held = next(_held(os.path.join(folder, part)), None)
+            if held is None:
+                continue
+            why, remedy = f"not written by this command (such as {held})", "read it as it is"
+        if not force:
+            raise UsageError(
+                f"{folder} holds data of {part!r} that is other: {why}: {remedy}, choose another "
+                f"dataset.data_folder, or use force (--force) to replace it"
+            )
+    if force:
+        for part in plan.identity:
+            _clear(folder, part)
+    if force or any(recorded.get(part) != plan.identity[part] for part in plan.identity):
+        text = {"version": _VERSION, "parts": recorded | plan.identity}
+        with Part(os.path.join(folder, MANIFEST)) as manifest:
+            manifest.write(json.dumps(text, indent=1).encode() + b"\n")
+            manifest.sync()
+            manifest.commit()
+    _make_folders(plan)
+
+
+def _recorded(folder: str) -> dict[str, dict[str, Any]]:
+    """What a data folder says that it holds, by part."""
+    path = os.path.join(folder, MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read())
+        if found["version"] != _VERSION:
+            raise UsageError(f"{path} is of version {found['version']}: use --force to begin anew")
+        return {part: dict(identity) for part, identity in found["parts"].items()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} is damaged ({error!r}): remove the folder {folder}") from None
+
+
+def _held(folder: str) -> Iterator[str]:
+    """The files below a folder."""
+    for at, _, names in os.walk(folder):
+        yield from (os.path.join(at, name) for name in names)
+
+
+def _clear(folder: str, part: str) -> None:
+    """Remove the data files of a part, and nothing else."""
+    below = os.path.join(folder, part)
+    found = list(_held(below))
+    for path in found:
+        if not _DATA_FILE.fullmatch(os.path.basename(path)):
+            raise UsageError(
+                f"{path} is no data file of a benchmark, and is not removed: move it away, or "
+                f"choose another dataset.data_folder"
+            )
+    lists = [path for path in _held(os.path.join(folder, "index", part)) if ".idx" in path]
+    with storing(below):
+        for path in (*found, *lists):
+            os.unlink(path)
+        for at, _, _ in os.walk(below, topdown=False):
+            os.rmdir(at)
+
+
+def _make_folders(plan: _Plan) -> None:
+    for part, paths in plan.paths.items():
+        folders = {os.path.dirname(path) for path in paths}
+        if plan.data.format == "tfrecord" and paths:
+            folders.add(os.path.dirname(index_path(plan.data, part, paths[0], plan.root)))
+        for folder in sorted(folders):
+            with storing(folder):
+                os.makedirs(folder, exist_ok=True)
+
+
+def _await(plan: _Plan, folder: str) -> None:
+    """Until rank 0 has said what the data is."""
+    until = time.monotonic() + _WAIT_S
+    while True:
+        recorded = _recorded(folder)
+        if all(recorded.get(part) == identity for part, identity in plan.identity.items()):
+            break
+        if time.monotonic() > until:
+            raise UsageError(
+                f"{folder} holds nothing of rank 0 after {_WAIT_S:g} s, or other data: check that "
+                f"all ranks see this folder, and that rank 0 did not fail"
+            )
+        time.sleep(0.05)
+    _make_folders(plan)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+class _Stopped(Exception):
+    """Another thread failed, or the user has had enough."""
+
+
+class _Run:
+    """The files that one rank writes, on several threads."""
+
+    def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:
+        self.plan = plan
+        self._write = writer_of(plan.data)
+        self.missing = {part: _missing(paths, rank, ranks) for part, paths in plan.paths.items()}
+        self.total_bytes = sum(plan.bytes_of(part, each) for part, each in self.missing.items())
+        self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
+
+    def check_room(self, folder: str) -> None:
+        """StorageError where what is missing cannot fit, which else shows after hours."""
+        data = self.plan.data
+        if data.compression != "none" or data.format in (*IMAGES, "synthetic"):
+            return
+        status = os.statvfs(folder)
+        free = status.f_bavail * status.f_frsize
+        if free < self.total_bytes:
+            failed = StorageError(
+                f"{folder} has room for {free:,} bytes, and {self.total_bytes:,} are to be "
+                f"written: make room there, or lower dataset.num_files_train"
+            )
+            failed.errno = errno.ENOSPC
+            raise failed
+
+    def write(self, threads: int, progress: Progress | None) -> None:
+        """Write all that is missing; what was finished stays where something fails."""
+        pending: set[Future[None]] = set()
+        with ThreadPoolExecutor(threads, "penstock-generate") as pool:
+            try:
+                for part, numbers in self._groups():
+                    while len(pending) >= 2 * threads:
+                        pending = self._wait(pending, progress)
+                    pending.add(pool.submit(self._write_group, part, numbers))
+                while pending:
+                    pending = self._wait(pending, progress)
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _wait(self, pending: set[Future[None]], progress: Progress | None) -> set[Future[None]]:
+        done, left = wait(pending, _LOOK_S, FIRST_COMPLETED)
+        for each in done:
+            each.result()
+        if progress is not None:
+            progress(self._made, self.total_bytes)
+        return left
+
+    def _groups(self) -> Iterator[tuple[str, list[int]]]:
+        """Files that are synced together: some, or one that is large."""
+        for part, numbers in self.missing.items():
+            group: list[int] = []
+            for number in numbers:
+                group.append(number)
+                if len(group) == _GROUP_FILES or self.plan.bytes_of(part, group) >= _GROUP_BYTES:
+                    yield part, group
+                    group = []
+            if group:
+                yield part, group
+
+    def _write_group(self, part: str, numbers: Iterable[int]) -> None:
+        with ExitStack() as held:
+            opened: list[Part] = []
+
+            def beside(path: str) -> Part:
+                opened.append(held.enter_context(Part(path)))
+                return opened[-1]
+
+            for number in numbers:
+                path = self.plan.paths[part][number]
+                draft = Draft(
+                    data=self.plan.data,
+                    part=part,
+                    number=number,
+                    path=path,
+                    root=self.plan.root,
+                    shape=tuple(self.plan.shapes[part][number].tolist()),
+                    contents=self.plan.contents,
+                    made=self._count,
+                    beside=beside,
+                )
+                self._write(beside(path), draft)
+            for each in opened:
+                each.sync()
+            for each in reversed(opened):  # a data file that is there has all that belongs to it
+                each.commit(durable=False)
+            for folder in {os.path.dirname(each.path) for each in opened}:
+                sync_folder(folder)
+
+    def _count(self, count: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        with self._lock:
+            self._made += count
+
+
+def _missing(paths: list[str], rank: int, ranks: int) -> list[int]:
+    """The numbers of a rank's files that are not there."""
+    there: set[str] = set()
+    for folder in {os.path.dirname(path) for path in paths}:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            there.update(entry.path for entry in entries)
+    return [n for n in range(rank, len(paths), ranks) if paths[n] not in there]

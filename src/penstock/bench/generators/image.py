@@ -1,0 +1,31 @@
+"""JPEG and PNG: a grey image of the size of a sample, one a file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...codecs import missing
+from ...errors import UsageError
+from ...writers import Part, storing
+from ..draft import Draft
+
+_PNG_LEVEL = 1
+"""Enough to decide which rows are worth it; more takes ten times longer for noise."""
+
+
+def write(part: Part, draft: Draft) -> None:
+    """Write a file."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise missing("pillow", "jpeg", "writing images") from None
+    if len(draft.shape) > 2 or draft.dtype != np.uint8:
+        raise UsageError(
+            f"dataset.record_dims is {list(draft.shape)} and dataset.record_element_type "
+            f"{draft.dtype}: an image has at most two dimensions, of uint8"
+        )
+    sample = next(draft.groups())[0]
+    image = Image.fromarray(np.atleast_2d(sample))
+    options = {"compress_level": _PNG_LEVEL} if draft.data.format == "png" else {}
+    with storing(part.path):
+        image.save(part.file, draft.data.format, **options)

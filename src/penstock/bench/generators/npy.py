@@ -1,0 +1,40 @@
+"""An array of shape (*sample, samples), as numpy saves it: DLIO's samples lie across the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...writers import Part, npy_header
+from ..draft import Draft
+
+
+def write(part: Part, draft: Draft) -> None:
+    """Write a file."""
+    part.write(header(draft))
+    for piece in payload(draft):
+        part.write(piece)
+
+
+def header(draft: Draft) -> bytes:
+    """What comes before the elements."""
+    return npy_header(draft.dtype.str, (*draft.shape, draft.count))
+
+
+def payload(draft: Draft) -> Iterator[memoryview]:
+    """The elements; more than one sample takes the memory of the file."""
+    if draft.count == 1:
+        yield from (piece.data for piece in draft.pieces())
+    else:
+        yield _across(draft).reshape(-1).view(np.uint8).data
+
+
+def _across(draft: Draft) -> npt.NDArray[Any]:
+    whole, done = np.empty((*draft.shape, draft.count), draft.dtype), 0
+    for group in draft.groups():
+        whole[..., done : done + len(group)] = np.moveaxis(group, 0, -1)
+        done += len(group)
+    return whole

@@ -1,0 +1,11 @@
+"""A file that holds its own number, for loaders that make samples up."""
+
+from __future__ import annotations
+
+from ...writers import Part
+from ..draft import Draft
+
+
+def write(part: Part, draft: Draft) -> None:
+    """Write a file."""
+    part.write(str(draft.number).encode())
