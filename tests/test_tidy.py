@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication"},
+        | {"lots", "replication", "roofline"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -77,6 +77,8 @@ LAYERS = {
             "engine",
             "engine_wrappers",
             "probe",
+            "page_cache",
+            "machine",
             "native",
             "store",
             "tier",
@@ -110,6 +112,8 @@ LAYERS = {
             "batch",
             "engines",
             "costs",
+            "ceilings",
+            "doctor",
             "autoshuffle",
             "mixed",
             "course",
@@ -138,8 +142,8 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_generate", "cli_plan", "cli_run"}
-        | {"cli_simulate", "exits", "terminal", "__main__"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_doctor", "cli_generate", "cli_options"}
+        | {"cli_plan", "cli_run", "cli_simulate", "exits", "terminal", "__main__"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
     ),
 }
@@ -149,7 +153,7 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication"}
+    | {"blocking", "replication", "roofline"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"sim.contention", "sim.sampled", "sim.sizing"}

@@ -108,11 +108,17 @@ def record_of(count: int, chosen: Blocking, probed: Probed | None) -> dict[str, 
 
 
 def decide(
-    dataset: Dataset, budget: Budget, rows: int, world_size: int, global_batch: int
+    dataset: Dataset,
+    budget: Budget,
+    rows: int,
+    world_size: int,
+    global_batch: int,
+    probed: Probed | None = None,
 ) -> tuple[Blocking, Probed | None]:
     """The choice for a dataset, and what was measured for it, if anything was.
 
-    rows:  samples of one rank in a step.
+    rows:    samples of one rank in a step.
+    probed:  what was measured already, instead of measuring.
     """
     index = dataset.index
     bands = [layout for layout in index.layouts if isinstance(layout, Chunked)]
@@ -130,7 +136,7 @@ def decide(
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None
-        probed = cost_of(dataset, engine)
+        probed = probed or cost_of(dataset, engine)
     finally:
         engine.close()
     chosen = choose_blocks(

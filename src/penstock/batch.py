@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import codecs
+from . import codecs, limits
+from .budget import Budget
 from .decode import Samples
 from .engine import Buffer, Failure
 from .errors import FormatError, PenstockError
@@ -117,6 +118,16 @@ def gap_for(index: Index, choice: Choice) -> int | None:
     extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
     alone = len(index.files) >= index.count * len(index.fields)
     return None if choice.backend == "mmap" or alone else choice.gap_bytes
+
+
+def readahead_for(choice: Choice, budget: Budget, step_bytes: float) -> tuple[int, int]:
+    """Bytes and steps that are requested or ready at most, where a rank's step has so many bytes:
+    less where reading is copying."""
+    given = budget.readahead_bytes
+    if not choice.cached:
+        return given, limits.readahead_steps_max
+    enough = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
+    return min(given, enough), limits.readahead_cached_steps_max
 
 
 def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | formats | convert | simulate | plan | bench`.
+"""The command line: `penstock index | inspect | doctor | formats | convert | simulate | plan | bench`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -19,13 +19,12 @@ import numpy as np
 
 from . import exits, terminal
 from .autoshuffle import decide, record_of, told
-from .bucket import located
 from .budget import Budget
 from .convert import Converted
 from .convert import convert as converted
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
-from .engines import is_url, store_at
+from .engines import store_at
 from .errors import SidecarError, UsageError
 from .formats import FORMATS
 from .index import Index
@@ -43,6 +42,20 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from . import cli_bench
+from .cli_doctor import doctor
+from .cli_options import (
+    Dtype,
+    Extension,
+    Format,
+    HeaderBytes,
+    Option,
+    Path,
+    RecordBytes,
+    Shape,
+    options_of,
+    remembered,
+    without_secrets,
+)
 from .cli_plan import plan
 from .cli_simulate import simulate
 
@@ -56,25 +69,6 @@ app = typer.Typer(
 
 _SHOWN = 8
 """Rows shown of what may have many."""
-
-Path = Annotated[
-    str,
-    typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
-]
-Format = Annotated[
-    str | None, typer.Option(help="A name that `penstock formats` lists; by default as detected.")
-]
-RecordBytes = Annotated[int | None, typer.Option(help="Size of one record.")]
-HeaderBytes = Annotated[int, typer.Option(help="Bytes to skip at the start of each file.")]
-Dtype = Annotated[str | None, typer.Option(help="Number type of a record, such as float32.")]
-Shape = Annotated[str | None, typer.Option(help="Shape of a record, such as 3,32,32.")]
-Extension = Annotated[
-    list[str] | None, typer.Option(help="Count only such files of a folder; may be repeated.")
-]
-Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", help="Any option of the format, as NAME=VALUE; repeatable."),
-]
 
 
 def main() -> None:
@@ -112,12 +106,12 @@ def index(
 
       penstock index "/data/cifar/*.bin" --record-bytes 3073
     """
-    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**_remembered(path, options), **options}
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**remembered(path, options), **options}
     before = _stamps(path)
     started = time.monotonic()
     with (
-        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.progress(f"Looking at {without_secrets(path)}") as progress,
         terminal.warnings_said(),
     ):
         how = "rebuild" if force else "auto"
@@ -168,9 +162,9 @@ def inspect(
 
       penstock inspect /data/imagenet/train --json | jq .samples
     """
-    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
     with (
-        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.progress(f"Looking at {without_secrets(path)}") as progress,
         terminal.warnings_said(),
     ):
         found = open_dataset(path, index="read", progress=progress, **options)
@@ -270,11 +264,11 @@ def convert(
 
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
-    options = _options(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**_remembered(path, options), **options}
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**remembered(path, options), **options}
     started = time.monotonic()
     with (
-        terminal.progress(f"Looking at {_without_secrets(path)}") as progress,
+        terminal.progress(f"Looking at {without_secrets(path)}") as progress,
         terminal.warnings_said(),
     ):
         source = open_dataset(path, progress=progress, **options)
@@ -307,6 +301,7 @@ def convert(
 app.command()(simulate)
 app.command()(plan)
 app.add_typer(cli_bench.app(), name="bench")
+app.command()(doctor)
 
 
 def _show_converted(done: Converted, seconds: float) -> None:
@@ -335,65 +330,6 @@ def _parsed_size(text: str) -> int:
 
 
 # -- what the commands share -----------------------------------------------------------------------
-
-
-def _options(
-    format: str | None,
-    record_bytes: int | None,
-    header_bytes: int,
-    dtype: str | None,
-    shape: str | None,
-    extension: list[str] | None,
-    option: list[str] | None,
-) -> dict[str, Any]:
-    """The options that were given, as `penstock.open` takes them."""
-    options = {
-        "format": format,
-        "record_bytes": record_bytes,
-        "header_bytes": header_bytes or None,
-        "dtype": dtype,
-        "shape": _parsed_shape(shape),
-        "extensions": extension or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    for each in option or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--option is {each!r}: use NAME=VALUE, such as label=class")
-        if name in given:
-            raise UsageError(f"{name} is given twice: give it once")
-        given[name] = _parsed_value(value)
-    return given
-
-
-def _parsed_value(text: str) -> Any:
-    """A value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.replace("x", ",").split(","))
-    except ValueError:
-        raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
-
-
-def _remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What records were last indexed as, where nothing is said now: their files do not show it."""
-    if options:
-        return {}
-    place, store = locate(path)
-    for sidecar in sidecar_paths(place):
-        with suppress(OSError, SidecarError):
-            saved = Index.load(sidecar, store.root)
-            if saved.format == "records":
-                return {"format": saved.format, **saved.options}
-    return {}
 
 
 def _stamps(path: str) -> dict[str, tuple[int, int]]:
@@ -437,16 +373,6 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
             yield path, f"of other options: {dict(saved.options)}"
         else:
             yield path, "fresh"
-
-
-def _without_secrets(path: str) -> str:
-    """What was asked for, as it may be shown."""
-    if not is_url(path):
-        return path
-    try:
-        return located(path).url
-    except UsageError:  # said when it is opened
-        return "the URL"
 
 
 def _changed(index: Index, progress: Progress) -> list[str]:

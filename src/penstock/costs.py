@@ -28,10 +28,12 @@ def cost_of(
     *,
     large_bytes: int = limits.run_bytes_max,
     most_bytes: int | None = None,
+    ready: Callable[[Extents], Extents] = lambda extents: extents,
 ) -> Probed:
     """Time reads of single samples and of `large_bytes`, through an engine over the same files.
 
     most_bytes:  about so many are read at most; None leaves that to the time it may take (`probe`).
+    ready:       see `probe`.
 
     Raises the error of a read that failed.
     """
@@ -40,7 +42,7 @@ def cost_of(
     small, large = _small(dataset, seed), large_extents(dataset.index.files.size, seed, large_bytes)
     if most_bytes is not None:
         small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
-    return probe(engine, small, large, _fault(dataset), engine.choice.threads)
+    return probe(engine, small, large, _fault(dataset), engine.choice.threads, ready)
 
 
 def measured_of(probed: Probed) -> Measured:
@@ -56,14 +58,16 @@ def _up_to(extents: Extents, most_bytes: int) -> Extents:
 
 
 def _small(dataset: Dataset, seed: int) -> Extents:
-    """Extents of samples drawn from the seed, of the field that has most bytes."""
+    """Extents of samples drawn from the seed, of the field that has most bytes; of large samples the
+    first part, as long as one read may be."""
     index = dataset.index
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))
     ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
     extents, _ = index.units(ids, field)
     whole = extents.length > 0
-    return Extents(extents.file[whole], extents.offset[whole], extents.length[whole])
+    length = np.minimum(extents.length[whole], limits.run_bytes_max)
+    return Extents(extents.file[whole], extents.offset[whole], length)
 
 
 def _fault(dataset: Dataset) -> Callable[[Extents, int, int], PenstockError]:

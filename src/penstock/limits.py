@@ -183,6 +183,22 @@ that keeping batches does not use up descriptors (two each)."""
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""
 
+# -- measuring -----------------------------------------------------------------------------------
+residency_files_max = 1024
+residency_s = 0.25
+"""Files asked whether they are in the page cache, and how long that may take."""
+ceiling_s = 0.25
+"""How long one measurement of the machine goes on: a decode function, opening, writing."""
+cold_s = 0.15
+"""How long it may take to drop what is to be read cold; what is left is not read."""
+ceiling_samples_bytes_max = 64 * MIB
+ceiling_samples_max = 64
+"""Samples that are read to be decoded again and again."""
+ceiling_files_max = 512
+"""Files that are opened again and again."""
+ceiling_written_bytes = 8 * MIB
+"""What is written and synced at a time."""
+
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB
 """A shard that is written: large enough to be read at full speed, small enough to be moved."""

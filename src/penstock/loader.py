@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from . import limits
 from .assignment import Locality
 from .autoshuffle import AutoShuffle
-from .batch import Batch, fault_of, fields_of, gap_for, samples_of
+from .batch import Batch, fault_of, fields_of, gap_for, readahead_for, samples_of
 from .budget import Budget
 from .cache import Cache, Joined, join
 from .collate import Arrays, Collation, Leaves
@@ -383,13 +382,8 @@ class Loader:
 
     def _readahead(self, engine: Reader) -> tuple[int, int]:
         """Bytes and steps that are requested or ready at most."""
-        given = self._budget.readahead_bytes
-        if not engine.choice.cached:
-            return given, limits.readahead_steps_max
-        rows = self.steps.rows(0, self.place.rank)
-        mean = self.dataset.index.mean_bytes
-        enough = max(limits.readahead_cached_bytes_max, int(4 * rows * mean))
-        return min(given, enough), limits.readahead_cached_steps_max
+        step_bytes = self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
+        return readahead_for(engine.choice, self._budget, step_bytes)
 
     def locality(self, place: Place) -> Locality:
         """Which host keeps which samples, with `cache`; called on all ranks at once."""

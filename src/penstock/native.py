@@ -227,6 +227,24 @@ def open_files_max() -> int:
     return min(limits.open_files_max, soft // 4)
 
 
+def resident_fraction(path: str) -> float | None:
+    """The part of a file that is in the page cache, from up to 64 places spread over it; None where
+    the kernel does not tell."""
+    fraction = float(_core.resident_fraction(os.fsencode(path)))
+    return None if fraction < 0 else fraction
+
+
+def io_uring_refusal() -> int:
+    """Why the kernel makes no ring for this process: an errno; 0 where it does."""
+    return int(_core.io_uring_refusal())
+
+
+def file_system(path: str) -> str:
+    """What the file system of a file or folder is called ("ext4", "tmpfs", "nfs", ...), or its
+    number in hexadecimal."""
+    return str(_core.file_system(os.fsencode(path)))
+
+
 def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     """Ask the machine for the facts about these files; probes a few of them."""
     count = len(files)

@@ -7,14 +7,16 @@ takes as long as a few reads. What the page cache holds is read as fast as train
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from . import limits
-from .engine import Completion, Engine
+from .engine import Buffer, Completion, Engine
 from .errors import PenstockError
 from .extent import Extents, Requests
 
@@ -23,16 +25,22 @@ _single_most = 32
 _poll_ns = 100_000_000
 _in_flight = 4  # tickets
 _per_ticket = 32
+_ticket_bytes = 16 << 20
 _copied_bytes = 32 << 20
 
 
 class Probed(NamedTuple):
-    """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads."""
+    """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads.
+
+    reads, large_bytes:  from how many reads, and from how many bytes, the last two are.
+    """
 
     latency_ns: float
     reads_per_s: float
     bytes_per_s: float
     took_s: float
+    reads: int = 0
+    large_bytes: int = 0
 
 
 def probe(
@@ -41,40 +49,61 @@ def probe(
     large: Extents,
     fault: Callable[[Extents, int, int], PenstockError],
     queue: int = 1,
+    ready: Callable[[Extents], Extents] = lambda extents: extents,
 ) -> Probed:
     """Measure with these extents, which should not have been read lately.
 
     fault:  the error for a read that failed, by extents, row and errno (0: cut short).
     queue:  reads that the engine has in flight at least; where reads are slow, no more than that
             are asked for at a time.
+    ready:  called with the small, and then with the large extents, before they are read; returns
+            those to be read.
     """
     began = time.perf_counter()
     reading = _Timed(engine, fault)
+    small = ready(small)
     singles = min(_single_most, max(1, len(small.file) // 2))
     alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
     latency_s = float(np.median(alone))
     per_ticket = _per_ticket if latency_s < 0.002 else max(8, -(-queue // _in_flight))
     rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
-    bandwidth = reading.rate(large, 0, 1)
+    bandwidth = reading.rate(ready(large), 0, 1)
     took_s = time.perf_counter() - began
-    return Probed(latency_s * 1e9, rate.reads_per_s, bandwidth.bytes_per_s, took_s)
+    return Probed(
+        latency_s * 1e9,
+        rate.reads / rate.took_s,
+        bandwidth.read_bytes / bandwidth.took_s,
+        took_s,
+        rate.reads,
+        bandwidth.read_bytes,
+    )
 
 
-def copying_bytes_per_s() -> float:
-    """How fast one thread copies memory here; takes 0.1 s."""
-    source = np.ones(_copied_bytes, np.uint8)
-    target = np.empty_like(source)
-    target[:] = source  # memory that was never written is slower
-    copied, start = 0, time.perf_counter()
-    while (took := time.perf_counter() - start) < _share_s or not copied:
-        target[:] = source
-        copied += len(source)
-    return copied / took
+def copying_bytes_per_s(threads: int = 1) -> float:
+    """How fast so many threads together copy memory here; takes 0.1 s, and 64 MiB for each."""
+
+    def copied(start: threading.Barrier) -> tuple[int, float, float]:
+        source = np.ones(_copied_bytes, np.uint8)
+        target = np.empty_like(source)
+        target[:] = source  # memory that was never written is slower
+        start.wait()
+        began, copied = time.perf_counter(), 0
+        while (now := time.perf_counter()) - began < _share_s or not copied:
+            target[:] = source
+            copied += len(source)
+        return copied, began, now
+
+    barrier = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        parts = [each.result() for each in [pool.submit(copied, barrier) for _ in range(threads)]]
+    took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
+    return sum(each for each, _, _ in parts) / took_s
 
 
 class _Rate(NamedTuple):
-    reads_per_s: float
-    bytes_per_s: float
+    reads: int
+    read_bytes: int
+    took_s: float
 
 
 class _Timed:
@@ -85,23 +114,31 @@ class _Timed:
     def rate(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
         """With several tickets in flight, over the time until the last one is back."""
         reads = read_bytes = 0
+        tickets = self.timed(extents, first, len(extents.file), per_ticket, _in_flight)
         began = time.perf_counter()
-        for _, (a, b) in self.timed(extents, first, len(extents.file), per_ticket, _in_flight):
+        for _, (a, b) in tickets:
             reads += b - a
             read_bytes += int(extents.length[a:b].sum())
         took_s = max(1e-9, time.perf_counter() - began)
-        return _Rate(reads / took_s, read_bytes / took_s)
+        return _Rate(reads, read_bytes, took_s)
 
     def timed(
         self, extents: Extents, first: int, last: int, per_ticket: int, in_flight: int
     ) -> Iterator[tuple[float, tuple[int, int]]]:
         """Read the extents in tickets until the share of time is up, at least one ticket; yields
         the seconds that each took, and which extents it held."""
+        most = int(extents.length.max())
+        per_ticket = max(1, min(per_ticket, last - first, _ticket_bytes // max(1, most)))
+        # Memory that was never written is slower: it is touched before the clock runs.
+        tickets = min(in_flight, -(-(last - first) // per_ticket))
+        free = [np.ones(per_ticket * most, np.uint8) for _ in range(tickets)]
+        return self._read(extents, first, last, per_ticket, free)
+
+    def _read(
+        self, extents: Extents, first: int, last: int, per_ticket: int, free: list[Buffer]
+    ) -> Iterator[tuple[float, tuple[int, int]]]:
         waiting: dict[int, tuple[float, int, int]] = {}
-        free = [
-            np.empty(per_ticket * int(extents.length.max()), np.uint8) for _ in range(in_flight)
-        ]
-        used: dict[int, np.ndarray[tuple[int], np.dtype[np.uint8]]] = {}
+        used: dict[int, Buffer] = {}
         until = time.perf_counter() + _share_s
         while first < last or waiting:
             now = time.perf_counter()

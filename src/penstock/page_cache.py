@@ -1,0 +1,224 @@
+"""The page cache: how much of files is in it, and out of it with them.
+
+The kernel is asked by cachestat(2), which counts pages and touches none; where there is none
+(before Linux 6.5, or forbidden), by mincore at up to 64 places of each file. It tells neither of
+files that one may read but not write. A figure that cannot be had is None, never a guess.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from . import limits
+from .errors import PenstockError
+from .extent import Extents, Files
+from .native import resident_fraction
+from .store import failure, in_threads
+
+Paths = Files | Sequence[str]
+
+_page_bytes = os.sysconf("SC_PAGE_SIZE")
+_libc = ctypes.CDLL(None, use_errno=True)
+_cachestat = 451  # the same number on every architecture that has io_uring
+_folio_bytes = 2 << 20  # pages are kept, and dropped, together up to this size
+_open_at_once = 64
+_synced_pages_max = (256 << 20) // _page_bytes  # where time matters, more is not waited for
+
+
+class Residency(NamedTuple):
+    """How much of files is in the page cache.
+
+    cached_bytes, total_bytes: of the files that were looked at.
+    files, of_files:           how many these were, and of how many they were drawn.
+    how:                       "cachestat" (exact), or "mincore" (some places of a file, at least).
+    """
+
+    cached_bytes: int
+    total_bytes: int
+    files: int
+    of_files: int
+    how: Literal["cachestat", "mincore"]
+
+    @property
+    def fraction(self) -> float:
+        """The part of what was looked at that is cached; 1 where that is nothing."""
+        return self.cached_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+class _Pages(NamedTuple):
+    """Of a range of a file. unsettled: those that are dirty, or being written."""
+
+    cached: int
+    unsettled: int
+
+
+def residency(
+    paths: Paths,
+    *,
+    files_max: int = limits.residency_files_max,
+    seconds: float = limits.residency_s,
+) -> Residency | None:
+    """How much of these files is cached now; None where the kernel does not tell of any of them.
+
+    Of more than `files_max` files so many are drawn, the same each time, and fewer where the time
+    runs out. What has gone or is no regular file is left out. Memory file systems (tmpfs) are
+    cached as a whole.
+    """
+    cached_bytes = total_bytes = files = 0
+    exact = True
+    until = time.monotonic() + seconds
+    for path in _drawn(paths, files_max):
+        found = _cached_bytes(path)
+        if found is not None:
+            cached_bytes, total_bytes = cached_bytes + found[0], total_bytes + found[1]
+            exact = exact and found[2]
+            files += 1
+        if time.monotonic() > until:
+            break
+    if files == 0:
+        return None
+    how: Literal["cachestat", "mincore"] = "cachestat" if exact else "mincore"
+    return Residency(cached_bytes, total_bytes, files, len(paths), how)
+
+
+def evict(paths: Paths) -> Residency | None:
+    """Drop all of these files from the page cache; returns what is in it afterwards, None where
+    the kernel does not tell.
+
+    What is not yet written is written first. Pages that somebody has mapped, and memory file
+    systems, stay: the result shows it. Raises MissingError or StorageError for a file that cannot
+    be opened.
+    """
+    path_of = _by_number(paths)
+
+    def one(number: int) -> None:
+        path = path_of(number)
+        file = _opened(path)
+        try:
+            if not _drop(file, 0, 0):
+                # Syncing clean files costs a flush of the disk each: only those that need it.
+                _sync(file)
+                _drop(file, 0, 0)
+        except OSError as error:
+            raise failure(error.errno or errno.EIO, path) from None
+        finally:
+            os.close(file)
+
+    in_threads(one, len(paths))
+    return residency(paths)
+
+
+def dropped(files: Files, extents: Extents, seconds: float) -> Extents:
+    """The first of these extents, as many as could be dropped from the page cache in time.
+
+    Only what they touch is dropped, so that others lose little. None is returned twice, or
+    with a page of one before; one that stays, as far as the kernel tells, ends them.
+    """
+    until = time.monotonic() + seconds
+    taken: set[tuple[int, int]] = set()
+    kept: list[int] = []
+    opened: dict[int, int] = {}
+    rows = zip(*(column.tolist() for column in extents), strict=True)
+    try:
+        for row, (file, offset, length) in enumerate(rows):
+            if time.monotonic() > until:
+                break
+            first, last = offset // _page_bytes, -(-(offset + length) // _page_bytes)
+            touched = {(file, page) for page in range(first, last)}
+            if touched & taken:
+                continue
+            if file not in opened:
+                if len(opened) == _open_at_once:
+                    os.close(opened.pop(next(iter(opened))))
+                opened[file] = _opened(files.path(file))
+                pages = _pages(opened[file], 0, 0)
+                if pages is not None and 0 < pages.unsettled <= _synced_pages_max:
+                    _sync(opened[file])
+            if _drop_around(opened[file], first * _page_bytes, last * _page_bytes) is False:
+                break
+            taken |= touched
+            kept.append(row)
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
+    chosen = np.array(kept, np.int64)
+    return Extents(extents.file[chosen], extents.offset[chosen], extents.length[chosen])
+
+
+def _by_number(paths: Paths) -> Callable[[int], str]:
+    return paths.path if isinstance(paths, Files) else paths.__getitem__
+
+
+def _drawn(paths: Paths, most: int) -> list[str]:
+    """Files from everywhere, in no order: who stops early has seen some from everywhere, too."""
+    count = len(paths)
+    numbers = random.Random(count).sample(range(count), min(count, most))
+    path_of = _by_number(paths)
+    return [path_of(number) for number in numbers]
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise failure(error.errno or errno.EIO, path) from None
+
+
+def _cached_bytes(path: str) -> tuple[int, int, bool] | None:
+    """Bytes that are cached, all bytes, and whether that is exact; None where nobody knows."""
+    try:
+        file = _opened(path)
+    except PenstockError:
+        return None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        pages = _pages(file, 0, 0)
+        if pages is not None:  # the last page may be of the file in part
+            return min(status.st_size, pages.cached * _page_bytes), status.st_size, True
+        fraction = resident_fraction(path)
+        return None if fraction is None else (int(fraction * status.st_size), status.st_size, False)
+    finally:
+        os.close(file)
+
+
+def _drop(file: int, start: int, end: int) -> bool | None:
+    """Whether a range of pages left the page cache, None where the kernel does not tell; end 0 is
+    that of the file."""
+    os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
+    left = _pages(file, start, max(0, end - start))
+    return None if left is None else left.cached == 0
+
+
+def _drop_around(file: int, start: int, end: int) -> bool | None:
+    """The same for a range that may begin and end within folios, which are dropped as a whole."""
+    done = _drop(file, start, end)
+    if done is False:
+        _drop(file, start // _folio_bytes * _folio_bytes, -(-end // _folio_bytes) * _folio_bytes)
+        done = _drop(file, start, end)
+    return done
+
+
+def _sync(file: int) -> None:
+    with contextlib.suppress(OSError):  # then pages stay, which is seen
+        os.fdatasync(file)
+
+
+def _pages(file: int, offset: int, length: int) -> _Pages | None:
+    """What cachestat(2) counts; None where there is none, or not of this file."""
+    span = (ctypes.c_uint64 * 2)(offset, length)
+    counts = (ctypes.c_uint64 * 5)()  # cached, dirty, being written, evicted, evicted lately
+    if _libc.syscall(_cachestat, file, span, counts, 0) != 0:
+        return None
+    return _Pages(counts[0], counts[1] + counts[2])
