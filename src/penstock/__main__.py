@@ -1,4 +1,4 @@
-"""`penstock`, and `python -m penstock`. A benchmark is begun without the other commands' modules."""
+"""`penstock`, and `python -m penstock`; a benchmark begins without what other commands need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | doctor | formats | convert | simulate | plan | bench`.
+"""`penstock index | inspect | doctor | formats | convert | simulate | plan | bench`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .errors import PenstockError
+
 if TYPE_CHECKING:
+    from .bench.ranks import Crew
     from .bench.run import Job, Walks
     from .bench.workload import Workload
 
@@ -63,6 +66,9 @@ def run(
     control: Annotated[
         bool, typer.Option(help="Also take the steps without reading: what could be reached.")
     ] = True,
+    verdict: Annotated[
+        bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
+    ] = True,
 ) -> None:
     """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
 
@@ -89,15 +95,21 @@ def run(
     names = loader or ["penstock"]
     for name in names:
         check(name, asked.dataset.format)
+    if asked.workflow.generate_data:
+        _generate(asked)
+    results = _Results(out or _folder(asked, started, compat), texts, started, load_before)
+    if not asked.workflow.train:
+        if asked.workflow.checkpoint:
+            results.checkpoints(asked, ranks, compat, verify)
+        return
     job = _job(asked, compat)
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
     if verify:
         job = replace(job, truth=_truth(job))
-    results = _Results(out or _folder(asked, started, compat), job, texts)
     for turn in range(repeat):
         for name in names:
             results.measure(replace(job, loader=name), ranks, turn)
-    results.write(started, load_before)
+    results.write(verdict)
 
 
 def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, list[str]]:
@@ -167,11 +179,33 @@ def _folder(workload: Workload, started: float, compat: bool) -> Path:
     return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
 
 
+def _generate(workload: Workload) -> None:
+    """The data, or what is missing of it: by each rank its share."""
+    from . import terminal
+    from .bench.files import PARTS
+    from .bench.generate import generate
+    from .topology import detect
+
+    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    with terminal.progress(f"Generating {data.data_folder}", "MB") as progress:
+        generate(
+            data,
+            PARTS,
+            root=workload.storage.storage_root,
+            rank=place.rank,
+            ranks=place.world_size,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+        )
+
+
 class _Results:
     """What was measured so far, and where it goes."""
 
-    def __init__(self, folder: Path, job: Job, overrides: Sequence[str]) -> None:
-        self._folder, self._job, self._overrides = folder, job, overrides
+    def __init__(
+        self, folder: Path, overrides: Sequence[str], started: float, load: Sequence[float]
+    ) -> None:
+        self._folder, self._overrides = folder, overrides
+        self._started, self._load = started, load
         self._runs: list[dict[str, Any]] = []
         self._measured: list[tuple[Job, list[Walks]]] = []
 
@@ -188,11 +222,41 @@ class _Results:
         self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
         self._measured.append((job, walks))
 
-    def write(self, started: float, load_before: Sequence[float]) -> None:
+    def checkpoints(
+        self, workload: Workload, ranks: int | None, compat: bool, verify: bool
+    ) -> None:
+        """Checkpoints alone, saved and loaded."""
+        from .bench.checkpoints import run_checkpoints
+        from .bench.ranks import launch
+        from .topology import Place
+
+        def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
+            place = Place(crew.rank, crew.ranks, "bench")
+            gather = partial(_gathered, crew)
+            found = run_checkpoints(
+                workload, place, crew.barrier, gather, verify=verify, compat=compat
+            )
+            return found, crew.ranks, crew.hosts
+
+        done = launch(ranks, work)
+        if done is None:
+            return
+        found, count, hosts = done
+        run = {"loader": "checkpoints", "epochs": [], **found}
+        folder = workload.checkpoint.checkpoint_folder
+        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
+        from . import terminal
+
+        for name, value in found["dlio"].items():
+            terminal.show(f"{name}: {value:,.4f}")
+        terminal.show(f"results: {terminal.escaped(str(path))}")
+
+    def write(self, verdict: bool) -> None:
         """Write record.json and the files that DLIO leaves, and show what was found."""
         if not self._runs:
             return
-        from .bench import outputs, record
+        from . import terminal
+        from .bench import outputs
         from .bench.strict import as_dict
 
         job, walks = self._measured[0]
@@ -203,25 +267,56 @@ class _Results:
             outputs.write(
                 folder, each, found, self._runs[number], config=config, overrides=self._overrides
             )
+        if verdict:
+            self._judge(job, len(walks))
+        where = job.folders["train"]
+        path = self._record(
+            job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
+        )
+        _show(job.workload.model.name, len(walks), self._runs)
+        terminal.show(f"results: {terminal.escaped(str(path))}")
+
+    def _judge(self, job: Job, ranks: int) -> None:
+        """What binds each run, where that can be measured."""
+        from . import terminal
+        from .bench.verdict import Verdicts
+
+        try:
+            with terminal.progress("Measuring this machine", "of the measurements"):
+                verdicts = Verdicts(job, ranks)
+            for run in self._runs:
+                run["roofline"] = verdicts.of(run)
+        except PenstockError as error:
+            terminal.say(f"no verdict: {error}")
+
+    def _record(
+        self,
+        workload: Workload,
+        runs: list[dict[str, Any]],
+        compat: bool,
+        seed: int,
+        ranks: int,
+        hosts: int,
+        where: str,
+    ) -> Path:
+        from .bench import outputs, record
+        from .bench.strict import as_dict
+
         values = record.whole(
             command=shlex.join(["penstock", *sys.argv[1:]]),
-            workload=config,
+            workload=as_dict(workload),
             overrides=self._overrides,
-            compat=job.compat,
-            seed=walks[0].seed,
-            started=started,
+            compat=compat,
+            seed=seed,
+            started=self._started,
             ended=time.time(),
-            ranks=len(walks),
-            hosts=walks[0].hosts,
-            load_before=load_before,
-            path=job.folders["train"],
-            runs=self._runs,
+            ranks=ranks,
+            hosts=hosts,
+            load_before=self._load,
+            path=where,
+            runs=runs,
         )
-        path = outputs.write_record(self._folder, values)
-        _show(values)
-        from . import terminal
-
-        terminal.show(f"results: {terminal.escaped(str(path))}")
+        return outputs.write_record(self._folder, values)
 
     def _name(self, number: int) -> str:
         run = self._runs[number]
@@ -230,28 +325,34 @@ class _Results:
         return f"{loader}-{run['repeat']}" if repeated else loader
 
 
-def _show(record: dict[str, Any]) -> None:
+def _gathered(crew: Crew, value: Any) -> list[Any]:
+    """What all ranks gave, on all."""
+    return crew.share(crew.gather(value)) or []
+
+
+def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     """The table: a column for each loader, the run of middling throughput where there are more."""
     import rich.box
     import rich.table
 
     from . import terminal
 
-    ranks = f"{record['ranks']} rank" + "s" * (record["ranks"] > 1)
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{terminal.escaped(record['workload']['model']['name'])}, {ranks}",
+        title=f"{terminal.escaped(name)}, {ranks} rank" + "s" * (ranks > 1),
         title_justify="left",
     )
     table.add_column("", no_wrap=True)
     columns = []
-    for loader in dict.fromkeys(run["loader"] for run in record["runs"]):
+    for loader in dict.fromkeys(run["loader"] for run in runs):
         table.add_column(terminal.escaped(loader), justify="right")
-        columns.append(_column([run for run in record["runs"] if run["loader"] == loader]))
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
+        columns.append(_column([run for run in runs if run["loader"] == loader]))
+    for line in columns[0]:
+        table.add_row(line, *(column[line] for column in columns))
     terminal.out.print(table)
+    for sentence in runs[0].get("roofline", {}).get("advice", ()):
+        terminal.show(f"- {terminal.escaped(sentence)}")
 
 
 def _column(runs: list[dict[str, Any]]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from penstock.bench.contenders.samples import opened
 from penstock.bench.contenders.task import Task
 from penstock.bench.delivered import checksum, checksums, tally
 from penstock.bench.distribution import Distribution
-from penstock.bench.usage import usage
+from penstock.bench.observe import Observer
 from penstock.bench.workload import Data, Workload
 from penstock.errors import UsageError
 
@@ -142,9 +142,10 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     read = reading(batch_size=5, sample_shuffle=shuffle)
     given = task(workload(tmp_path, 6, 16, reader=read), paths)
     contender = make(name, given)
-    before = usage()["read_bytes"]
+    observer = Observer()
+    before = observer.snapshot()
     delivered = sum(tally(batch, 5)[0] for batch in contender.batches(0))
-    spent = usage()["read_bytes"] - before
+    spent = observer.snapshot().since(before).read_bytes
     contender.close()
     size = sum(Path(path).stat().st_size for path in paths)
     assert delivered >= 95

@@ -33,14 +33,14 @@ def ranks(draw, least_steps=1):
     """Two epochs of some ranks, which leave their barriers together."""
     steps = draw(st.integers(least_steps, 12))
     row = st.lists(times, min_size=steps, max_size=steps)
-    epochs = []
     number = draw(st.integers(1, 3))
-    for _ in range(2):
-        epochs.append([
+    return [
+        [
             stamps(draw(row), [each + 1 for each in draw(row)], draw(row), draw(row))
             for _ in range(number)
-        ])  # fmt: skip
-    return epochs
+        ]
+        for _ in range(2)
+    ]
 
 
 @given(ranks(), st.integers(0, 3), st.integers(0, 3))

@@ -223,15 +223,17 @@ def test_draws_differ_by_rank_and_are_those_of_the_seed(tmp_path):
     paths = write(tmp_path)
     cost = Distribution("uniform", (0.0, 0.002))
     load = workload(tmp_path, train=Train(epochs=2, computation_time=cost))
-    first, second = (
-        [[each.stamps.nominal.tolist() for each in rank.epochs] for rank in done(job(load, paths), 2)[0]]
-        for _ in range(2)
-    )  # fmt: skip
+
+    def drawn() -> list[list[list[int]]]:
+        walks, _ = done(job(load, paths), 2)
+        return [[each.stamps.nominal.tolist() for each in rank.epochs] for rank in walks]
+
+    first, second = drawn(), drawn()
     assert first == second
     assert len({tuple(epoch) for rank in first for epoch in rank}) == 4
 
 
-# -- the files of DLIO -------------------------------------------------------------------------------
+# -- the files of DLIO -----------------------------------------------------------------------------
 
 
 def written(folder: Path, given: Job, ranks: int) -> dict:

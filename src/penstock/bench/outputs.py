@@ -7,13 +7,13 @@ formulas, in strict JSON; .hydra/ has the configuration. The right figures are i
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ..machine import this_machine
 from . import metrics, record
 from .run import Job, Walked, Walks
 
@@ -79,12 +79,12 @@ def _host(job: Job) -> dict[str, Any]:
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         found[name] = value.strip()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    here = this_machine()
     return {
-        "host_memory_GB": memory / _GIB,
-        "host_cpu_count": os.cpu_count(),
+        "host_memory_GB": here.memory_bytes / _GIB,
+        "host_cpu_count": here.cores,
         "host_processor_name": record.processor(),
-        "potential_caching": int(_data_bytes(job) < memory),
+        "potential_caching": int(_data_bytes(job) < here.memory_bytes),
         "host_cpuinfo": {},
         "host_meminfo": found,
         "hostname": socket.gethostname(),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import platform
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..machine import mount_of, this_machine
 from . import metrics
 from .run import Job, Walked, Walks
 
@@ -32,7 +33,8 @@ def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
     raw = metrics.utilisation(walks, *left_out)
     controls = [rank.control for rank in ranks if rank.control is not None]
     ceiling = metrics.utilisation([controls], *left_out) if controls else None
-    cpu_s = sum(walked.used["cpu_s"] for each in trained for walked in each)
+    spent = [walked.spent for each in trained for walked in each]
+    cpu_s = _total(each.cpu_s for each in spent)
     first = trained[0]
     return {
         "loader": job.loader,
@@ -45,14 +47,20 @@ def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
         "samples_per_s": rate,
         "bytes_per_s": rate * size / samples if samples else 0.0,
         "stall_s": metrics.stalls(metrics.waits_s(walks, *left_out)),
-        "cpu_s_per_1000": 1000 * cpu_s / samples if samples else None,
-        "peak_rss_bytes": sum(rank.peak_rss_bytes for rank in ranks),
-        "pss_bytes": sum(rank.pss_bytes for rank in ranks),
-        "device_bytes": sum(w.used["device_bytes"] for each in trained for w in each),
+        "cpu_s_per_1000": 1000 * cpu_s / samples if samples and cpu_s is not None else None,
+        "peak_rss_bytes": _total(rank.peak_rss_bytes for rank in ranks),
+        "pss_bytes": _total(rank.pss_bytes for rank in ranks),
+        "device_bytes": _total(each.device_bytes for each in spent),
         "verified": True if job.truth is not None else None,
         "decomposition": metrics.decomposition(walks, *left_out),
         "dlio": dlio(job, epochs),
     }
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """The sum, where all is known."""
+    known = list(values)
+    return None if None in known else sum(each for each in known if each is not None)
 
 
 def _epoch(ranks: Sequence[Walked]) -> dict[str, Any]:
@@ -87,7 +95,9 @@ def _rank(number: int, walked: Walked) -> dict[str, Any]:
         **{name: (column * metrics.S).round(9).tolist() for name, column in columns.items()},
         "samples": walked.samples,
         "bytes": walked.bytes,
-        **walked.used,
+        "cpu_s": walked.spent.cpu_s,
+        "read_bytes": walked.spent.read_bytes,
+        "device_bytes": walked.spent.device_bytes,
     }
 
 
@@ -172,41 +182,25 @@ def iso(seconds: float) -> str:
 
 def machine(path: str) -> dict[str, Any]:
     """This host, and what holds the path."""
+    here, mount = this_machine(), mount_of(path)
     return {
         "host": socket.gethostname(),
         "cpu": processor(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cores": here.cores,
+        "memory_bytes": here.memory_bytes,
         "kernel": platform.release(),
-        "filesystem": filesystem(path),
+        "filesystem": None if mount is None else mount.file_system,
     }
 
 
 def processor() -> str:
     """The processor's name, as its maker gives it."""
-    for line in _lines("/proc/cpuinfo"):
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
     return platform.machine()
-
-
-def filesystem(path: str) -> str:
-    """The kind of file system that a path lies on: ext4, nfs, lustre, ..."""
-    real, best = os.path.realpath(path), ("", "unknown")
-    for line in _lines("/proc/self/mounts"):
-        _, mount, kind, *_ = line.split(" ")
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    return best[1]
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
+from ..page_cache import residency
 from ..topology import Place
 from . import metrics
 from .contenders import Contender, convert, converts, make
@@ -23,9 +24,9 @@ from .contenders.task import Task
 from .delivered import checksums, tally
 from .distribution import Distribution
 from .metrics import Stamps
+from .observe import Observer, Spent, memory
 from .pace import Pace, sharpen_timers
 from .ranks import Crew
-from .usage import memory, usage
 from .walk import walk
 from .workload import Workload
 
@@ -113,7 +114,7 @@ class Job:
 class Walked:
     """An epoch of one rank. number: from 1 on. started, ended: by the clock on the wall.
 
-    used:  what the process and its workers used meanwhile (see `usage`).
+    spent:  what the process and its workers used meanwhile.
     checkpoints:  what was saved, of all ranks: step, seconds, bytes, started, ended.
     """
 
@@ -124,7 +125,7 @@ class Walked:
     bytes: int
     started: float
     ended: float
-    used: dict[str, float] = field(default_factory=dict)
+    spent: Spent
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     cached_before: dict[str, int] | None = None
     cached_after: dict[str, int] | None = None
@@ -142,8 +143,8 @@ class Walks:
     startup_s: float
     epochs: list[Walked]
     control: Stamps | None
-    peak_rss_bytes: int
-    pss_bytes: int
+    peak_rss_bytes: int | None
+    pss_bytes: int | None
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -166,7 +167,7 @@ def run(job: Job, crew: Crew) -> list[Walks] | None:
         runner = _Runner(job, crew, contenders, lengths)
         try:
             runner.all_epochs()
-            peak, shared = memory()
+            used = memory()
         finally:
             for contender in contenders.values():
                 contender.close()
@@ -181,8 +182,8 @@ def run(job: Job, crew: Crew) -> list[Walks] | None:
         startup_s=startup_s,
         epochs=runner.walked,
         control=control,
-        peak_rss_bytes=peak,
-        pss_bytes=shared,
+        peak_rss_bytes=used.peak_rss,
+        pss_bytes=used.pss,
     )
     return crew.gather(own)
 
@@ -238,6 +239,7 @@ class _Runner:
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
         self.pace = Pace()
+        self._observer = Observer(job.paths["train"][0])
         self.walked: list[Walked] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
@@ -266,10 +268,10 @@ class _Runner:
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
         cached_before = _cached(job, part, crew)
         crew.barrier()
-        before, started = usage(), time.time()
+        before, started = self._observer.snapshot(), time.time()
         batches = self.contenders[part].batches(number - 1)
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
-        ended, after = time.time(), usage()
+        ended, after = time.time(), self._observer.snapshot()
         counter.check(where)
         walked = Walked(
             number=number,
@@ -279,7 +281,7 @@ class _Runner:
             bytes=counter.bytes,
             started=started,
             ended=ended,
-            used={name: after[name] - before[name] for name in after},
+            spent=after.since(before),
             checkpoints=saved,
             cached_before=cached_before,
             cached_after=_cached(job, part, crew),
@@ -345,8 +347,11 @@ class _Saver:
 
 
 def _cached(job: Job, part: str, crew: Crew) -> dict[str, int] | None:
-    """How much of a part's files is in memory, as rank 0 sees it."""
-    return None
+    """How much of a part's files is in the page cache, as rank 0 sees it."""
+    found = residency(job.paths[part]) if crew.rank == 0 else None
+    if found is None:
+        return None
+    return {"cached_bytes": found.cached_bytes, "total_bytes": found.total_bytes}
 
 
 class Counter:

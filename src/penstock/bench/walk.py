@@ -56,5 +56,14 @@ def walk(
         if pause is not None and pause(step + 1):
             paused[step] = clock() - left[step]
     ended = clock()
-    stamps = (np.frombuffer(column, np.int64) for column in columns)
-    return Stamps(*stamps, nominal=nominal_ns, began=began, ended=ended)
+    stamps = [np.frombuffer(column, np.int64) for column in columns]
+    return Stamps(
+        asked=stamps[0],
+        got=stamps[1],
+        computed=stamps[2],
+        left=stamps[3],
+        paused=stamps[4],
+        nominal=nominal_ns,
+        began=began,
+        ended=ended,
+    )

@@ -40,7 +40,7 @@ class Penstock:
         reader = task.workload.reader
         self._task = task
         mine = task.stretch() if task.compat else task
-        dataset = _dataset(mine)
+        dataset = dataset_of(mine)
         self._whole = whole = mine.per_file > 1 and len(dataset) == len(mine.paths)
         mixing = mine.mixing(whole)
         shuffle: Shuffle = "none" if mixing == "none" else "exact"
@@ -49,7 +49,7 @@ class Penstock:
         if mixing == "files" and mine.per_file > 1 and not whole:
             shuffle = "blocked"
             more = {"block": mine.per_file, "group": 1}
-        decode = _decode(task)
+        decode = decode_of(task)
         if decode is not None:
             more |= {"decode": decode, "collate": list}
             more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
@@ -105,7 +105,7 @@ def _stacked(rows: list[Any]) -> Any:
     return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
 
 
-def _dataset(task: Task) -> Dataset:
+def dataset_of(task: Task) -> Dataset:
     data = task.workload.dataset
     match data.format:
         case "npz" | "npy" | "jpeg" | "png":
@@ -174,7 +174,7 @@ def _of_lines(task: Task) -> Dataset:
     return _of_places(task, found)
 
 
-def _decode(task: Task) -> Take | None:
+def decode_of(task: Task) -> Take | None:
     """What the decode threads do with a sample; None where its bytes are used as they are."""
     data = task.workload.dataset
     wait = busy(task.workload.reader, task.seed + task.rank)
