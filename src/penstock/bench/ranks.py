@@ -18,9 +18,10 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..errors import PenstockError, UsageError, WorkerError
@@ -220,12 +221,26 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
         os.close(sender)
     receivers = [receiver for receiver, _ in reports]
     try:
-        result: T | None = _supervised(pids, receivers)
+        with _ended_by_signal():
+            result: T | None = _supervised(pids, receivers)
         return result
     finally:
         _end(pids)
         for receiver in receivers:
             os.close(receiver)
+
+
+@contextlib.contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does, and so the ranks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _be(

@@ -26,7 +26,7 @@ from ...loader import Loader
 from ...order import Shuffle
 from ...store import Posix
 from ..delivered import LABELS
-from .samples import busy, pixels, places
+from .samples import busy, pixels, places, stacked
 from .task import Task
 
 Bytes = npt.NDArray[np.uint8]
@@ -85,7 +85,7 @@ class Penstock:
                 rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
                 left += (rows[k] for k in sequence)
                 while len(left) >= size:
-                    yield _stacked(left[:size])
+                    yield stacked(left[:size])
                     del left[:size]
 
     def close(self) -> None:
@@ -97,18 +97,10 @@ class Penstock:
 make = Penstock
 
 
-def _stacked(rows: list[Any]) -> Any:
-    """One array where the rows are views into files, which a batch must not keep alive."""
-    first = rows[0]
-    if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
-        return np.stack(rows)
-    return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
-
-
 def dataset_of(task: Task) -> Dataset:
     data = task.workload.dataset
     match data.format:
-        case "npz" | "npy" | "jpeg" | "png":
+        case "npz" | "npy" | "jpeg" | "png" | "synthetic":
             return _of_files(task)
         case "csv":
             return _of_files(task) if data.compression != "none" else _of_lines(task)
@@ -124,9 +116,11 @@ def dataset_of(task: Task) -> Dataset:
 def _opened(task: Task, **options: Any) -> Dataset:
     """The files as penstock opens them; a saved index of their folder is used where all of it is
     wanted. None is saved: a benchmark leaves nothing in the data."""
+    format = task.workload.dataset.format
     inside = sum(len(names) for _, _, names in os.walk(task.folder))
-    given: str | list[str] = task.folder if inside == len(task.paths) else list(task.paths)
-    return open_dataset(given, format=task.workload.dataset.format, index="read", **options)
+    whole = inside == len(task.paths) and format != "lmdb"  # a folder is one environment there
+    given: str | list[str] = task.folder if whole else list(task.paths)
+    return open_dataset(given, format=format, index="read", **options)
 
 
 def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:

@@ -7,6 +7,7 @@ truth that delivered samples are compared with.
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import lzma
 import os
@@ -20,6 +21,10 @@ import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
 from ..workload import Data, Reading
+from .task import WHOLE, Task
+
+_OPEN_FILES = 64
+"""Files that stay open, of formats whose samples are read one by one."""
 
 
 class Opened(Protocol):
@@ -56,7 +61,54 @@ def opened(data: Data, path: str) -> Opened:
             return _members(path)
         case "lmdb":
             return _values(path)
+        case "parquet":
+            return _rows(path)
+        case "synthetic":
+            with open(path, "rb") as file:
+                return [file.read()] * data.num_samples_per_file
     raise UsageError(f"dataset.format is {data.format!r}: no reader is known for it")
+
+
+class ByNumber:
+    """Samples of all files by number, for loaders that ask for them one by one.
+
+    Files stay open for the next sample: of those that are read as a whole the last `whole_kept`.
+    May be sent to another process, which opens files of its own.
+    """
+
+    def __init__(self, task: Task, whole_kept: int = 1) -> None:
+        self._task = task
+        self._kept = whole_kept if task.workload.dataset.format in WHOLE else _OPEN_FILES
+        self._open: Callable[[str], Opened] | None = None
+        self._busy: Callable[[], object] | None = None
+
+    def __len__(self) -> int:
+        return self._task.count
+
+    def __getitem__(self, sample: Any) -> Any:
+        if self._open is None:
+            data, reader = self._task.workload.dataset, self._task.workload.reader
+            self._busy = busy(reader, int(sample))
+            self._open = functools.lru_cache(self._kept)(lambda path: opened(data, path))
+        file, number = divmod(int(sample), self._task.per_file)
+        samples = self._open(self._task.paths[file])
+        if self._busy is not None:
+            self._busy()
+        return samples[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_task": self._task, "_kept": self._kept, "_open": None, "_busy": None}
+
+
+def stacked(rows: list[Any]) -> Any:
+    """A batch: an array where the samples are arrays of one shape, a tuple of arrays where they
+    have several fields, else the list."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        return tuple(stacked(list(column)) for column in zip(*rows, strict=True))
+    if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
+        return np.stack(rows)
+    return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
 
 
 def busy(reader: Reading, seed: int) -> Callable[[], object] | None:
@@ -194,6 +246,15 @@ def places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         raise FormatError(f"{path}.off.idx has {len(offset)} places, {path}.sz.idx {len(size)}")
     packed = np.concatenate([[0], np.cumsum(size)])[:-1]
     return (packed if (offset != packed).any() else offset), size
+
+
+def _rows(path: str) -> Opened:
+    """Rows of Parquet; where there are several columns, tuples."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    columns = [column.to_pylist() for column in table.columns]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def _members(path: str) -> list[bytes]:

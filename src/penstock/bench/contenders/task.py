@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...order import Order
 from ..workload import Workload
 
-WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar"})
+WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar", "lmdb", "parquet"})
 """Formats of which a file is read from its start: all samples that it holds are taken at once."""
 
 

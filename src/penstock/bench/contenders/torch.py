@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from .samples import Opened, busy, opened
+from .samples import ByNumber
 from .task import Task
-
-_OPEN_FILES = 64
-"""Files of one worker that stay open, of formats whose samples are read one by one."""
-
-
-class _Samples(torch.utils.data.Dataset[Any]):
-    """Samples by number. Files that are read as a whole are read once by each worker that has
-    samples of them, since the last one is kept."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._open: Any = None
-        self._busy: Any = None
-
-    def __len__(self) -> int:
-        return self._task.count
-
-    def __getitem__(self, sample: int) -> Any:
-        if self._open is None:  # in the worker: neither files nor caches travel
-            data = self._task.workload.dataset
-            kept = 1 if self._task.by_file else _OPEN_FILES
-            self._open = functools.lru_cache(kept)(lambda path: opened(data, path))
-            self._busy = busy(self._task.workload.reader, sample) or (lambda: None)
-        file, number = divmod(int(sample), self._task.per_file)
-        samples: Opened = self._open(self._task.paths[file])
-        self._busy()
-        return samples[number]
 
 
 class Batches:
@@ -81,15 +53,13 @@ def _batched(rows: list[Any]) -> Any:
     first = rows[0]
     if isinstance(first, tuple):
         return tuple(_batched(list(column)) for column in zip(*rows, strict=True))
-    if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
-        out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
-        if torch.utils.data.get_worker_info() is not None:  # written where the other process reads
-            out.share_memory_()  # type: ignore[no-untyped-call]
-        np.stack(rows, out=out.numpy())
-        return out
-    if isinstance(first, np.ndarray):
-        return [torch.from_numpy(np.ascontiguousarray(row)) for row in rows]
-    return rows
+    if not isinstance(first, np.ndarray) or any(row.shape != first.shape for row in rows):
+        return [torch.from_numpy(row) if isinstance(row, np.ndarray) else row for row in rows]
+    out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
+    if torch.utils.data.get_worker_info() is not None:  # written where the other process reads
+        out.share_memory_()  # type: ignore[no-untyped-call]
+    np.stack(rows, out=out.numpy())
+    return out
 
 
 class Torch:
@@ -107,7 +77,7 @@ class Torch:
         pinned = reader.pin_memory and torch.cuda.is_available()
         self._order = Batches(task, workers)
         self._loader = torch.utils.data.DataLoader(
-            _Samples(task),
+            cast(Any, ByNumber(task)),
             batch_sampler=self._order,
             num_workers=workers,
             pin_memory=pinned,
