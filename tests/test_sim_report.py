@@ -6,10 +6,8 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
 from xml.etree import ElementTree
@@ -20,9 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
 from penstock import cli, sim
 from penstock.errors import UsageError
-from penstock.sim import chart, report, sweep
+from penstock.page import svg, words
+from penstock.sim import report, sweep
 from penstock.sim.corrected import TRAFFIC
 from penstock.sim.results import SOURCES, Result
 from penstock.sim.workload import Workload
@@ -51,41 +51,6 @@ def small(name: str = "small", about: str = "A little of everything.", tier: str
 def outcomes_of(scenario: sim.Scenario, *models: str) -> list[sweep.Outcome]:
     runs = [sweep.Run(scenario, policy, model) for model in models for policy in scenario.policies]
     return sweep.outcomes(runs)
-
-
-def page_of(text: str) -> ElementTree.Element:
-    """The page as a tree: it is well-formed XML besides HTML."""
-    doctype, _, rest = text.partition("\n")
-    assert doctype == "<!doctype html>"
-    return ElementTree.fromstring(rest)
-
-
-class Tags(HTMLParser):
-    """What HTML's own rules make of a page: elements, attributes, and the texts of some."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag == "meta", f"<{tag} /> stays open"
-        self.handle_starttag(tag, attrs)
-
-
-def values_of(tree: ElementTree.Element) -> dict[str, list[list[float]]]:
-    """The exact numbers of each row of each table, by what the row is called."""
-    rows: dict[str, list[list[float]]] = {}
-    for row in tree.iter("tr"):
-        name = row.find("th")
-        if row.find("td") is not None and name is not None:
-            found = [float(each.get("value", "")) for each in row.iter("data")]
-            rows.setdefault((name.text or "").removesuffix(" *"), []).append(found)
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +171,7 @@ def test_hostile_names_are_text(name):
 @settings(max_examples=60, deadline=None)
 def test_any_text_survives_as_text(name):
     """Text comes back as it was, but for characters that no page may hold."""
-    text = ElementTree.tostring(chart.element("p", name), "unicode")
+    text = ElementTree.tostring(svg.element("p", name), "unicode")
     text.encode()
     back = ElementTree.fromstring(text).text or ""
     expected = re.sub(r"\r\n?", "\n", name)  # as XML reads line ends
@@ -222,7 +187,7 @@ def test_any_text_survives_as_text(name):
 )
 def test_ticks_are_few_round_and_inside(low, factor, most, log):
     """No tick lies outside the axis, they ascend, and there are not more than asked for."""
-    axis = chart.Axis(low, low * factor, 0.0, 100.0, log)
+    axis = svg.Axis(low, low * factor, 0.0, 100.0, log)
     ticks = axis.ticks(most)
     assert len(ticks) <= most + 1
     for tick in ticks:
@@ -234,7 +199,7 @@ def test_ticks_are_few_round_and_inside(low, factor, most, log):
 @given(places=st.lists(st.floats(0, 300), max_size=14).map(sorted))
 def test_labels_do_not_overlap(places):
     """Labels keep their order and their distance, and move only where they must."""
-    spread = chart._spread(places, 17.0, 0.0, 300.0)
+    spread = svg.spread(places, 17.0, 0.0, 300.0)
     assert len(spread) == len(places)
     assert all(b - a >= 17.0 - 1e-6 for a, b in itertools.pairwise(spread))
     if all(b - a >= 17.0 for a, b in itertools.pairwise(places)):
@@ -353,7 +318,7 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
             assert f"{each['policy']} cannot run: " in done.stdout
         else:
             assert each["total_s"] in [row[0] for row in rows[each["policy"]]]
-            assert report.brief(each["total_s"]) in done.stdout
+            assert words.brief(each["total_s"]) in done.stdout
     assert [each["key"] for each in values["sweeps"]] == ["nodes"]
     run(*arguments, folder=tmp_path)
     assert (tmp_path / "small.html").read_text() == page
@@ -434,32 +399,6 @@ def test_ctrl_c_ends_all_processes(tmp_path):
 
 # -- a browser -------------------------------------------------------------------------------------
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Debian's chromium opens a page, with a profile of its own and no names of hosts, and ends."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += ["--no-first-run", "--disable-background-networking", "--disable-extensions"]
-    command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars"]
-    command += [f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr", *options]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def asked_for(log: Path) -> list[str]:
-    """Addresses that a page asked for; what the browser wants for itself has no origin."""
-    events = json.loads(log.read_text())["events"]
-    started = [each.get("params", {}) for each in events]
-    return [each["url"] for each in started if each.get("initiator", "not an origin")[:3] != "not"]
-
-
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs chromium: apt-get install chromium"
-)
-
 
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -487,14 +426,6 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
     for kind in ("setup", "computing", "waiting", "accent"):
         drawn = (pixels == colours[kind]).all(axis=2).sum()
         assert drawn > 300, f"{drawn} pixels have the colour of {kind}"
-
-
-def colours_of(scheme: str) -> dict[str, list[int]]:
-    """The colours of the style sheet by name, on light or dark paper."""
-    sheet = (Path(report.__file__).parent / "report.css").read_text()
-    block = sheet.split(":root")[["light", "dark"].index(scheme) + 1]
-    found = re.findall(r"--(\w+): #(\w{6});", block)
-    return {name: list(bytes.fromhex(value)) for name, value in found}
 
 
 @needs_chromium

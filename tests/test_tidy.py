@@ -134,17 +134,20 @@ LAYERS = {
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
         {"torch", "gpu", "bench"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
+    # Pages for people: they know nothing of penstock.
+    "page": Layer({"page"}, set()),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
-    "sim": Layer({"sim"}, {"ground", "values", "data", "policy"}),
+    "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_doctor", "cli_generate", "cli_options"}
-        | {"cli_plan", "cli_run", "cli_simulate", "exits", "terminal", "__main__"},
-        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"},
+        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_doctor", "cli_generate"}
+        | {"cli_options", "cli_plan", "cli_run", "cli_simulate", "exits", "terminal", "__main__"},
+        {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
+        | {"page"},
     ),
 }
 
@@ -156,10 +159,11 @@ PURE = (
     | {"blocking", "replication", "roofline"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
-    | {"sim.contention", "sim.sampled", "sim.sizing"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
+    | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
+    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

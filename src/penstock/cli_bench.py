@@ -15,10 +15,10 @@ except ModuleNotFoundError as missing:
 
 from . import exits
 
-COMMANDS = {"generate": "cli_generate", "run": "cli_run"}
+COMMANDS = {"generate": "cli_generate", "run": "cli_run", "compare": "cli_compare"}
 """The commands, and the modules that they are in."""
 
-_HELP = "DLIO and MLPerf Storage workloads: generate data, run, compare."
+_HELP = "DLIO and MLPerf Storage workloads, any loader, one report."
 
 
 def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -38,7 +38,7 @@ def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _bench() -> None:
-    """DLIO and MLPerf Storage workloads: generate data, run, compare."""
+    """DLIO and MLPerf Storage workloads, any loader, one report."""
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import typer
 from . import terminal
 from .cli_simulate import page_path, screen, writable, write_text, written
 from .errors import UsageError
+from .page import words
 
 
 def plan(
@@ -131,11 +132,9 @@ def _prices(text: str | None) -> Any:
 
 
 def _show(found: Any) -> None:
-    from .sim import report
-
     title = (
         f"{found.form}: the cheapest of {found.grid.settings:,} settings with epochs of at most "
-        f"{report.duration(found.epoch_s)}"
+        f"{words.duration(found.epoch_s)}"
     )
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
@@ -148,9 +147,9 @@ def _show(found: Any) -> None:
     for policy, each in found.choices.items():
         cells = ["none"] + [""] * 6
         if each is not None:
-            cells = [report.number(each.cost), f"{each.nodes:,}", report.size(each.cache_mb)]
-            cells += [f"{report.size(each.storage_mb_s)}/s", report.brief(each.first_s)]
-            cells += [report.brief(each.later_s), each.binding]
+            cells = [words.number(each.cost), f"{each.nodes:,}", words.size(each.cache_mb)]
+            cells += [f"{words.size(each.storage_mb_s)}/s", words.brief(each.first_s)]
+            cells += [words.brief(each.later_s), each.binding]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)
         table.add_row(policy, *cells, found.form, style=style)
     screen().print(table)

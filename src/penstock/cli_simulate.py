@@ -18,6 +18,7 @@ import typer
 
 from . import cli_calibrate, terminal
 from .errors import UsageError
+from .page import words
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
@@ -283,7 +284,7 @@ def _list() -> None:
     for name in names():
         each = load(name)
         training = each.training
-        data = report.size(data_mb(each))
+        data = words.size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
     screen().print(table)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -313,16 +314,16 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     for each in results:
         later = each.epochs_s[1:]
         row = [
-            report.brief(each.total_s),
+            words.brief(each.total_s),
             "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
-            report.brief(each.setup_s) if each.setup_s else "",
-            report.brief(float(each.epochs_s[0])),
-            report.brief(float(later.mean())) if len(later) else "",
+            words.brief(each.setup_s) if each.setup_s else "",
+            words.brief(float(each.epochs_s[0])),
+            words.brief(float(later.mean())) if len(later) else "",
         ]
         if full:
-            row.append(report.brief(max(0.0, float(each.stall_s.sum()))))
+            row.append(words.brief(max(0.0, float(each.stall_s.sum()))))
         if full and each is not bound:
-            row += [report.size(float(total)) for total in each.moved_mb.sum(axis=0)]
+            row += [words.size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
         table.add_row(report.marked(each.policy), *row, style=style)
     refusals = [each for each in outcomes if not isinstance(each, Result)]

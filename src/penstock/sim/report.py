@@ -1,6 +1,6 @@
 """The page of a simulation: one HTML file that needs nothing else. Pure.
 
-Equal inputs give equal pages. The page is built as a tree (`chart.element`), so names from a
+Equal inputs give equal pages. The page is built as a tree (`svg.element`), so names from a
 scenario are text wherever they appear; its policy of content lets a browser load nothing.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element
 
 import numpy as np
 import yaml
 
-from . import chart
-from .chart import element
+from ..page import chart, document
+from ..page.svg import element
+from ..page.words import counted, duration, number, ratio, size, size_unit, time_unit
 from .devices import Floats, shares
 from .results import SOURCES, Result
 from .scenario import Scenario
@@ -105,31 +105,14 @@ def page(
         body.extend(_sweeps(sweeps, remark))
     policies = list(dict.fromkeys(each.policy for each in outcomes))
     body.extend(_appendix("What was simulated", scenario, policies, command))
-    return _document(f"{scenario.name} – penstock simulate", body)
+    return document.html(f"{scenario.name} – penstock simulate", body, "penstock simulate")
 
 
 def sizing_page(scenario: Scenario, found: Sizing, *, command: str = "") -> str:
     """The page of what was worked out in closed form; `command` repeats it."""
     body = element("body", *_summary(scenario, ()), *_sized(scenario, found))
     body.extend(_appendix("What was planned", scenario, list(found.choices), command))
-    return _document(f"{scenario.name} – penstock plan", body)
-
-
-def _document(title: str, body: Element) -> str:
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    css = (resources.files(__package__) / "report.css").read_text()
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="generator", content="penstock simulate"),
-        element("title", title),
-        element("style", "\n" + css),
-    )
-    text = tostring(element("html", head, body, lang="en"), "unicode", short_empty_elements=False)
-    # Of HTML's elements that are never closed, a page has this one.
-    return f"<!doctype html>\n{text.replace('></meta>', ' />')}\n"
+    return document.html(f"{scenario.name} – penstock plan", body, "penstock simulate")
 
 
 # -- the scenario ----------------------------------------------------------------------------------
@@ -181,14 +164,7 @@ def _summary(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[Elemen
             f"storage gives {size(given)}/s to all nodes: {ratio(given / wanted)} × that",
         ),
     )
-    yield element(
-        "dl",
-        *(
-            element("div", element("dt", what), element("dd", value, element("small", more)))
-            for what, value, more in facts
-        ),
-        class_="facts",
-    )
+    yield document.facts(facts)
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> str:
@@ -236,7 +212,7 @@ def _model(model: str, outcomes: Sequence[Outcome]) -> Iterator[Element]:
     if moving := [each for each in results if each.policy != "lower_bound"]:
         yield element("h3", "Where bytes came from")
         yield _bytes(moving)
-    yield element("details", element("summary", "Numbers of each epoch"), _epochs(results))
+    yield document.folded("Numbers of each epoch", _epochs(results))
 
 
 def _results(outcomes: Iterable[Outcome]) -> dict[str, Result]:
@@ -265,7 +241,7 @@ def marked(policy: str) -> str:
 
 
 def _totals(results: Sequence[Result], bound: Result | None) -> Element:
-    unit, name = _time_unit(max(each.total_s for each in results))
+    unit, name = time_unit(max(each.total_s for each in results))
     rows = []
     for each in results:
         note = duration(each.total_s)
@@ -285,11 +261,10 @@ def _totals(results: Sequence[Result], bound: Result | None) -> Element:
     caption = "How long the run takes, and what it is spent on. Shorter is better."
     if any(each.policy in REPLACING for each in results):
         caption += " * trains on other samples than a full shuffle would: not held by the bound."
-    return element(
-        "figure",
-        element("figcaption", caption),
-        _legend(_time_kinds, _time_names, bound is not None),
-        element("div", drawn, class_="wide"),
+    return document.figure(
+        caption,
+        document.legend(_time_kinds, _time_names, "" if bound is None else "lower bound"),
+        document.wide(drawn),
     )
 
 
@@ -307,11 +282,11 @@ def _table(results: Sequence[Result], bound: Result | None, refusals: Sequence[R
         names.append(marked(each.policy))
         kinds.append({"penstock": "strong", "lower_bound": "bound"}.get(each.policy))
         values.append([*times, *moved])
-    rows = _number_rows(names, values, kinds)
+    rows = document.number_rows(names, values, kinds)
     for refusal in refusals:
         reason = element("td", why(refusal), class_="reason", colspan=len(headings) - 1)
-        rows.append(_row(marked(refusal.policy), [reason]))
-    return _tabled(headings, rows)
+        rows.append(document.row(marked(refusal.policy), [reason]))
+    return document.tabled(headings, rows)
 
 
 def _times(results: Sequence[Result], bound: Result | None) -> Element:
@@ -319,7 +294,7 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
     epochs = len(results[0].epochs_s)
     each = -(-epochs // _most_columns)
     high = max(float(_grouped(result.epochs_s, each).max()) for result in results)
-    unit, name = _time_unit(high)
+    unit, name = time_unit(high)
     marks = [] if bound is None else (_grouped(bound.epochs_s, each) / unit).tolist()
     panels = []
     for result in results:
@@ -334,11 +309,12 @@ def _times(results: Sequence[Result], bound: Result | None) -> Element:
             high=high / unit,
             said=number,
             marks=[] if result.policy in REPLACING else marks,
-            epochs=len(result.epochs_s),
+            last=len(result.epochs_s),
         )
-        panels.append(_panel(result.policy, first, drawn))
+        panels.append(document.panel(marked(result.policy), first, drawn))
+    rule = "" if bound is None else "lower bound"
     caption = f"How long each epoch takes, in {name}; all on one scale.{_shared(each)}"
-    return _grid(caption, _legend(_time_kinds[1:], _time_names[1:], bound is not None), panels)
+    return document.grid(caption, document.legend(_time_kinds[1:], _time_names[1:], rule), panels)
 
 
 def _shared(each: int) -> str:
@@ -349,7 +325,7 @@ def _bytes(results: Sequence[Result]) -> Element:
     """Each policy's epochs: bytes by source."""
     each = -(-len(results[0].epochs_s) // _most_columns)
     high = max(float(_grouped(result.moved_mb, each).sum(axis=1).max()) for result in results)
-    unit, name = _size_unit(high)
+    unit, name = size_unit(high)
     panels = []
     for result in results:
         storage, peers, local = (float(total) for total in result.moved_mb.sum(axis=0))
@@ -360,9 +336,9 @@ def _bytes(results: Sequence[Result]) -> Element:
             SOURCES,
             high=high / unit,
             said=number,
-            epochs=len(result.epochs_s),
+            last=len(result.epochs_s),
         )
-        panels.append(_panel(result.policy, f"{size(storage)} from storage", drawn))
+        panels.append(document.panel(marked(result.policy), f"{size(storage)} from storage", drawn))
     caption = (
         f"What is read in each epoch, in {name}, by all nodes together; all on one scale. What is "
         f"read before the run counts in the first epoch.{_shared(each)}"
@@ -371,7 +347,7 @@ def _bytes(results: Sequence[Result]) -> Element:
         caption += (
             " This model counts what is read ahead in the epoch that asks for it, often the first."
         )
-    return _grid(caption, _legend(SOURCES, _source_names), panels)
+    return document.grid(caption, document.legend(SOURCES, _source_names), panels)
 
 
 def _epochs(results: Sequence[Result]) -> Element:
@@ -386,7 +362,7 @@ def _epochs(results: Sequence[Result]) -> Element:
         grouped = np.stack([_grouped(column, each) for column in columns], axis=1)
         names += [result.policy] * len(grouped)
         values += [[1 + group * each, *row] for group, row in enumerate(grouped.tolist())]
-    return _tabled(headings, _number_rows(names, values))
+    return document.tabled(headings, document.number_rows(names, values))
 
 
 def _grouped(values: Floats, each: int) -> Floats:
@@ -444,7 +420,7 @@ def _sweeps(sweeps: Sequence[Sweep], remark: str) -> Iterator[Element]:
 def _swept(sweep: Sweep, told: _Told) -> Element:
     policies = [each.policy for each in sweep.outcomes[0]]
     totals = [[_total(each) for each in row] for row in sweep.outcomes]
-    unit, name = _time_unit(max((each for row in totals for each in row if each), default=1.0))
+    unit, name = time_unit(max((each for row in totals for each in row if each), default=1.0))
     series = {
         policy: [float("nan") if total is None else total / unit for total in column]
         for policy, column in zip(policies, zip(*totals, strict=True), strict=True)
@@ -463,15 +439,14 @@ def _swept(sweep: Sweep, told: _Told) -> Element:
         said=number,
     )
     headings = ["policy, s", *(number(value) for value in sweep.values)]
-    rows = _number_rows(
+    rows = document.number_rows(
         [marked(policy) for policy in policies],
         list(zip(*totals, strict=True)),
     )
-    return element(
-        "figure",
-        element("figcaption", told.caption),
-        element("div", drawn, class_="wide"),
-        element("details", element("summary", "Numbers"), _tabled(headings, rows)),
+    return document.figure(
+        told.caption,
+        document.wide(drawn),
+        document.folded("Numbers", document.tabled(headings, rows)),
     )
 
 
@@ -498,7 +473,7 @@ def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
     headings = ["policy", "cost", "nodes", "cache of a node, MB", "storage, MB/s"]
     headings += ["first epoch, s", "later epochs, s"]
     chosen = [each for each in found.choices.values() if each is not None]
-    rows = _number_rows(
+    rows = document.number_rows(
         [f"{each.policy} ({each.form})" for each in chosen],
         [
             [each.cost, each.nodes, each.cache_mb, each.storage_mb_s, each.first_s, each.later_s]
@@ -508,8 +483,8 @@ def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
     for policy, each in found.choices.items():
         if each is None:
             none = element("td", "none is fast enough", class_="reason", colspan=len(headings) - 1)
-            rows.append(_row(f"{policy} ({found.form})", [none]))
-    yield _tabled(headings, rows)
+            rows.append(document.row(f"{policy} ({found.form})", [none]))
+    yield document.tabled(headings, rows)
     if not chosen or len(grid.nodes) < 2:
         return
     drawn = chart.lines(
@@ -529,7 +504,7 @@ def _sized(scenario: Scenario, found: Sizing) -> Iterator[Element]:
         said=number,
     )
     caption = f"The least cost with each number of nodes, {found.form}; no line: not fast enough."
-    yield element("figure", element("figcaption", caption), element("div", drawn, class_="wide"))
+    yield document.figure(caption, document.wide(drawn))
 
 
 def _span(values: Any) -> str:
@@ -554,157 +529,13 @@ def _appendix(
     yield element("dl", *entries, class_="policies")
     if command:
         yield element("p", "To repeat it:")
-        yield element("pre", element("code", command))
+        yield document.code(command)
     given: dict[str, Any] = scenario.model_dump(mode="json")
     text = yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=96)
-    yield element(
-        "details",
-        element("summary", "The scenario, in full"),
-        element("pre", element("code", text)),
-    )
-
-
-# -- what sections share ---------------------------------------------------------------------------
-
-
-def _legend(kinds: Sequence[str], names: Sequence[str], rule: bool = False) -> Element:
-    entries = [
-        element("li", element("i", " ", class_=kind), name)
-        for kind, name in zip(kinds, names, strict=True)
-    ]
-    if rule:
-        entries.append(element("li", element("i", " ", class_="rule"), "lower bound"))
-    return element("ul", *entries, class_="legend")
-
-
-def _panel(policy: str, note: str, drawn: Element) -> Element:
-    return element("section", element("h4", marked(policy), " ", element("span", note)), drawn)
-
-
-def _grid(caption: str, legend: Element, panels: Sequence[Element]) -> Element:
-    return element(
-        "figure",
-        element("figcaption", caption),
-        legend,
-        element("div", *panels, class_="panels"),
-    )
-
-
-def _tabled(headings: Sequence[str], rows: Sequence[Element]) -> Element:
-    top = element("tr", *(element("th", each, scope="col") for each in headings))
-    return element(
-        "div",
-        element("table", element("thead", top), element("tbody", *rows)),
-        class_="scroll",
-    )
-
-
-def _row(name: str, cells: Sequence[Element], kind: str | None = None) -> Element:
-    return element("tr", element("th", name, scope="row"), *cells, class_=kind)
-
-
-def _number_rows(
-    names: Sequence[str],
-    values: Sequence[Sequence[float | None]],
-    kinds: Sequence[str | None] | None = None,
-) -> list[Element]:
-    """Rows of numbers, as people read them and exactly, for programs; a column has one number of
-    decimals."""
-    columns = zip(*values, strict=True)
-    decimals = [_decimals([each for each in column if each is not None]) for column in columns]
-    return [
-        _row(name, list(map(_number_cell, row, decimals)), kind)
-        for name, row, kind in zip(names, values, kinds or [None] * len(names), strict=True)
-    ]
-
-
-def _number_cell(value: float | None, decimals: int) -> Element:
-    if value is None:
-        return element("td", "–")
-    text = f"{value:,.{decimals}f}"
-    if not float(text.replace(",", "")):
-        text = "0"
-    return element("td", element("data", text, value=repr(value)))
-
-
-def _decimals(values: Sequence[float]) -> int:
-    """As many as show four digits of the largest, and none of whole numbers."""
-    largest = max(map(abs, values), default=0.0)
-    if not largest or all(value == int(value) for value in values):
-        return 0
-    return min(6, max(0, 3 - math.floor(math.log10(largest))))
-
-
-def number(value: float) -> str:
-    """Three or more digits, as far as they are there, with thousands apart."""
-    if abs(value) < 1e-9:
-        return "0"
-    decimals = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def ratio(value: float) -> str:
-    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+    yield document.folded("The scenario, in full", document.code(text))
 
 
 def why(refusal: Refusal) -> str:
     """Why a policy cannot run, where policy and scenario are known."""
     known = f"{refusal.policy} cannot run in {refusal.scenario}: "
     return f"cannot run: {refusal.reason.removeprefix(known)}"
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def size(megabytes: float) -> str:
-    """MB as people read them, in decimal units."""
-    for unit, each in (("kB", 1e-3), ("MB", 1.0), ("GB", 1e3), ("TB", 1e6)):
-        if megabytes < each * 999.5:
-            return f"{megabytes / each:.3g} {unit}"
-    return f"{number(megabytes / 1e9)} PB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them."""
-    if seconds < 5e-7:
-        return "0 s"
-    if seconds < 0.9995:
-        return f"{number(seconds * 1000)} ms"
-    if seconds < 119.5:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if hours < 72:
-        return f"{hours} h {minutes} min"
-    days, hours = divmod(round(seconds / 3600), 24)
-    return f"{days:,} d {hours} h"
-
-
-def brief(seconds: float) -> str:
-    """Seconds in eight characters at most, up to a thousand years."""
-    if seconds < 5e-7:
-        return "0"
-    unit, name = _time_unit(seconds)
-    return f"{number(seconds / unit)} {'ms' if unit < 1 else {'m': 'min'}.get(name[0], name[0])}"
-
-
-def _time_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many seconds count in."""
-    for least, unit, name in ((259_200, 86400.0, "days"), (7200, 3600.0, "hours")):
-        if high >= least:
-            return unit, name
-    if high >= 300:
-        return 60.0, "minutes"
-    return (1.0, "seconds") if high >= 1 else (1e-3, "milliseconds")
-
-
-def _size_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many MB count in."""
-    for unit, name in ((1e6, "TB"), (1e3, "GB")):
-        if high >= 2 * unit:
-            return unit, name
-    return 1.0, "MB"

@@ -1,0 +1,243 @@
+"""What DLIO left in a folder, as a record of this benchmark.
+
+DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. Where its lists of step
+times are there, and its configuration with the batch size, throughput and utilisation are worked
+out again from them; the record's notes say which of the two it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError
+from .recorded import VERSION, figure, json_of
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The record of a folder with DLIO's summary.json; NaN in it is accepted, and unknown here.
+
+    Raises FormatError where summary.json is something else.
+    """
+    summary = json_of(folder / "summary.json")
+    if not isinstance(summary, Mapping) or not isinstance(summary.get("metric"), Mapping):
+        raise FormatError(f"{folder / 'summary.json'} has no 'metric': it is no result of DLIO")
+    workload, notes = _workload(folder)
+    ranks = int(figure(summary, "num_accelerators") or 1)
+    details = [_details(folder, rank) for rank in range(ranks)]
+    if any(outputs is None for outputs, _ in details):
+        details = []
+        notes.append("the lists of step times (<rank>_output.json) are not all there")
+    run = _run(summary, workload, details, ranks, notes)
+    return {
+        "penstock_bench": VERSION,
+        "command": "",
+        "workload": workload,
+        "overrides": [],
+        "compat": True,
+        "seed": figure(workload, "train", "seed"),
+        "started": summary.get("start"),
+        "ended": summary.get("end"),
+        "machine": {
+            "host": summary.get("hostname"),
+            "cpu": summary.get("host_processor_name"),
+            "cores": _first(summary, "host_cpu_count"),
+            "memory_bytes": _bytes_of(_first(summary, "host_memory_GB")),
+        },
+        "versions": {},
+        "ranks": ranks,
+        "hosts": int(figure(summary, "num_hosts") or 1),
+        "runs": [run],
+        "notes": [f"made by DLIO: {note}" for note in notes],
+    }
+
+
+def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration that DLIO kept, and what is to be said of it."""
+    for place in (folder / ".hydra", folder / "dlio_config"):
+        path = place / "config.yaml"
+        if not path.is_file():
+            continue
+        try:
+            import yaml
+
+            text = path.read_text(encoding="utf-8")
+            values = yaml.safe_load(text)
+        except ModuleNotFoundError:
+            return {}, [f"{path} was not read, for want of PyYAML: pip install pyyaml"]
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise FormatError(f"{path} is no YAML: {error}") from None
+        found = values.get("workload") if isinstance(values, Mapping) else None
+        if isinstance(found, Mapping):
+            return dict(found), []
+    return {}, ["its configuration (.hydra/config.yaml) is not there"]
+
+
+def _details(folder: Path, rank: int) -> tuple[Any, Any]:
+    """Step times by epoch, and when blocks began and ended, of one rank; None where not there."""
+    found = []
+    for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
+        path = folder / name
+        values = json_of(path) if path.is_file() else None
+        found.append(values if isinstance(values, Mapping) else None)
+    return found[0], found[1]
+
+
+class _Window(NamedTuple):
+    """What one rank did in the steps of an epoch that are measured. clock: how long they took."""
+
+    epoch: str
+    clock_s: float
+    compute_s: float
+    waits_s: npt.NDArray[np.float64]
+
+
+def _run(
+    summary: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    details: list[tuple[Any, Any]],
+    ranks: int,
+    notes: list[str],
+) -> dict[str, Any]:
+    metric = summary["metric"]
+    epochs, windows = _epochs(details, workload)
+    rate = figure(metric, "train_throughput_mean_samples_per_second")
+    percent = figure(metric, "train_au_mean_percentage")
+    run: dict[str, Any] = {
+        "loader": f"dlio-{workload['framework']}" if workload.get("framework") else "dlio",
+        "settings": {},
+        "epochs": epochs,
+        "au": {"raw": None if percent is None else percent / 100, "ceiling": None, "net": None},
+        "samples_per_s": rate,
+        "dlio": {name: value for name, value in metric.items() if _known(value)},
+    }
+    if windows:
+        clock = sum(each.clock_s for each in windows)
+        waits = np.concatenate([each.waits_s for each in windows])
+        computing = sum(each.compute_s for each in windows) / clock
+        waiting = float(waits.sum()) / clock
+        run["au"]["raw"] = computing
+        run["decomposition"] = {
+            "storage_wait": waiting,
+            "barrier": None,
+            "compute": computing,
+            "other": max(0.0, 1 - waiting - computing),
+        }
+        run["stall_s"] = {f"p{q}": float(np.percentile(waits, q)) for q in (50, 95, 99)}
+        run["stall_s"] |= {"max": float(waits.max()), "mean": float(waits.mean())}
+        notes.append("barriers are in 'other', and compute is as measured, not as asked for")
+    if windows and (batch := figure(workload, "reader", "batch_size")):
+        slowest: dict[str, float] = {}
+        for each in windows:
+            slowest[each.epoch] = max(each.clock_s, slowest.get(each.epoch, 0.0))
+        samples = batch * sum(len(each.waits_s) for each in windows)
+        run["samples_per_s"] = samples / sum(slowest.values())
+        notes.append("samples/s and AU were worked out again from its step times")
+    elif rate is not None:
+        notes.append("samples/s are its own: (steps - 2) / T, whatever T leaves out")
+    return run
+
+
+def _epochs(
+    details: list[tuple[Any, Any]], workload: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[_Window]]:
+    """Epochs as records have them, and the windows of ranks that count for training."""
+    skip = figure(workload, "output", "metric", "exclude_start_steps")
+    start = 1 if skip is None else int(skip)
+    end = int(figure(workload, "output", "metric", "exclude_end_steps") or 0)
+    batch = figure(workload, "reader", "batch_size")
+    epochs, windows = [], []
+    numbers: list[str] = [each for each in (details[0][0] if details else ()) if each.isdigit()]
+    for number, kind in itertools.product(sorted(numbers, key=int), ("train", "eval")):
+        ranks, clocks = [], []
+        for rank, (outputs, stamps) in enumerate(details):
+            load, proc, compute = (
+                _joined(outputs.get(number), name, kind) for name in ("load", "proc", "compute")
+            )
+            ranks.append({"rank": rank, "wait_s": load, "computed_s": compute})
+            clock = _clock(stamps, number, kind)
+            if clock is None:
+                continue
+            clocks.append(clock)
+            last = len(proc) - end
+            clock -= sum(proc[:start]) + sum(proc[last:])
+            if kind == "train" and start < last and clock > 0:
+                waits = np.array(load[start:last])
+                windows.append(_Window(number, clock, sum(compute[start:last]), waits))
+        steps = [len(each["wait_s"]) for each in ranks]  # type: ignore[arg-type]
+        if any(steps):
+            epochs.append(
+                {
+                    "epoch": int(number),
+                    "kind": kind,
+                    "seconds": max(clocks, default=None),
+                    "samples": sum(steps) * batch if batch and kind == "train" else None,
+                    "ranks": ranks,
+                    "checkpoints": _checkpoints(details[0][1], number) if kind == "train" else [],
+                }
+            )
+    return epochs, windows
+
+
+def _joined(values: Any, name: str, kind: str) -> list[float]:
+    """The blocks of an epoch as one list; the evaluation is one of its own."""
+    lists = values.get(name) if isinstance(values, Mapping) else None
+    if not isinstance(lists, Mapping):
+        return []
+    blocks = [each for each in lists if (each == "eval") == (kind == "eval")]
+    blocks.sort(key=lambda block: (len(block), block))
+    return [float(each) for block in blocks for each in lists[block]]
+
+
+def _clock(stamps: Any, number: str, kind: str) -> float | None:
+    """Seconds in the blocks of an epoch, or in its evaluation."""
+    spans = stamps.get(number) if isinstance(stamps, Mapping) else None
+    if not isinstance(spans, Mapping):
+        return None
+    named = [
+        span
+        for name, span in spans.items()
+        if isinstance(span, Mapping) and name.startswith("eval" if kind == "eval" else "block")
+    ]
+    try:
+        found = [
+            (datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["start"]))
+            for each in named
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return sum(each.total_seconds() for each in found) if found else None
+
+
+def _checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
+    """What was saved in an epoch; DLIO notes GiB/s, of which the bytes follow."""
+    spans = stamps.get(number) if isinstance(stamps, Mapping) else None
+    found = []
+    for name, span in spans.items() if isinstance(spans, Mapping) else ():
+        if name.startswith("save_ckpt") and isinstance(span, Mapping):
+            seconds, rate = figure(span, "duration"), figure(span, "throughput")
+            known = seconds is not None and rate is not None
+            size = seconds * rate * 2**30 if known else None  # type: ignore[operator]
+            found.append({"step": None, "seconds": seconds, "bytes": size})
+    return found
+
+
+def _first(summary: Mapping[str, Any], name: str) -> float | None:
+    """The value of the first host."""
+    values = summary.get(name)
+    return figure({name: values[0]}, name) if isinstance(values, list) and values else None
+
+
+def _bytes_of(gibibytes: float | None) -> int | None:
+    return None if gibibytes is None else round(gibibytes * 2**30)
+
+
+def _known(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
