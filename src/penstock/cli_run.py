@@ -30,7 +30,7 @@ def run(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Such as reader.batch_size=8, as DLIO takes them."),
+        typer.Argument(help="Such as ++workload.reader.batch_size=8, as DLIO takes them."),
     ] = None,
     loader: Annotated[
         list[str] | None,
@@ -81,7 +81,7 @@ def run(
 
     Examples:
 
-      penstock bench run unet3d_h100 dataset.data_folder=/data/unet3d
+      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
 
       penstock bench run mine.yaml --loader penstock --loader torch --ranks 4
 

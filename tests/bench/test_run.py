@@ -349,3 +349,31 @@ def test_the_record_is_what_reports_read(tmp_path):
         assert {"cpu_s", "read_bytes", "device_bytes"} <= set(rank)
     assert each["peak_rss_bytes"] >= each["pss_bytes"] > 0
     assert each["settings"]["shuffle"] == "none"
+
+
+@pytest.mark.parametrize("per_file", [1, 4])
+def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
+    """Ceilings of what is read as one, be it a sample or a file of several, are of samples."""
+    from penstock import limits
+    from penstock.bench.verdict import Verdicts
+
+    for name in ("ceiling_s", "cold_s"):
+        monkeypatch.setattr(limits, name, 0.01)
+    paths = write(tmp_path, 12, per_file)
+    load = workload(tmp_path, 12, per_file, train=Train(computation_time=seconds(0.01)))
+    epoch = {"kind": "train", "cached_before": None}
+    found = {"epochs": [epoch] * 2, "staging_s": 0.5, "samples_per_s": 77.0}
+    verdict = Verdicts(job(load, paths), 3).of(found)
+    assert verdict["measured"] == 77.0
+    ceilings = {each["resource"]: each["samples_per_s"] for each in verdict["ceilings"]}
+    assert ceilings["compute"] == pytest.approx(3 * 2 / 0.01)
+    assert ceilings["staging"] == pytest.approx(2 * 12 * per_file / 0.5)
+    size = sum(Path(path).stat().st_size for path in paths) / (12 * per_file)
+    found["staging_s"] = 0.0
+    verdicts = Verdicts(job(load, paths), 1)
+    bandwidth = verdicts._supplies["bandwidth"].per_s
+    again = {each["resource"]: each["samples_per_s"] for each in verdicts.of(found)["ceilings"]}
+    assert again["bandwidth"] == pytest.approx(bandwidth / size)
+    cached = {"cached_bytes": 1, "total_bytes": 1}
+    found["epochs"] = [epoch | {"cached_before": cached}]
+    assert {each["resource"] for each in verdicts.of(found)["ceilings"]} <= {"compute", "copy"}
