@@ -16,7 +16,16 @@ from penstock.bench import outputs, record
 from penstock.bench.distribution import Distribution
 from penstock.bench.ranks import launch
 from penstock.bench.run import Job, Walks, run
-from penstock.bench.workload import Data, Output, Reading, Train, Workload
+from penstock.bench.workload import (
+    Checkpoint,
+    Data,
+    Model,
+    Output,
+    Reading,
+    Train,
+    Workflow,
+    Workload,
+)
 from penstock.errors import UsageError
 
 
@@ -377,3 +386,38 @@ def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
     cached = {"cached_bytes": 1, "total_bytes": 1}
     found["epochs"] = [epoch | {"cached_before": cached}]
     assert {each["resource"] for each in verdicts.of(found)["ceilings"]} <= {"compute", "copy"}
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [(4, {1: [4, 8, 12], 2: [4, 8, 12]}), (None, {1: [], 2: [12]})],
+)
+def test_checkpoints_are_taken_and_kept_apart(tmp_path, every, expected):
+    """After so many steps, within an epoch, which they cut into blocks; or after an epoch."""
+    paths = write(tmp_path / "data", 24)
+    load = workload(tmp_path / "data", 24, train=Train(epochs=2, computation_time=seconds(0.001)))
+    folder = tmp_path / "saved"
+    load = replace(
+        load,
+        workflow=Workflow(checkpoint=True),
+        model=Model(model_size_bytes=1000),
+        checkpoint=Checkpoint(
+            checkpoint_folder=str(folder), steps_between_checkpoints=every, fsync=True,
+            checkpoint_after_epoch=2,
+        ),
+    )  # fmt: skip
+    out = tmp_path / "out"
+    found = written(out, job(load, paths), 1)
+    saved = {each["epoch"]: [c["step"] for c in each["checkpoints"]] for each in found["epochs"]}
+    assert saved == expected
+    names = [f"global_epoch{epoch}_step{step}" for epoch in saved for step in saved[epoch]]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    assert found["dlio"]["checkpoint_size_GB"] == pytest.approx(1000 / 2**30)
+    stats = strict(out / "0_per_epoch_stats.json")
+    for epoch, steps in expected.items():
+        spans = stats[str(epoch)]
+        assert [name for name in spans if name.startswith("save_ckpt")] == [
+            f"save_ckpt{number}" for number in range(1, len(steps) + 1)
+        ]
+        blocks = [name for name in spans if name.startswith("block")]
+        assert len(blocks) == (1 if every is None else len(steps) + 1)

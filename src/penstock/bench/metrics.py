@@ -239,22 +239,6 @@ def dlio_metric(
     }
 
 
-def dlio_checkpoints(kind: str, taken: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """DLIO's entries for checkpoints that were saved ("save") or loaded ("load"); none, where there
-    are none: DLIO writes NaN."""
-    if not taken:
-        return {}
-    seconds = [float(each["seconds"]) for each in taken]
-    rates = [each["bytes"] / 2**30 / spent for each, spent in zip(taken, seconds, strict=True)]
-    return {
-        f"{kind}_checkpoint_io_mean_GB_per_second": float(np.mean(rates)),
-        f"{kind}_checkpoint_io_stdev_GB_per_second": float(np.std(rates)),
-        f"{kind}_checkpoint_duration_mean_seconds": float(np.mean(seconds)),
-        f"{kind}_checkpoint_duration_stdev_seconds": float(np.std(seconds)),
-        "checkpoint_size_GB": taken[0]["bytes"] / 2**30,
-    }
-
-
 def finite(values: Any) -> Any:
     """The same without NaN and infinity, which are no JSON: they become null."""
     if isinstance(values, Mapping):

@@ -119,7 +119,13 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
         rates = [[each[2] for each in ranks] for ranks in figures]
         found |= metrics.dlio_metric(kind, au, rates, length, job.workload.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
-    return found | metrics.dlio_checkpoints("save", saved)
+    if saved:
+        from .checkpoint_shapes import totals
+        from .checkpoints import dlio_metrics
+
+        size = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]))
+        found |= dlio_metrics(size, saved, (), compat=job.compat)
+    return found
 
 
 def rank_figures(
