@@ -300,6 +300,7 @@ class _Results:
         where: str,
     ) -> Path:
         from .bench import outputs, record
+        from .bench.report import page
         from .bench.strict import as_dict
 
         values = record.whole(
@@ -316,7 +317,9 @@ class _Results:
             path=where,
             runs=runs,
         )
-        return outputs.write_record(self._folder, values)
+        path = outputs.write_record(self._folder, values)
+        path.with_name("report.html").write_text(page([values]))
+        return path
 
     def _name(self, number: int) -> str:
         run = self._runs[number]
@@ -360,15 +363,12 @@ def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
     from . import terminal
     from .bench.metrics import interval
 
-    rates = [run["samples_per_s"] for run in runs]
     run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
     au, parts, waits = run["au"], run["decomposition"], run["stall_s"]
-    rate = f"{run['samples_per_s']:,.1f}"
-    if len(runs) > 1:
-        low, high = interval(rates)
-        rate += f" ({low:,.1f} to {high:,.1f})"
+    low, high = interval([each["samples_per_s"] for each in runs])
     return {
-        "samples/s": rate,
+        "samples/s": f"{run['samples_per_s']:,.1f}",
+        "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
         "bytes/s": f"{terminal.size(run['bytes_per_s'])}/s",
         "utilisation, %": _percent(au["raw"]),
         "without reading, %": _percent(au["ceiling"]),

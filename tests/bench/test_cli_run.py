@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,7 +77,8 @@ def test_two_loaders_on_two_ranks(small, tmp_path):
         assert [epoch["samples"] for epoch in each["epochs"]] == [48, 48]
         assert [epoch["bytes"] for epoch in each["epochs"]] == [48 * 256] * 2
         assert 0 < each["au"]["ceiling"] <= 1
-    assert {path.name for path in out.iterdir()} == {"record.json", "penstock", "torch"}
+    names = {"record.json", "report.html", "penstock", "torch"}
+    assert {path.name for path in out.iterdir()} == names
 
 
 @pytest.mark.long
@@ -179,3 +181,43 @@ def test_results_of_every_bundled_workload_are_read_again(tmp_path, name):
     steps = [len(rank["wait_s"]) for epoch in imported["epochs"] for rank in epoch["ranks"]]
     assert steps == [4] * 4
     assert np.isfinite(values["dlio"]["train_au_mean_percentage"])
+
+
+@pytest.mark.long
+def test_checkpoints_alone(tmp_path):
+    """A workload that does not train saves and loads checkpoints."""
+    path = tmp_path / "saves.yaml"
+    path.write_text(
+        f"""
+        model: {{name: saves, model_size_bytes: 5000}}
+        framework: pytorch
+        workflow: {{train: false, checkpoint: true}}
+        checkpoint: {{checkpoint_folder: {tmp_path / "saved"}, num_checkpoints_write: 2,
+                      num_checkpoints_read: 2, time_between_checkpoints: 0}}
+        """
+    )
+    out = tmp_path / "out"
+    done = run(path, "--ranks", 2, "--verify", "--out", out)
+    assert "save_checkpoint_io_mean_GB_per_second: " in done.stdout
+    (found,) = json.loads((out / "record.json").read_text())["runs"]
+    assert [each["verified"] for each in found["checkpoints"]["loads"]] == [True, True]
+    assert len(list((tmp_path / "saved").iterdir())) == 2
+
+
+def test_ranks_that_mpiexec_starts(small, tmp_path):
+    """The first writes what all have measured; each generates its share."""
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [mpiexec, "-n", "2", *command(small, "--no-verdict", "--verify", "--out", out)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("small, 2 ranks") == 1
+    values = json.loads((out / "record.json").read_text())
+    assert values["ranks"] == 2
+    (each,) = values["runs"]
+    assert [epoch["samples"] for epoch in each["epochs"]] == [48, 48]

@@ -123,8 +123,8 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
         from .checkpoint_shapes import totals
         from .checkpoints import dlio_metrics
 
-        size = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]))
-        found |= dlio_metrics(size, saved, (), compat=job.compat)
+        whole = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]))
+        found |= dlio_metrics(whole, saved, (), compat=job.compat)
     return found
 
 

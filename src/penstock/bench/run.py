@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -287,8 +288,22 @@ class _Runner:
             cached_after=_cached(job, part, crew),
         )
         self.walked.append(walked)
+        if crew.rank == 0:
+            self._tell(walked)
         if kind == "train" and self._saver is not None:
             self._saver.after_epoch(number, steps, saved)
+
+    def _tell(self, walked: Walked) -> None:
+        """A line about an epoch, for those who watch: between epochs, so that nothing moves while
+        they are measured."""
+        if sys.stderr.isatty():
+            spent = walked.ended - walked.started
+            print(
+                f"penstock: {self.job.loader}: {walked.kind} {walked.number} of {len(self.lengths)}"
+                f": {len(walked.stamps):,} steps in {spent:.1f} s, rank 0 computed for "
+                f"{metrics.utilisation([[walked.stamps]], 0, 0):.1%}",
+                file=sys.stderr,
+            )
 
     def nominal(
         self, number: int, kind: str, steps: int, cost: Distribution

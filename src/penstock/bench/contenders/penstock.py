@@ -6,11 +6,12 @@ What a format stores as it is (npz, npy) is used where it lies in the batch, wit
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,15 +74,16 @@ class Penstock:
             return self._cut(self._task.within(self._task.order_epoch(epoch)).tolist())
         as_stored = self._task.workload.dataset.format in ("npz", "npy")
         if as_stored and self._loader._decode is None:
-            return map(_payloads, self._loader)
+            return map(Payloads(whole=False), self._loader)
         return self._loader
 
     def _cut(self, sequence: list[int]) -> Iterator[Any]:
         """Batches of the samples of files, those of each file in this sequence."""
         size = self._task.batch_size
         left: list[Any] = []
+        payloads = Payloads(whole=True)
         for batch in self._loader:
-            for samples in _payloads(batch, whole=True) if isinstance(batch, Batch) else batch:
+            for samples in payloads(batch) if isinstance(batch, Batch) else batch:
                 rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
                 left += (rows[k] for k in sequence)
                 while len(left) >= size:
@@ -230,62 +232,90 @@ def _unpacked_table(dtype: str) -> Take:
     return take
 
 
-def _payloads(batch: Batch, whole: bool = False) -> Any:
-    """The arrays in a batch of .npz or .npy files: views of its memory. Those of one sample lose
-    the axis that counts samples."""
-    files: Bytes | Ragged = batch["data"]
-    if isinstance(files, np.ndarray) and len(files):
-        first, at = stored(files[0])
-        head = files[:, :at]
-        if at and first.flags.c_contiguous and (head == head[0]).all():  # all of one shape
-            payload = files[:, at : at + first.nbytes].view(first.dtype)
-            array = payload.reshape(len(files), *first.shape)
-            return array if whole else array[..., 0]
-    arrays = [stored(file)[0] for file in files]
-    return arrays if whole else [array[..., 0] for array in arrays]
+class Layout(NamedTuple):
+    """Where the array lies in an uncompressed .npz or .npy file, and what it is.
 
-
-def stored(file: Bytes) -> tuple[npt.NDArray[Any], int]:
-    """The array `x` that lies uncompressed in the bytes of an .npz or .npy file, and where.
-
-    What is compressed, or of another layout, is read as numpy does, from a copy; then where is 0.
+    checked:  the parts of the file, as slices, that are equal in all files of this layout (other
+              parts of their head are times and checksums), and `head`, their content.
     """
+
+    begin: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    checked: tuple[slice, ...]
+    head: tuple[Bytes, ...]
+
+    def fits(self, files: Bytes) -> bool:
+        """Whether all of these files (n, bytes) are of this layout."""
+        pairs = zip(self.checked, self.head, strict=True)
+        return all(bool((files[:, part] == content).all()) for part, content in pairs)
+
+    def array(self, file: Bytes) -> npt.NDArray[Any]:
+        """The array in a file's bytes, a view; FormatError where the file is too short."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        found = file[self.begin : self.begin + size]
+        if len(found) != size:
+            raise FormatError(f"a data file is cut short: {len(found):,} of {size:,} bytes")
+        return found.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+class Payloads:
+    """The arrays in batches of .npz or .npy files: views of their memory where they lie there
+    uncompressed. Those of one sample lose the axis that counts samples."""
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._last: Layout | None = None
+
+    def __call__(self, batch: Batch) -> Any:
+        files: Bytes | Ragged = batch["data"]
+        if isinstance(files, np.ndarray) and len(files):
+            layout = self._last
+            if layout is None or not layout.fits(files):
+                layout = self._last = layout_of(files[0])
+            if layout is not None and not layout.fortran and layout.fits(files):
+                end = layout.begin + math.prod(layout.shape) * layout.dtype.itemsize
+                array = files[:, layout.begin : end].view(layout.dtype)
+                array = array.reshape(len(files), *layout.shape)
+                return array if self._whole else array[..., 0]
+        arrays = [stored(file) for file in files]
+        return arrays if self._whole else [array[..., 0] for array in arrays]
+
+
+def stored(file: Bytes) -> npt.NDArray[Any]:
+    """The array in the bytes of an .npz (of the name x) or .npy file: a view, unless that is
+    compressed, or not as DLIO and numpy write it."""
+    layout = layout_of(file)
+    return _inflated(file) if layout is None else layout.array(file)
+
+
+def layout_of(file: Bytes) -> Layout | None:
+    """The layout of a file; None where numpy itself has to read it. FormatError where it is of
+    neither format."""
     head = bytes(file[:512])
-    at = 0
+    at, method = 0, slice(0, 0)
     if head[:4] == b"PK\x03\x04":
-        flags, method = struct.unpack_from("<HH", head, 6)
+        flags, packed = struct.unpack_from("<HH", head, 6)
         name, extra = struct.unpack_from("<HH", head, 26)
-        if method or flags & 8 or head[30 : 30 + name] != b"x.npy":
-            return _inflated(file), 0
-        at = 30 + name + extra
+        if packed or flags & 8 or head[30 : 30 + name] != b"x.npy":
+            return None
+        at, method = 30 + name + extra, slice(6, 10)
     if head[at : at + 6] != b"\x93NUMPY":
         raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy file")
-    wide = head[at + 6] > 1
-    (length,) = struct.unpack_from("<I" if wide else "<H", head, at + 8)
-    begin = at + (12 if wide else 10) + length
-    text = bytes(file[at:begin])[12 if wide else 10 :]
-    dtype, shape, fortran = _header(text)
-    count = math.prod(shape)
-    array = file[begin : begin + count * dtype.itemsize].view(dtype)
-    if len(array) != count:
-        raise FormatError(f"a data file is cut short: {len(array):,} of {count:,} elements")
-    return array.reshape(shape, order="F" if fortran else "C"), begin
-
-
-_headers: dict[bytes, tuple[np.dtype[Any], tuple[int, ...], bool]] = {}
-
-
-def _header(text: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """What numpy says of an array, in a few spellings for many files."""
-    known = _headers.get(text)
-    if known is None:
-        import ast
-
-        said = ast.literal_eval(text.decode("latin-1"))
-        known = np.dtype(said["descr"]), tuple(said["shape"]), bool(said["fortran_order"])
-        if len(_headers) < 4096:
-            _headers[text] = known
-    return known
+    start = at + (12 if head[at + 6] > 1 else 10)
+    (length,) = struct.unpack_from("<I" if head[at + 6] > 1 else "<H", head, at + 8)
+    begin = start + length
+    said = ast.literal_eval(bytes(file[start:begin]).decode("latin-1"))
+    checked = (method, slice(18 if at else 0, begin))
+    return Layout(
+        begin=begin,
+        dtype=np.dtype(said["descr"]),
+        shape=tuple(said["shape"]),
+        fortran=bool(said["fortran_order"]),
+        checked=checked,
+        head=tuple(file[part].copy() for part in checked),
+    )
 
 
 def _inflated(file: Any) -> npt.NDArray[Any]:
