@@ -8,6 +8,7 @@
 
 #include "limits.hpp"
 #include "ring.hpp"
+#include "timed.hpp"
 
 namespace penstock {
 namespace {
@@ -93,6 +94,7 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
     done_arrived_.notify_all();
   } else {
     queue_.push_back(std::move(ticket));
+    if (unfinished_++ == 0) busy_since_ = Clock::now();
   }
   last_id_ = id;
   ++outstanding_;
@@ -110,6 +112,8 @@ void Engine::ended(const TicketPtr& ticket, std::size_t runs) {
     counters_.runs += ticket->run_count();
     counters_.extents += ticket->extents.size();
     ++counters_.tickets;
+    if (unfinished_ == 1) counters_.busy_ns = busy_ns(Clock::now());
+    --unfinished_;
     done_.push_back({ticket->id, std::move(ticket->failures())});
   }
   done_arrived_.notify_all();
@@ -125,7 +129,10 @@ std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
       const Chunk chunk = cut();
       ++helping_;
       lock.unlock();
-      helper_->read(chunk.ticket, chunk.first, chunk.last, chunk.access);
+      {
+        const Timed timed(work_ns_);
+        helper_->read(chunk.ticket, chunk.first, chunk.last, chunk.access);
+      }
       lock.lock();
       --helping_;
       if (closing_) done_arrived_.notify_all();
@@ -221,8 +228,10 @@ void Engine::work(std::size_t number) {
       closing = closing_;
     }
     if (chunk) {
+      const Timed timed(work_ns_);
       reader(chunk.backend).read(chunk.ticket, chunk.first, chunk.last, chunk.access);
     } else if (busy) {
+      const Timed timed(work_ns_);
       ring->progress();
     } else if (closing) {
       return;
@@ -245,6 +254,8 @@ void Engine::close() {
   for (std::thread& thread : threads) thread.join();
   std::unique_lock lock(mutex_);
   done_arrived_.wait(lock, [this] { return helping_ == 0; });
+  counters_.busy_ns = busy_ns(Clock::now());
+  unfinished_ = 0;
   outstanding_ = 0;
   done_.clear();
 }
@@ -278,7 +289,19 @@ void Engine::use(Backend backend, Access access) {
 
 Counters Engine::counters() const {
   const std::lock_guard lock(mutex_);
-  return counters_;
+  Counters found = counters_;
+  found.opens = files_.opens();
+  found.open_ns = files_.open_ns();
+  found.work_ns = work_ns_.load(std::memory_order_relaxed);
+  found.busy_ns = busy_ns(Clock::now());
+  return found;
+}
+
+// Call with the lock held.
+std::uint64_t Engine::busy_ns(Clock::time_point now) const {
+  if (unfinished_ == 0) return counters_.busy_ns;
+  const std::chrono::nanoseconds since = now - busy_since_;
+  return counters_.busy_ns + static_cast<std::uint64_t>(since.count());
 }
 
 bool Engine::closed() const {

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -38,6 +39,10 @@ struct Counters {
   std::uint64_t runs;
   std::uint64_t extents;
   std::uint64_t tickets;
+  std::uint64_t opens;    // of files
+  std::uint64_t open_ns;  // that threads spent on that and on closing them, as part of
+  std::uint64_t work_ns;  // the time that threads spent on chunks, waiting for storage included
+  std::uint64_t busy_ns;  // while there was a ticket that was not done
 };
 
 // 0 where the kernel grants a ring, else errno.
@@ -81,6 +86,7 @@ class Engine final : private Completions {
   void ended(const TicketPtr& ticket, std::size_t runs) override;
   void work(std::size_t number);
   Chunk take(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number);
+  std::uint64_t busy_ns(std::chrono::steady_clock::time_point now) const;
   Chunk cut();  // the next chunk of the front ticket; the queue is not empty
   std::chrono::nanoseconds debt_wait();
   void start_threads();
@@ -104,6 +110,9 @@ class Engine final : private Completions {
   std::uint64_t last_id_ = 0;
   std::uint64_t outstanding_ = 0;
   Counters counters_{};
+  std::size_t unfinished_ = 0;  // tickets whose runs have not all ended
+  std::chrono::steady_clock::time_point busy_since_;  // while there are such
+  std::atomic<std::uint64_t> work_ns_{0};
 
   // Bandwidth: bytes taken beyond what the rate has allowed so far. A chunk may start when there
   // is no debt, so a change of rate takes effect at once. A little credit makes up for late wakers.

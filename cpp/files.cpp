@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "storage.hpp"
+#include "timed.hpp"
 
 namespace penstock {
 namespace {
@@ -68,6 +69,17 @@ Files::~Files() {
 }
 
 int Files::open_new(std::uint32_t file, Access access, int& error) {
+  const Timed timed(open_ns_);
+  opens_.fetch_add(1, std::memory_order_relaxed);
+  return open_as_indexed(file, access, error);
+}
+
+void Files::close_timed(int fd) {
+  const Timed timed(open_ns_);
+  ::close(fd);
+}
+
+int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
   if (root_fd_ < 0) {
     error = root_error_;
     return -1;
@@ -172,7 +184,7 @@ Opened Files::open(std::uint32_t file, Access access) {
 }
 
 void Files::release(Opened& opened) {
-  if (opened.owned) ::close(opened.fd);
+  if (opened.owned) close_timed(opened.fd);
   opened = {};
 }
 
@@ -207,7 +219,7 @@ Mapped Files::map(std::uint32_t file) {
 void Files::release(Mapped& mapped) {
   if (mapped.owned) {
     if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
-    ::close(mapped.fd);
+    close_timed(mapped.fd);
   }
   mapped = {};
 }

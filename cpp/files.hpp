@@ -64,6 +64,10 @@ class Files {
 
   Mapped map(std::uint32_t file);
   void release(Mapped& mapped);
+  // Files that were opened so far, and the time that threads spent on that and on closing them.
+  std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
+  std::uint64_t open_ns() const { return open_ns_.load(std::memory_order_relaxed); }
+
   // 0 while the open file is as it was indexed; else ESTALE, or why that is not known.
   int changed(std::uint32_t file, int fd) const;
 
@@ -78,12 +82,16 @@ class Files {
 
   int still_as_indexed(std::uint32_t file, int fd);
   int open_new(std::uint32_t file, Access access, int& error);
+  int open_as_indexed(std::uint32_t file, Access access, int& error);
+  void close_timed(int fd);
 
   FileColumns columns_;
   int root_fd_ = -1;
   int root_error_ = 0;
   std::unique_ptr<Kept[]> kept_;
   std::array<std::mutex, 64> opening_;  // by file number
+  std::atomic<std::uint64_t> opens_{0};
+  std::atomic<std::uint64_t> open_ns_{0};
   std::atomic<bool> direct_refused_{false};  // by one of the files: the others are not asked
 };
 

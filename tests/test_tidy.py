@@ -59,7 +59,7 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
-    "values": Layer({"extent", "budget", "topology", "cursor", "history"}, {"ground"}),
+    "values": Layer({"extent", "budget", "topology", "cursor", "meter", "history"}, {"ground"}),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality", "augmentation"},
@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "roofline"},
+        | {"lots", "replication", "roofline", "explain"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -88,6 +88,7 @@ LAYERS = {
             "zeromq_peer",
             "mpi_peer",
             "metrics",
+            "timeline",
             "collate",
             "decode",
             "codecs",
@@ -121,6 +122,7 @@ LAYERS = {
             "loader",
             "reader",
             "workers",
+            "walk",
             "processes",
             "recipes",
             "conversion",
@@ -156,11 +158,12 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
-    | {"blocking", "replication", "roofline"}
+    | {"blocking", "replication", "roofline", "explain"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
+    | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
     | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
     | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
@@ -174,7 +177,7 @@ IMPURE = {
     "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }
 # fmt: on
-KEYED_RANDOM = {"Generator", "Philox", "PCG64", "SFC64", "SeedSequence"}
+KEYED_RANDOM = {"Generator", "Philox", "PCG64", "RandomState", "SFC64", "SeedSequence"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
 
 FUNCTION_LINES = 70

@@ -165,7 +165,8 @@ void engine(nb::module_& m) {
       .def("counters",
            [](EngineHandle& self) {
              const Counters c = (*self).counters();
-             return nb::make_tuple(c.bytes, c.runs, c.extents, c.tickets);
+             return nb::make_tuple(c.bytes, c.runs, c.extents, c.tickets, c.opens, c.open_ns,
+                                   c.work_ns, c.busy_ns);
            })
       .def_prop_ro("closed", [](EngineHandle& self) { return (*self).closed(); })
       .def_prop_ro("inherited", [](EngineHandle& self) { return (*self).inherited(); });

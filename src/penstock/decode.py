@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .collate import Arrays, Collation, Leaves, Take
+from .meter import Span
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]
@@ -77,6 +78,8 @@ class Job:
     open_step() is called at most once, by whichever thread comes first; it waits for the bytes to
     arrive and returns the samples. Then rows are decoded in any order. `wait` tells whether the job
     has ended: all rows are collated, or it failed.
+
+    spans:  what threads did for it, once it has ended.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Job:
         self._list: list[Any] | None = [None] * rows if collate else None
         self._error: BaseException | None = None
         self._result: Any = None
+        self.spans: list[Span] = []
         if rows == 0:
             self._done.set()
 
@@ -113,6 +117,7 @@ class Job:
             samples = self._opened()
             if samples is None:
                 return
+            began_ns, began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             for row in self._next_row:
                 if self._done.is_set() or _exiting.is_set():
                     return
@@ -121,7 +126,11 @@ class Job:
         except BaseException as error:
             self.fail(error)
             return
+        cpu_ns = time.thread_time_ns() - began_cpu_ns
+        span = Span(threading.get_ident(), began_ns, time.perf_counter_ns(), cpu_ns)
         with self._lock:
+            if count:
+                self.spans.append(span)
             self._left -= count
             last = self._left == 0 and not self._done.is_set()
         if last and count:

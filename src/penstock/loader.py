@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -29,9 +29,12 @@ from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
-from .history import Walk
+from .explain import Explanation, explain, setup_of
+from .history import epoch_record
 from .layout import Chunked
 from .lots import lot_statistics
+from .meter import Counters, Meter, Requested, waited_for
+from .metrics import serve_if_asked
 from .native import Arena
 from .order import Shuffle
 from .plan import Assignment, Group, StepPlan, Steps
@@ -166,8 +169,8 @@ class Loader:
         self._moved = threading.Condition(threading.Lock())
         self._polling = False
         self._pid = os.getpid()
-        self._stall_ns = 0
-        self._batches = 0
+        self.meter = Meter()
+        self._ended: dict[str, int] = {}  # counters of engines that were closed
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
 
@@ -233,7 +236,7 @@ class Loader:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
         bytes, runs (read operations), extents, and how the engine reads; with `cache` also "lot"
         (see `penstock.Cache`) and what docs/cluster.md lists."""
-        found: dict[str, Any] = {"batches": self._batches, "stall_ns": self._stall_ns}
+        found: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
         if self._course.choice_record:
             found["shuffle"] = self._course.choice_record
         if self._joined is not None:
@@ -248,6 +251,27 @@ class Loader:
                 "reasons": dict(choice.reasons),
             }
         return found
+
+    def counters(self) -> Counters:
+        """What was counted since the loader was made, as a value; `later.since(earlier)` is what
+        came in between. Costs some 10 us."""
+        engine = Counter(self._ended)
+        if (running := self._engine) is not None:
+            engine.update(running.counters())
+        return self.meter.counters(time.perf_counter_ns(), engine)
+
+    def explain(self, since: Explanation | None = None) -> Explanation:
+        """What bounds this run: compute, decode, bandwidth, iops, metadata, network or copy; and
+        what would help, by how much at most. print() shows it.
+
+        From what was counted since the loader was made, or since an earlier explanation; nothing is
+        read or measured for it. See `penstock.explain.Explanation`.
+        """
+        choice = None if self._engine is None else self._engine.choice
+        threads = 0 if self._decode is None else self._decode_threads
+        cores = len(os.sched_getaffinity(0))
+        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record)
+        return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What `penstock simulate --from-run` calibrates with, JSON values: the data, the job, and
@@ -308,6 +332,8 @@ class Loader:
             self._threads.close()
             self._threads = None
         if self._engine is not None:
+            if os.getpid() == self._pid:
+                self._ended = dict(Counter(self._ended) + Counter(self._engine.counters()))
             self._engine.close()
             self._engine = self._joined = None
         self._waiting.clear()
@@ -370,6 +396,7 @@ class Loader:
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
+            serve_if_asked(self)
             index = self.dataset.index
             self._engine = engine_for(index.files, self._budget, index.mean_bytes)
         elif self._cache is None and not self._waiting:
@@ -445,14 +472,18 @@ class Reading:
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
         self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
+        self._opened: dict[int, tuple[int, int]] = {}  # by step: when its job wanted and had bytes
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._closed = False
+        self._meter = loader.meter
+        self._meter.began(time.perf_counter_ns())
         engine, arena = loader._resources()
         self._loader = loader
         self._epoch = epoch
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
+        self._coded = any(field.codec is not None for field in self._index.fields)
         joined = loader._joined
         ahead_bytes, ahead_steps = loader._readahead(engine)
         self._submit = engine.submit
@@ -470,9 +501,7 @@ class Reading:
             gap_bytes=gap_for(self._index, engine.choice) if joined is None else None,
         )
         loader._readings.add(self)
-        whole = step == 0
-        counters = engine.counters() if whole else {}
-        self._walk = Walk(epoch, time.perf_counter_ns(), counters) if whole else None
+        self._before = loader.counters() if step == 0 else None  # of a whole epoch
         self._advance()
 
     def __iter__(self) -> Reading:
@@ -481,8 +510,8 @@ class Reading:
     def __next__(self) -> Any:
         loader = self._loader
         started_ns = time.perf_counter_ns()
-        if self._walk is not None:
-            self._walk.asked(started_ns)
+        meter = self._meter
+        meter.asked(started_ns)
         if self._closed or self._session.finished:
             self._end()
             raise StopIteration
@@ -491,21 +520,24 @@ class Reading:
             loader._check_process()
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
-            planned, batch = self._next_raw() if loader._decode is None else self._next_decoded()
+            of_next = self._next_raw if loader._decode is None else self._next_decoded
+            planned, batch, ready_ns, bytes_ns, decode_ns = of_next(started_ns)
             self._deadline_s = None
-            stall_ns = time.perf_counter_ns() - started_ns
-            loader._stall_ns += stall_ns
             self._advance()
         except Exception:
             self._leave_out(asked)
+            meter.raised(time.perf_counter_ns())
             raise
         except BaseException:
             self.close()
             raise
-        loader._batches += 1
         loader.cursor.moved(self._epoch, planned.step + 1)
-        if self._walk is not None:
-            self._walk.given(time.perf_counter_ns(), stall_ns)
+        if meter.timeline is not None:
+            meter.timeline.given(
+                self._epoch, planned.step, started_ns, ready_ns, bytes_ns, decode_ns
+            )
+        now_ns = time.perf_counter_ns()
+        meter.given(started_ns, ready_ns, now_ns, len(planned.ids), bytes_ns, decode_ns)
         return batch
 
     def __del__(self) -> None:
@@ -528,9 +560,9 @@ class Reading:
 
     def _end(self) -> None:
         """The user has asked for a batch after the last."""
-        if self._walk is not None and not self._closed:
-            now_ns = time.perf_counter_ns()
-            self._loader._history.append(self._walk.ended(now_ns, self._engine.counters()))
+        if self._before is not None and not self._closed:
+            walked = self._loader.counters().since(self._before)
+            self._loader._history.append(epoch_record(self._epoch, walked))
         self.close()
 
     def close(self) -> None:
@@ -541,6 +573,7 @@ class Reading:
         self._jobs.clear()
         self._admitted.clear()
         self._buffers.clear()
+        self._opened.clear()
 
     def adopt_budget(self) -> None:
         """Take over the loader's budget, which has changed."""
@@ -558,6 +591,10 @@ class Reading:
                     ticket = self._submit(planned.requests, buffers)
                     loader._waiting[ticket] = (weakref.ref(self), planned, group)
                     self._buffers[planned.step] = buffer
+                    if self._meter.timeline is not None:
+                        runs = len(planned.requests.runs) - 1
+                        what = Requested(ticket, planned.bytes, runs)
+                        self._meter.timeline.requested(self._epoch, planned.step, what)
                 if loader._decode is not None:
                     self._admitted.extend(group.steps)
         while self._admitted and len(self._jobs) < _decode_ahead_steps:
@@ -569,6 +606,8 @@ class Reading:
             step, fault = fault_of(self._index, planned, group, failure)
             self._faults.setdefault(step, fault)
         self._session.arrived(planned.step)
+        if self._meter.timeline is not None:
+            self._meter.timeline.arrived(self._epoch, planned.step)
 
     def _arrive(self, planned: StepPlan) -> Buffer:
         """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
@@ -591,16 +630,21 @@ class Reading:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
             raise timed_out(self._loader._timeout_s)
 
-    def _next_raw(self) -> tuple[StepPlan, Batch]:
+    def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
+        """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
         head = self._session.head
         buffer = self._arrive(head)
+        arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
         fields = fields_of(self._index, head, buffer)
-        return head, Batch(head.ids, head.step, self._epoch, fields, head.repeats)
+        batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
+        ready_ns = time.perf_counter_ns()
+        decode_ns = ready_ns - arrived_ns if self._coded else 0
+        return head, batch, ready_ns, arrived_ns - asked_ns, decode_ns
 
     # -- decoding ------------------------------------------------------------------------------
 
-    def _next_decoded(self) -> tuple[StepPlan, Any]:
+    def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
             self._check_deadline()  # and Ctrl-C is noticed
@@ -610,7 +654,13 @@ class Reading:
         self._hand_over(planned)
         if len(planned.ids) == 0:
             batch = self._without_rows()
-        return planned, batch
+        ready_ns = time.perf_counter_ns()
+        opening_ns, arrived_ns = self._opened.pop(planned.step, (asked_ns, asked_ns))
+        waited = waited_for(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
+        self._meter.decoded(job.spans)
+        if self._meter.timeline is not None:
+            self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
+        return planned, batch, ready_ns, *waited
 
     def _queued_job(self, planned: StepPlan) -> Job:
         loader = self._loader
@@ -621,7 +671,10 @@ class Reading:
             alive = reading()
             if alive is None:
                 raise UsageError("the iterator was closed")
-            return samples_of(alive._index, planned, alive._arrive(planned), alive._epoch)
+            opening_ns = time.perf_counter_ns()
+            buffer = alive._arrive(planned)
+            alive._opened[planned.step] = opening_ns, time.perf_counter_ns()
+            return samples_of(alive._index, planned, buffer, alive._epoch)
 
         job = Job(
             len(planned.ids),

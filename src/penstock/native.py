@@ -40,6 +40,7 @@ _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _resident_min = 0.9
 _timeout_ns_max = 1 << 62
+_counted = ("bytes", "runs", "extents", "tickets", "opens", "open_ns", "work_ns", "busy_ns")
 
 
 class Facts(NamedTuple):
@@ -330,11 +331,14 @@ class NativeEngine:
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def counters(self) -> dict[str, int]:
-        """Totals of finished tickets: bytes, runs (read operations), extents, tickets."""
+        """Totals of finished tickets: bytes, runs (read operations), extents, tickets.
+
+        And of all that was begun: opens, of files; open_ns, that threads spent on that and on
+        closing them, which is part of work_ns, that they spent at work or waiting for storage;
+        busy_ns, while there was something to read.
+        """
         self._check_process()
-        return dict(
-            zip(("bytes", "runs", "extents", "tickets"), self._core.counters(), strict=True)
-        )
+        return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
         self._check_process()

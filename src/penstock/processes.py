@@ -25,12 +25,13 @@ import threading
 import time
 import traceback
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ import numpy as np
 from . import limits
 from .decode import raisable
 from .errors import UsageError, WorkerError
-from .workers import Opening, check_process, opened, timed_out
+from .workers import Opening, Spent, Timed, check_process, opened, timed_out
 
 Reduce = Callable[[Any], Any]
 """How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
@@ -65,6 +66,7 @@ class WorkerProcesses:
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._tickets = 0
+        self.spent = Spent()
         self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
         self._drops: deque[int] = deque()  # asked for by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
@@ -106,6 +108,7 @@ class WorkerProcesses:
                     raise timed_out(timeout_s)
             worker, slot, reply = self._ready.pop(ticket)
             worker.ready -= 1
+            self.spent = self.spent.plus(reply.spent)
             result = worker.unpack(slot, reply)
         if isinstance(result, _Failure):
             raise result.exception()
@@ -113,6 +116,16 @@ class WorkerProcesses:
 
     def drop(self, ticket: int) -> None:
         self._drops.append(ticket)
+
+    def counters(self) -> dict[str, int]:
+        """As the kernel counts them, which leaves out maps and rings; until `close`."""
+        found: Counter[str] = Counter()
+        for pid in () if self.closed or self.pid != os.getpid() else self.pids:
+            with contextlib.suppress(OSError):  # it has just ended
+                lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+                counts = dict(line.split(": ") for line in lines)
+                found.update(bytes=int(counts["rchar"]), runs=int(counts["syscr"]))
+        return dict(found)
 
     def close(self) -> None:
         self._finalizer()
@@ -157,7 +170,7 @@ class WorkerProcesses:
         answers = 0
         for worker in (events[event] for event in found if isinstance(event, Connection)):
             try:
-                reply = _Reply(*_reply.unpack(worker.connection.recv_bytes()))
+                reply = _received(worker.connection.recv_bytes())
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
@@ -284,10 +297,20 @@ class _Reply(NamedTuple):
     size: int
     buffers: int
     pickled: int
+    spent: Spent = Spent()
 
 
-_reply = struct.Struct("<QQQQ")
+_reply = struct.Struct("<QQQQQQ")
 _alignment = 64
+
+
+def _sent(reply: _Reply) -> bytes:
+    return _reply.pack(*reply[:-1], *reply.spent)
+
+
+def _received(message: bytes) -> _Reply:
+    *facts, busy_ns, ran_ns = _reply.unpack(message)
+    return _Reply(*facts)._replace(spent=Spent(busy_ns, ran_ns))
 
 
 class _Pickler(pickle.Pickler):
@@ -393,16 +416,18 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    fetch = opened(opening, number)
+    fetch = Timed(opened(opening, number))
     slots: dict[int, _Slot] = {}
     for ticket, slot, task in _tasks(connection, slots):
         try:
-            reply = _pack(fetch(task), slot, ticket, reduce) if slot else _Reply(ticket, 0, 0, 0)
+            reply = _Reply(ticket, 0, 0, 0)
+            if slot is not None:
+                reply = _pack(fetch(task), slot, ticket, reduce)._replace(spent=fetch.spent)
         except Exception as error:
             assert slot is not None
             reply = _pack(_Failure(raisable(error), number), slot, ticket, None)
         del task
-        connection.send_bytes(_reply.pack(*reply))
+        connection.send_bytes(_sent(reply))
 
 
 def _tasks(

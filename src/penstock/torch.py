@@ -13,6 +13,7 @@ import contextlib
 import operator
 import os
 import random
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,13 +39,17 @@ from .dataset import Dataset
 from .decode import Decode
 from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import UsageError
+from .explain import Explanation, Setup, explain
 from .loader import Loader
+from .meter import Counters, Meter
+from .metrics import serve_if_asked
 from .order import Order, Shuffle
 from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
 from .topology import Place
-from .workers import Ahead, Inline, Workers, WorkerThreads
+from .walk import Walk
+from .workers import Inline, Workers, WorkerThreads
 
 __all__ = ["DataLoader", "Ragged"]
 
@@ -218,6 +223,7 @@ class DataLoader:
         self.batch_sampler = batch_sampler
         self.batch_size = batch_size
         self._loader = self._native() if self._kind == "engine" else None
+        self.meter = Meter() if self._loader is None else self._loader.meter
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -242,6 +248,7 @@ class DataLoader:
             self._loader._timeout_s = float(self.timeout)
             return _Iterator(self, iter(self._loader))
         workers = self._started()  # before the epoch is begun: this may fail
+        serve_if_asked(self)
         epoch, first = self._epochs.begin()
         return _Iterator(self, self._walk(workers, epoch, first))
 
@@ -268,6 +275,30 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """Totals of the engine in this process; see `Loader.stats`."""
         return {} if self._loader is None else self._loader.stats()
+
+    def counters(self) -> Counters:
+        """What was counted since the loader was made; see `Loader.counters`."""
+        if self._loader is not None:
+            return self._loader.counters()
+        reading = {} if self._workers is None else self._workers.counters()
+        return self.meter.counters(time.perf_counter_ns(), reading)
+
+    def explain(self, since: Explanation | None = None) -> Explanation:
+        """What bounds this run, and what would help; see `Loader.explain`.
+
+        Of workers that load whole batches, what ran on processors counts as decode, and what waited
+        for anything else as storage.
+        """
+        if self._loader is not None:
+            return self._loader.explain(since)
+        cores = len(os.sched_getaffinity(0))
+        setup = Setup(
+            backend="workers",
+            decode_threads=self.num_workers,
+            cores=cores,
+            ahead=self.num_workers > 0,
+        )
+        return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What a simulation is calibrated with; see `Loader.run_record`."""
@@ -365,10 +396,16 @@ class DataLoader:
         )
 
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
-        ahead = self.num_workers * (self.prefetch_factor or 1)
-        tasks = self._epochs.tasks(epoch, first)
-        results = Ahead(workers, tasks, ahead, float(self.timeout) or None)
-        return _Walk(self._epochs, results, epoch, first)
+        return Walk(
+            self._epochs,
+            workers,
+            self.meter,
+            epoch,
+            first,
+            ahead=self.num_workers * (self.prefetch_factor or 1),
+            timeout_s=float(self.timeout) or None,
+            batched=self._batched,
+        )
 
     def _check_seed(self) -> None:
         """Ranks that shuffle differently would read some samples twice and others never."""
@@ -407,32 +444,6 @@ class _Iterator:
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
         return self._loader._pinned(batch)
-
-
-class _Walk:
-    """The results of an epoch's tasks; records each that was handed over."""
-
-    def __init__(self, epochs: Epochs, results: Ahead, epoch: int, step: int) -> None:
-        self._epochs = epochs
-        self._results = results
-        self._epoch = epoch
-        self._step = step
-
-    def __iter__(self) -> _Walk:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._results)
-        except StopIteration:
-            self._epochs.ended(self._epoch)
-            raise
-        except Exception:
-            self._step += 1  # as in torch, the next call gives the next batch
-            raise
-        self._step += 1
-        self._epochs.moved(self._epoch, self._step)
-        return batch
 
 
 class EpochSampler(Sampler[int]):

@@ -29,7 +29,8 @@ Bytes = bytes | memoryview
 Parts = Sequence[tuple[str, Bytes]]
 """The named parts of a sample, as the container holds them."""
 
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 256 << 10
+"""Of a file that is written; what is larger is not copied into a buffer first."""
 
 
 @contextlib.contextmanager
@@ -219,11 +220,17 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 def tfrecord_pieces(data: Bytes) -> list[Bytes]:
     """A record: its length and its bytes, each with a checksum."""
-    length = struct.pack("<Q", len(data))
-    return [length, _masked(crc32c(length)), data, _masked(crc32c(data))]
+    return [record_head(len(data)), data, masked(crc32c(data))]
 
 
-def _masked(crc: int) -> bytes:
+def record_head(size: int) -> bytes:
+    """What comes before a record of so many bytes."""
+    length = struct.pack("<Q", size)
+    return length + masked(crc32c(length))
+
+
+def masked(crc: int) -> bytes:
+    """A checksum as TFRecord writes it."""
     turned = (crc >> 15 | crc << 17) + 0xA282EAD8
     return struct.pack("<I", turned & 0xFFFFFFFF)
 
@@ -234,35 +241,41 @@ def _masked(crc: int) -> bytes:
 def example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> bytes:
     """A tf.train.Example: bytes as bytes_list; arrays of integers, of up to 64 bits, as int64_list;
     of floats, of up to 32, as float_list; of others as bytes_list."""
-    entries = []
+    return b"".join(example_pieces(features))
+
+
+def example_pieces(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> list[Bytes]:
+    """The same as bytes that belong one after the other, among them the given ones themselves."""
+    entries: list[Bytes] = []
     for name in sorted(features):
-        feature = _feature(features[name])
-        entries.append(_field(1, _field(1, name.encode("utf-8", "replace")) + _field(2, feature)))
-    return _field(1, b"".join(entries))
+        key = _field(1, name.encode("utf-8", "replace"))
+        entries += _field(1, *key, *_field(2, *_feature(features[name])))
+    return _field(1, *entries)
 
 
-def _feature(value: Bytes | npt.NDArray[Any]) -> bytes:
+def _feature(value: Bytes | npt.NDArray[Any]) -> list[Bytes]:
     if not isinstance(value, np.ndarray):
-        return _field(1, _field(1, value))
+        return _field(1, *_field(1, value))
     kind, size = value.dtype.kind, value.dtype.itemsize
     if kind in "iub" and value.dtype != np.uint8:
         values = value.reshape(-1).astype(np.uint64 if kind == "u" else np.int64)
-        return _field(3, _field(1, _varints(values)))
+        return _field(3, *_field(1, _varints(values)))
     if kind == "f" and size <= 4:
-        return _field(2, _field(1, value.reshape(-1).astype("<f4").tobytes()))
-    return _field(1, _field(1, value.tobytes()))
+        return _field(2, *_field(1, value.reshape(-1).astype("<f4").tobytes()))
+    return _field(1, *_field(1, value.tobytes()))
 
 
 def datum(data: Bytes, label: int, shape: tuple[int, int, int] | None) -> bytes:
     """Caffe's Datum: an array of (channels, height, width) bytes, or an encoded image."""
+    held = b"".join(_field(4, data))
     if shape is None:
-        return _field(4, data) + _number(5, label) + _number(7, 1)
+        return held + _number(5, label) + _number(7, 1)
     sizes = b"".join(_number(n, size) for n, size in enumerate(shape, 1))
-    return sizes + _field(4, data) + _number(5, label)
+    return sizes + held + _number(5, label)
 
 
-def _field(number: int, data: Bytes) -> bytes:
-    return b"".join((bytes([number << 3 | 2]), _varint(len(data)), data))
+def _field(number: int, *pieces: Bytes) -> list[Bytes]:
+    return [bytes([number << 3 | 2]) + _varint(sum(map(len, pieces))), *pieces]
 
 
 def _number(number: int, value: int) -> bytes:

@@ -110,3 +110,5 @@ def test_too_few_files(tmp_path: Path) -> None:
         caught.value
     )
     assert found_paths(data, "valid", str(tmp_path)) == []
+    believed = replace(data, num_files_train=168, skip_listing=True)
+    assert len(found_paths(believed, "train", str(tmp_path))) == 168

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.sizes import near_squares, shapes, sizes_of_file
+from penstock.bench.sizes import near_squares, shapes
 from penstock.bench.workload import Data, Hdf5
+from penstock.cli_generate import sizes_of_file
 from penstock.errors import UsageError
 
 UNET3D = Data(

@@ -29,6 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 Tile = npt.NDArray[Any]
 
 BLOCK_BYTES = 1 << 20
+_ALL = np.uint64(2**64 - 1)
 _RUN_WORDS = 16
 """Compressible bytes come in so many words that are random, and as many that are not."""
 
@@ -60,10 +61,10 @@ class Contents(Protocol):
 def contents(kind: str, seed: int, dtype: str) -> Contents:
     """Contents of a kind for a type of elements; UsageError where there are none."""
     element = np.dtype(dtype)
-    if element.kind not in "uif" or element.itemsize > 8 or not element.isnative:
+    if element.kind not in "buif" or element.itemsize > 8 or not element.isnative:
         raise UsageError(
-            f"record_element_type is {dtype!r}: use integers or floating-point numbers of up to "
-            f"64 bits, such as uint8 or float32"
+            f"record_element_type is {dtype!r}: use bool, integers or floating-point numbers of "
+            f"up to 64 bits, such as uint8 or float32"
         )
     if kind == "field":
         return Field(seed, element)
@@ -90,7 +91,7 @@ class Noise:
         for block in range(-(-left // BLOCK_BYTES)):
             runs = -(-min(left, BLOCK_BYTES) // (16 * _RUN_WORDS))
             words = _words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
-            if self._fixed:
+            if self._random != _ALL:
                 words &= self._random
                 words |= self._fixed
             if self._compressible:
@@ -102,7 +103,7 @@ class Noise:
 def _bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
     """Which bits of a word of elements may be random, and what the others are."""
     if dtype.kind != "f":
-        return np.uint64(2**64 - 1), np.uint64(0)
+        return np.uint64(0x0101010101010101) if dtype.kind == "b" else _ALL, np.uint64(0)
     whole = np.dtype(f"u{dtype.itemsize}")
     mantissa = np.array((1 << np.finfo(dtype).nmant) - 1, whole)
     bits = (mantissa, np.ones((), dtype).view(whole))
@@ -151,6 +152,8 @@ def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> T
     first tile begins below 0 where the type can."""
     tile = mesh.mirrored(mesh.potential(_uniform(size, seed, key)))
     tile = (tile - tile.min()) / (tile.max() - tile.min())
+    if dtype.kind == "b":
+        return np.asarray(tile > np.quantile(tile, 0.7))  # added up, about half of them are true
     if dtype.kind == "f":
         levels, least = 1 << _FRACTION_BITS[dtype.itemsize], 0
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,10 @@ from .files import PARTS
 from .workload import Data
 
 _GROUP_BYTES = 4 << 20
+_COLUMN_BITS = 40
+"""Where the number of a column begins in the number by which contents know a file."""
+
+_buffers = threading.local()
 
 IMAGES = ("jpeg", "png")
 """Formats with one image a file, whatever num_samples_per_file says."""
@@ -26,7 +31,9 @@ class Draft:
     """A file to write.
 
     number:  among the files of its part.
-    shape:   of a sample, in elements.
+    shape:   of a sample, in elements of dtype.
+    column:  0, or, of a column of a table, its number from 1 on.
+    columns: of a table, instead of its samples.
     made:    told how many bytes of samples were made; may raise to end it.
     beside:  opens a file that belongs to this one, and is finished with it.
     """
@@ -37,14 +44,12 @@ class Draft:
     path: str
     root: str
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     contents: Contents
     made: Callable[[int], None]
     beside: Callable[[str], Part]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
-        return np.dtype(self.data.record_element_type)
+    column: int = 0
+    columns: tuple[Draft, ...] = ()
 
     @property
     def count(self) -> int:
@@ -58,15 +63,17 @@ class Draft:
 
     def pieces(self) -> Iterator[Bytes]:
         """The bytes of all samples, one after the other; a piece is valid until the next."""
-        part = PARTS.index(self.part)
-        for piece in self.contents.pieces(part, self.number, self.shape, self.count):
+        part, number = PARTS.index(self.part), self.number + (self.column << _COLUMN_BITS)
+        for piece in self.contents.pieces(part, number, self.shape, self.count):
             self.made(len(piece))
             yield piece
 
-    def groups(self) -> Iterator[npt.NDArray[Any]]:
-        """The samples as arrays (samples, *shape), some at once; valid until the next."""
-        room = min(self.count, max(1, _GROUP_BYTES // self.sample_bytes)) * self.sample_bytes
-        buffer, held = np.empty(room, np.uint8), 0
+    def groups(self, samples: int | None = None) -> Iterator[npt.NDArray[Any]]:
+        """The samples as arrays (samples, *shape), so many or some at once; valid until the next of
+        any column."""
+        at_once = samples or max(1, _GROUP_BYTES // self.sample_bytes)
+        room = min(self.count, at_once) * self.sample_bytes
+        buffer, held = _recycled(room, self.column), 0
         for piece in self.pieces():
             while len(piece):
                 taken = min(len(piece), room - held)
@@ -86,3 +93,11 @@ class Draft:
         for group in self.groups():
             whole, size = memoryview(group.reshape(-1).view(np.uint8).data), self.sample_bytes
             yield from (whole[at : at + size] for at in range(0, len(whole), size))
+
+
+def _recycled(size: int, column: int) -> Bytes:
+    """A buffer of this thread, whose pages the system does not have to find anew for each file."""
+    held: dict[int, Bytes] = _buffers.__dict__.setdefault("held", {})
+    if column not in held or len(held[column]) < size:
+        held[column] = np.empty(size, np.uint8)
+    return held[column][:size]

@@ -47,15 +47,16 @@ def index_path(data: Data, part: str, path: str, root: str = "./") -> str:
 
 def found_paths(data: Data, part: str, root: str = "./") -> list[str]:
     """The files that are there for "train" or "valid", as many as asked for, in DLIO's order: by
-    path, or, where there are sub-folders, by name. Others in the folder do not matter.
+    path, or, where there are sub-folders, by name. Others in the folder do not matter. With
+    skip_listing nothing is looked at.
 
     MissingError where there are too few of them; UsageError where sub-folders are others than the
     workload says.
     """
     folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
     wanted, dealt = data.files(part), data.subfolders(part)
-    if not wanted:
-        return []
+    if not wanted or data.skip_listing:
+        return data_paths(data, part, root)
     folders, names = _listed(folder)
     below = [
         os.path.join(each, name)

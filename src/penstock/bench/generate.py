@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,9 @@ from ..writers import Part, storing, sync_folder
 from .contents import Contents, contents
 from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
-from .generators import LAYOUTS, layout_of, writer_of
+from .generators import LAYOUTS, Write, writer_of
 from .sizes import Model, Shapes, shapes
-from .workload import Data
+from .workload import Column, Data
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
@@ -77,7 +77,8 @@ class _Plan:
 
     data: Data
     root: str
-    contents: Contents
+    contents: dict[np.dtype[Any], Contents]
+    write: Write
     paths: dict[str, list[str]]
     shapes: dict[str, Shapes]
     identity: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -85,8 +86,36 @@ class _Plan:
     def bytes_of(self, part: str, numbers: Sequence[int] | slice) -> int:
         """Bytes of samples in these files."""
         samples = 1 if self.data.format in IMAGES else self.data.num_samples_per_file
-        itemsize = np.dtype(self.data.record_element_type).itemsize
+        itemsize = 1 if _columns(self.data) else np.dtype(self.data.record_element_type).itemsize
         return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
+
+    def draft(
+        self, part: str, number: int, made: Callable[[int], None], beside: Callable[[str], Part]
+    ) -> Draft:
+        """One of the files."""
+        dtype = np.dtype(self.data.record_element_type)
+        whole = Draft(
+            data=self.data,
+            part=part,
+            number=number,
+            path=self.paths[part][number],
+            root=self.root,
+            shape=tuple(self.shapes[part][number].tolist()),
+            dtype=dtype,
+            contents=self.contents[dtype],
+            made=made,
+            beside=beside,
+        )
+        columns = []
+        for column, each in enumerate(_columns(self.data), 1):
+            dtype = np.dtype(each.dtype)
+            change: dict[str, Any] = {"dtype": dtype, "contents": self.contents[dtype]}
+            columns.append(replace(whole, column=column, shape=(each.size,), **change))
+        return replace(whole, columns=tuple(columns))
+
+
+def _columns(data: Data) -> tuple[Column, ...]:
+    return data.parquet.columns if data.format == "parquet" else ()
 
 
 def generate(
@@ -153,11 +182,12 @@ def _threads() -> int:
 def _planned(
     data: Data, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
 ) -> _Plan:
-    layout_of(data)
+    write = writer_of(data)
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
-    made = contents(kind, seed, data.record_element_type)
-    plan = _Plan(data, root, made, {}, {})
+    types = [data.record_element_type, *(each.dtype for each in _columns(data))]
+    made = {np.dtype(each): contents(kind, seed, each) for each in types}
+    plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)
         plan.shapes[part] = shapes(data, part, sizes, seed)
@@ -171,15 +201,15 @@ def _planned(
 def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
     """All that the bytes of a part follow from, by the names that a user knows it by."""
     listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
-    identity = {
-        f"dataset.{name}": value
-        for name, value in asdict(data).items()
-        if name.startswith("record_") or name in _DECIDING
-    }
+    chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
     if data.compression == "none":
-        del identity["dataset.compression_level"]
-    if data.format != "hdf5":
-        del identity["dataset.hdf5"]
+        del chosen["compression_level"]
+    if data.format == "hdf5":
+        chosen["hdf5"] = asdict(data.hdf5)
+    if data.format == "parquet":
+        columns = [[each.name, each.dtype, each.size] for each in data.parquet.columns]
+        chosen["parquet"] = {"row_group_size": data.parquet.row_group_size, "columns": columns}
+    identity = {f"dataset.{name}": value for name, value in chosen.items()}
     identity |= {
         f"dataset.num_files_{'train' if part == 'train' else 'eval'}": data.files(part),
         f"dataset.num_subfolders_{'train' if part == 'train' else 'eval'}": data.subfolders(part),
@@ -194,7 +224,11 @@ def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict
 
 
 _DECIDING = frozenset(
-    ("num_samples_per_file", "file_prefix", "format", "compression", "compression_level", "hdf5")
+    (
+        *("record_length_bytes", "record_length_bytes_stdev", "record_dims"),
+        *("record_element_type", "num_samples_per_file", "file_prefix", "format"),
+        *("compression", "compression_level"),
+    )
 )
 
 
@@ -311,7 +345,6 @@ class _Run:
 
     def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:
         self.plan = plan
-        self._write = writer_of(plan.data)
         self.missing = {part: _missing(paths, rank, ranks) for part, paths in plan.paths.items()}
         self.total_bytes = sum(plan.bytes_of(part, each) for part, each in self.missing.items())
         self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
@@ -376,19 +409,8 @@ class _Run:
                 return opened[-1]
 
             for number in numbers:
-                path = self.plan.paths[part][number]
-                draft = Draft(
-                    data=self.plan.data,
-                    part=part,
-                    number=number,
-                    path=path,
-                    root=self.plan.root,
-                    shape=tuple(self.plan.shapes[part][number].tolist()),
-                    contents=self.plan.contents,
-                    made=self._count,
-                    beside=beside,
-                )
-                self._write(beside(path), draft)
+                draft = self.plan.draft(part, number, self._count, beside)
+                self.plan.write(beside(draft.path), draft)
             for each in opened:
                 each.sync()
             for each in reversed(opened):  # a data file that is there has all that belongs to it

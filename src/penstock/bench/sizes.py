@@ -48,13 +48,16 @@ _DLIO_SEED = 10
 
 
 def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
-    """The shapes of samples, a row for each file of "train" or "valid", in elements.
+    """The shapes of samples, a row for each file of "train" or "valid", in elements; of tables with
+    columns, in bytes.
 
     UsageError where a model has no such mean and deviation.
     """
     count = data.files(part)
     found: Shapes
-    if data.record_dims:
+    if data.format == "parquet" and data.parquet.columns:
+        found = np.full((count, 1), data.sample_bytes(), np.int64)
+    elif data.record_dims:
         found = np.tile(np.array(data.record_dims, np.int64), (count, 1))
     elif model == "dlio":
         found = _as_dlio(data, part)
@@ -71,31 +74,6 @@ def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Sh
         order = Order(max(count, 1), seed).samples(np.arange(count, dtype=np.uint64))
         found = near_squares(sizes[order.view(np.int64)])
     return _of_dsets(data, found)
-
-
-def sizes_of_file(path: str) -> list[float]:
-    """The sizes of an empirical model: one on each line, in bytes; empty lines and those that start
-    with "#" are skipped."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"sizes {path!r} cannot be read ({error}): use {', '.join(MODELS)} or the path of a "
-            f"text file with a size in bytes on each line"
-        ) from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line and not line.startswith("#"):
-            try:
-                found.append(float(line))
-            except ValueError:
-                found.append(-1.0)
-            if not 1 <= found[-1] < 2**53:
-                raise UsageError(f"{path}, line {number}: {line!r} is no size in bytes from 1 on")
-    if not found:
-        raise UsageError(f"{path} holds no sizes: write one in bytes on each line")
-    return found
 
 
 # -- sizes -----------------------------------------------------------------------------------------

@@ -9,60 +9,44 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...writers import Part
 from ..draft import Draft
+from ..schema import COMPRESSIONS
 from ..workload import Data
 
 Write = Callable[[Part, Draft], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a format is written.
-
-    module:        of this package.
-    compressions:  those it knows besides "none".
-    """
-
-    module: str
-    compressions: tuple[str, ...] = ()
-
-
 LAYOUTS = {
-    "npz": Layout("npz", ("zip",)),
-    "npy": Layout("npy"),
-    "hdf5": Layout("hdf5", ("gzip", "lzf")),
-    "tfrecord": Layout("tfrecord"),
-    "csv": Layout("csv", ("gzip", "bz2", "xz")),
-    "jpeg": Layout("image"),
-    "png": Layout("image"),
-    "indexed_binary": Layout("indexed"),
-    "mmap_indexed_binary": Layout("indexed"),
-    "tar": Layout("tar"),
-    "lmdb": Layout("lmdb"),
-    "parquet": Layout("parquet", ("gzip",)),
-    "synthetic": Layout("synthetic"),
+    "npz": "npz",
+    "npy": "npy",
+    "hdf5": "hdf5",
+    "tfrecord": "tfrecord",
+    "csv": "csv",
+    "jpeg": "image",
+    "png": "image",
+    "indexed_binary": "indexed",
+    "mmap_indexed_binary": "indexed",
+    "tar": "tar",
+    "lmdb": "lmdb",
+    "parquet": "parquet",
+    "synthetic": "synthetic",
 }
-
-
-def layout_of(data: Data) -> Layout:
-    """The layout of a workload's files; UsageError where format or compression is none of ours."""
-    found = LAYOUTS.get(data.format)
-    if found is None:
-        raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
-    if data.compression not in ("none", *found.compressions):
-        known = " and ".join(("none", *found.compressions))
-        raise UsageError(
-            f"dataset.compression is {data.compression!r}: {data.format} supports {known}"
-        )
-    return found
+"""The module of each format."""
 
 
 def writer_of(data: Data) -> Write:
-    """What writes a workload's files."""
-    module = importlib.import_module(f".{layout_of(data).module}", __package__)
+    """What writes a workload's files; UsageError where format or compression is none of ours."""
+    if data.format not in LAYOUTS:
+        raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
+    able = COMPRESSIONS.get(data.format, ("none",))
+    if data.compression not in able:
+        raise UsageError(
+            f"dataset.compression is {data.compression!r}: {data.format} supports "
+            f"{' and '.join(able)}"
+        )
+    module = importlib.import_module(f".{LAYOUTS[data.format]}", __package__)
     write: Write = module.write
     return write

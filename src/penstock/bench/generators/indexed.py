@@ -7,15 +7,16 @@ import numpy as np
 from ...writers import Part
 from ..draft import Draft
 
+_AT_ONCE = 1 << 20
+
 
 def write(part: Part, draft: Draft) -> None:
     """Write a file, its offsets and its sizes."""
     for piece in draft.pieces():
         part.write(piece.data)
     size = draft.sample_bytes
-    columns = {
-        ".off.idx": np.arange(draft.count, dtype="<u8") * np.uint64(size),
-        ".sz.idx": np.full(draft.count, size, "<u8"),
-    }
-    for suffix, column in columns.items():
-        draft.beside(draft.path + suffix).write(column.view(np.uint8).data)
+    offsets, sizes = (draft.beside(draft.path + suffix) for suffix in (".off.idx", ".sz.idx"))
+    for first in range(0, draft.count, _AT_ONCE):
+        samples = np.arange(first, min(first + _AT_ONCE, draft.count), dtype="<u8")
+        offsets.write((samples * np.uint64(size)).view(np.uint8).data)
+        sizes.write(np.full(len(samples), size, "<u8").view(np.uint8).data)

@@ -5,16 +5,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...writers import Part, example, tfrecord_pieces
+from ...native import crc32c
+from ...writers import Part, example_pieces, masked, record_head
 from ..draft import Draft
 from ..files import index_path
 
 
 def write(part: Part, draft: Draft) -> None:
     """Write a file and its list."""
-    beside = draft.beside(index_path(draft.data, draft.part, draft.path, draft.root))
-    size = np.array([draft.sample_bytes])
+    before, after = _around(draft.sample_bytes)
+    head = record_head(len(before) + draft.sample_bytes + len(after)) + before
+    checked = crc32c(before)
     for record in draft.records():
-        start = part.size
-        part.write(*tfrecord_pieces(example({"image": record, "size": size})))
-        beside.write(f"{start} {part.size - start}\n".encode())
+        part.write(head, record, after + masked(crc32c(after, crc32c(record, checked))))
+    size = part.size // draft.count
+    lines = "".join(f"{number * size} {size}\n" for number in range(draft.count))
+    draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
+
+
+def _around(size: int) -> tuple[bytes, bytes]:
+    """What comes before and after the bytes of any sample of this size."""
+    image = memoryview(np.empty(size, np.uint8).data)
+    pieces = example_pieces({"image": image, "size": np.array([size])})
+    at = next(number for number, piece in enumerate(pieces) if piece is image)
+    return b"".join(pieces[:at]), b"".join(pieces[at + 1 :])

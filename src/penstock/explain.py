@@ -1,0 +1,397 @@
+"""What bounds a run, from what its loader has counted: pure arithmetic, nothing is measured for it.
+
+A loader that reads ahead lets a step wait only where it is slower than the step: with any more than
+a little waiting, what is waited for most binds the run, however long the user's step is beside it.
+Without reading ahead, the two take turns, and the longer one binds.
+
+Waiting for bytes is waiting for storage, or for other hosts, in proportion to what came from where;
+it is copying where the data was found in the page cache and no rate was set. Which property of a
+storage binds is told by what its reads are made of: see `_of_storage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from . import limits
+from .budget import Budget
+from .meter import Counters
+
+Part = Literal["compute", "storage", "decode", "network", "copy"]
+"""What time in steps is spent on: the user's step; waiting for storage, decoding, other hosts; and
+the rest: copying, collating, planning."""
+
+Bound = Literal[
+    "compute", "decode", "bandwidth", "iops", "metadata", "network", "copy", "storage", "unknown"
+]
+"""bandwidth, iops and metadata are of storage; "storage" where they cannot be told apart, "unknown"
+before the second step."""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+READY = 0.05
+"""Waiting that jitter explains, of all time in steps."""
+FEW_STEPS = 30
+CLOSE = 0.1
+"""Of all time: causes of waiting that differ by less may change places."""
+_saturated = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How a loader works: what counters do not say.
+
+    backend:         how is read, as in `Loader.stats`; "workers" where others do; "" where nobody
+                     has yet.
+    cached:          whether the data was found in the page cache.
+    reads_max:       reads in flight at most; 0 where not known.
+    gap_bytes:       bytes that take as long as one more read.
+    bytes_per_s_max: what the budget allows; None for anything.
+    reads_per_s, bytes_per_s: what storage was measured to give; None where it was not.
+    decode_threads:  0 without decode.
+    cores:           processors that the process may use.
+    ahead:           whether batches are made while the user computes.
+    """
+
+    backend: str = ""
+    cached: bool = False
+    reads_max: int = 0
+    gap_bytes: int = limits.gap_bytes_default
+    bytes_per_s_max: float | None = None
+    reads_per_s: float | None = None
+    bytes_per_s: float | None = None
+    decode_threads: int = 0
+    cores: int = 1
+    ahead: bool = True
+
+
+class Remedy(NamedTuple):
+    """What would help against a `Part` (or "turns": loading and computing one after the other), and
+    by how much at most, were nothing left of it: `factor` times as many samples/s."""
+
+    against: str
+    factor: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What bounds a run; str() of it is for people.
+
+    bound:          what limits samples/s: see `Bound`.
+    shares:         of all time in steps, by `Part`; they sum to 1. Waiting for first batches, in
+                    which nothing can be read ahead, is not part of it.
+    samples_per_s:  over that time.
+    remedies:       the most useful one first.
+    sure:           how far to trust it: "clear", or what stands against it.
+    counters:       what it follows from: all that was counted in the time explained.
+    setup:          how the loader works.
+    until:          totals at its end, from which `explain(since=...)` goes on.
+    """
+
+    bound: Bound
+    shares: Mapping[Part, float]
+    samples_per_s: float
+    remedies: tuple[Remedy, ...]
+    sure: str
+    counters: Counters
+    setup: Setup
+    until: Counters
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.bound == "unknown":
+            return "There is nothing to explain before the second step."
+        waiting = 1 - self.shares["compute"]
+        if self.bound == "compute":
+            beside = f"{waiting:.0%} of the time goes to loading"
+            return f"Bound by compute: the loader keeps up, {beside}."
+        return f"Bound by {_named[self.bound]}: {waiting:.0%} of the time goes to loading."
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        counted = self.counters
+        if self.bound != "unknown":
+            shares = ", ".join(f"{name} {self.shares[name]:.1%}" for name in PARTS)
+            lines.append(f"time      {shares}, of {counted.steps_ns * 1e-9:.3g} s in steps")
+            lines.append(
+                f"rate      {self.samples_per_s:,.0f} samples/s in {counted.batches:,} steps"
+            )
+        if counted.epochs and counted.batches:
+            first_s = counted.first_batch_ns / counted.epochs * 1e-9
+            lines.append(
+                f"stalls    median {_seconds(counted.stall_quantile_ns(0.5))}, 99 % below "
+                f"{_seconds(counted.stall_quantile_ns(0.99))}; first batch after {first_s:.3g} s"
+            )
+        lines += [
+            f"{'helps' if number == 0 else '':<10}{_factor(each.factor)}: {each.how}"
+            for number, each in enumerate(self.remedies)
+        ]
+        lines.append(f"from      {_told(counted, self.setup)}")
+        lines.append(f"sure      {self.sure}")
+        return "\n".join(lines)
+
+
+_named: Mapping[Bound, str] = {
+    "compute": "compute",
+    "decode": "decode",
+    "bandwidth": "the bandwidth of storage",
+    "iops": "reads per second of storage (IOPS)",
+    "metadata": "opening files (metadata of storage)",
+    "network": "the network between hosts",
+    "copy": "copying and collating",
+    "storage": "storage",
+}
+
+
+class Chosen(Protocol):
+    """How an engine reads: `penstock.native.Choice`."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def cached(self) -> bool: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def gap_bytes(self) -> int: ...
+
+
+def setup_of(
+    chosen: Chosen | None,
+    budget: Budget,
+    decode_threads: int,
+    cores: int,
+    measured: Mapping[str, Any],
+) -> Setup:
+    """The setup of a loader with an engine.
+
+    measured:  what `shuffle="auto"` has found out about the storage, if anything: latency_ns of a
+               read, requests in flight, bytes_per_s.
+    """
+    latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
+    setup = Setup(
+        bytes_per_s_max=budget.bytes_per_s,
+        reads_per_s=1e9 * requests / latency_ns if latency_ns and requests else None,
+        bytes_per_s=measured.get("bytes_per_s"),
+        decode_threads=decode_threads,
+        cores=cores,
+    )
+    if chosen is None:
+        return setup
+    return replace(
+        setup,
+        backend=chosen.backend,
+        cached=chosen.cached,
+        reads_max=chosen.threads,
+        gap_bytes=chosen.gap_bytes,
+    )
+
+
+def explain(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
+    """What bounded a run from an earlier explanation on, or from its beginning, until now."""
+    counted = until if since is None else until.since(since.until)
+    shares = shares_of(counted, setup)
+    bound: Bound = "unknown"
+    if counted.batches > 1 and counted.steps_ns > 0:
+        part = _binding(shares, setup)
+        bound = _of_storage(counted, setup) if part == "storage" else part
+    return Explanation(
+        bound=bound,
+        shares=shares,
+        samples_per_s=1e9 * counted.samples / counted.steps_ns if counted.steps_ns else 0.0,
+        remedies=() if bound == "unknown" else _remedies(bound, shares, counted, setup),
+        sure=_sure(bound, shares, counted),
+        counters=counted,
+        setup=setup,
+        until=until,
+    )
+
+
+def shares_of(counted: Counters, setup: Setup) -> dict[Part, float]:
+    """Of all time in steps, what was spent on what. All compute where there was none."""
+    storage, network, copy = _split(counted, setup)
+    times: dict[Part, float] = {
+        "compute": counted.compute_ns,
+        "storage": counted.bytes_ns * storage,
+        "decode": counted.decode_ns,
+        "network": counted.bytes_ns * network,
+        "copy": counted.bytes_ns * copy + max(0, counted.rest_ns) + counted.own_ns,
+    }
+    total = sum(times.values())
+    if total <= 0:
+        return {part: float(part == "compute") for part in PARTS}
+    return {part: times[part] / total for part in PARTS}
+
+
+def _split(counted: Counters, setup: Setup) -> tuple[float, float, float]:
+    """Of waiting for bytes, the fractions for storage, for other hosts, and for copying."""
+    if setup.cached and not _paced(counted, setup):
+        return 0.0, 0.0, 1.0
+    engine = counted.engine
+    storage = engine.get("bytes", 0) + engine.get("disk_bytes", 0)
+    network = engine.get("peer_bytes", 0)
+    copied = engine.get("ram_bytes", 0) + engine.get("replica_bytes", 0)
+    total = storage + network + copied
+    if total <= 0:
+        return 1.0, 0.0, 0.0
+    return storage / total, network / total, copied / total
+
+
+def _paced(counted: Counters, setup: Setup) -> bool:
+    """Whether the budget's rate was used up, as far as it can be told."""
+    if setup.bytes_per_s_max is None:
+        return False
+    busy_ns = counted.engine.get("busy_ns", counted.time_ns)
+    return counted.engine.get("bytes", 0) * 1e9 > _saturated * setup.bytes_per_s_max * busy_ns
+
+
+def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
+    waits: list[Part] = ["storage", "decode", "network", "copy"]
+    longest = max(waits, key=lambda part: shares[part])
+    if setup.ahead:
+        return "compute" if shares["compute"] >= 1 - READY else longest
+    return max(("compute", longest), key=lambda part: shares[part])
+
+
+def _of_storage(counted: Counters, setup: Setup) -> Bound:
+    """Which property of storage binds.
+
+    The budget's rate, where it is used up. Opening files, where threads spent a third of their time
+    on that: reading and closing them are the other two. Else reads cost a time each and a time for
+    each byte: what was measured of the storage says how much, or the bytes that take as long as one
+    more read.
+    """
+    engine = counted.engine
+    reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
+    if _paced(counted, setup):
+        return "bandwidth"
+    if not reads:
+        return "storage"
+    if 3 * engine.get("open_ns", 0) > engine.get("work_ns", 0):
+        return "metadata"
+    of_reads, of_bytes = float(reads * setup.gap_bytes), float(read_bytes)
+    if setup.reads_per_s and setup.bytes_per_s:
+        of_reads, of_bytes = reads / setup.reads_per_s, read_bytes / setup.bytes_per_s
+    return "iops" if of_reads > of_bytes else "bandwidth"
+
+
+# -- what would help -------------------------------------------------------------------------------
+
+
+def _remedies(
+    bound: Bound, shares: Mapping[Part, float], counted: Counters, setup: Setup
+) -> tuple[Remedy, ...]:
+    """Against each part that takes time; were it nothing, the others would remain (Amdahl)."""
+    if bound == "compute":
+        loading = 1 - shares["compute"]
+        if setup.ahead and setup.decode_threads:  # which goes on while the user computes
+            decoding_ns = counted.decode_busy_ns / setup.decode_threads
+            loading = max(loading, min(1.0, decoding_ns / counted.steps_ns))
+        factor = 1 / max(loading, 1e-3)
+        return (Remedy("compute", factor, "a faster step: a faster or another accelerator"),)
+    found = [
+        Remedy(part, 1 / max(1 - shares[part], 1e-3), _how(part, counted, setup))
+        for part in PARTS
+        if part != "compute" and shares[part] >= 0.01
+    ]
+    if not setup.ahead:
+        longest = max(shares["compute"], 1 - shares["compute"])
+        found.append(Remedy("turns", 1 / longest, "num_workers=, to load while the step computes"))
+    return tuple(sorted(found, key=lambda remedy: -remedy.factor))
+
+
+def _how(part: Part, counted: Counters, setup: Setup) -> str:
+    if part == "decode":
+        return _how_decode(counted, setup)
+    if part == "network":
+        return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
+    if part == "copy":
+        return "less to copy: smaller samples, a cheaper collate; there is no other work"
+    return {
+        "metadata": "files packed into shards (penstock convert): one open for many samples",
+        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)" + _more_reads(setup),
+        "bandwidth": _how_bandwidth(counted, setup),
+        "storage": "a faster storage, or a cache of it",
+    }[_of_storage(counted, setup)]
+
+
+def _how_bandwidth(counted: Counters, setup: Setup) -> str:
+    if _paced(counted, setup):
+        return f"a Budget.bytes_per_s above {setup.bytes_per_s_max:,.0f}, which is used up"
+    return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
+
+
+def _more_reads(setup: Setup) -> str:
+    return f", or more than {setup.reads_max} reads in flight (Budget)" if setup.reads_max else ""
+
+
+def _how_decode(counted: Counters, setup: Setup) -> str:
+    threads, cores = setup.decode_threads, setup.cores
+    if threads and threads < cores:
+        name = "num_workers" if setup.backend == "workers" else "decode_threads"
+        return f"more than {threads} {name}: there are {cores} processors"
+    if setup.backend != "workers" and 0 < counted.decode_cpu_ns < 0.6 * counted.decode_busy_ns:
+        share = counted.decode_cpu_ns / counted.decode_busy_ns
+        return (
+            f"a decode that releases the GIL and does not wait, and processors that nobody else "
+            f"uses: its threads ran {share:.0%} of the time"
+        )
+    return "a cheaper decode: smaller images, another decoder, or decoding once (penstock convert)"
+
+
+# -- how sure --------------------------------------------------------------------------------------
+
+
+def _sure(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
+    if bound == "unknown" or counted.batches < FEW_STEPS:
+        return f"hardly: {counted.batches} steps so far, ask again after {FEW_STEPS}"
+    if bound == "compute":
+        near = 1 - READY - CLOSE / 2 < shares["compute"] < 1 - READY / 2
+        return "a close call: the loader just keeps up" if near else "clear"
+    if bound == "storage":
+        return "that it is storage; nobody counted what it read"
+    first, second = sorted((shares[part] for part in PARTS if part != "compute"), reverse=True)[:2]
+    if first - second < CLOSE:
+        return "a close call: other waiting takes nearly as long"
+    return "clear"
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _told(counted: Counters, setup: Setup) -> str:
+    """The counters that matter, in words."""
+    engine = counted.engine
+    reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
+    words = [f"{counted.samples:,} samples"]
+    if reads:
+        words.append(f"{reads:,} reads of {read_bytes / reads:,.0f} bytes")
+        words.append(f"{engine['opens']:,} opens" if "opens" in engine else "")
+    busy_ns, work_ns = engine.get("busy_ns", 0), engine.get("work_ns", 0)
+    if busy_ns:
+        words.append(f"{read_bytes / busy_ns * 1e3:,.0f} MB/s and {reads / busy_ns * 1e9:,.0f} /s")
+        if setup.reads_max and setup.backend in ("pread", "mmap"):
+            at_work = min(1.0, work_ns / (busy_ns * setup.reads_max))
+            words.append(f"{setup.reads_max} threads reading {at_work:.0%} of it")
+    if counted.decode_busy_ns:
+        words.append(
+            f"{counted.decode_cpu_ns * 1e-9:.3g} s of processors in "
+            f"{counted.decode_busy_ns * 1e-9:.3g} s of decoding"
+        )
+    if counted.failed:
+        words.append(f"{counted.failed:,} batches failed")
+    return ", ".join(word for word in words if word)
+
+
+def _factor(factor: float) -> str:
+    return f"at most {factor:.2f}x" if factor < 10 else "over 10x"
+
+
+def _seconds(time_ns: int) -> str:
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
+        if time_ns >= size:
+            return f"{time_ns / size:.3g} {unit}"
+    return f"{time_ns} ns"

@@ -1,0 +1,244 @@
+"""What a loader spends its time on: counted once a batch, and taken as a value. Pure.
+
+Time in steps is one of
+
+    compute   between a batch and the next `next`: the user's step, as far as a loader can tell
+    waiting   in `next`, until the batch was ready: for its bytes, for decoding, or for the rest
+    own       in `next` after that: planning and asking for what comes later
+
+The first batch of a walk through an epoch is counted apart, because nothing was read ahead for it.
+All times are nanoseconds of one clock, which the caller reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Protocol
+
+STALL_BUCKETS = 64
+"""Of the histogram of stalls: bucket k holds those below 2^k ns and not below 2^(k-1), up to
+centuries."""
+
+
+def waited_for(
+    since_ns: int, until_ns: int, opening_ns: int, arrived_ns: int, spans: Sequence[Span]
+) -> tuple[int, int]:
+    """How long somebody who waited from then until then did so for a step's bytes, and for threads
+    to decode it.
+
+    For its bytes, from when a thread wanted them until they were there; for decoding, before that,
+    when all threads were at older steps, and after it, until the last row. The rest was collating.
+    """
+    if not spans:
+        return 0, 0
+    decoded_ns = max(span.ended_ns for span in spans)
+    opening, arrived, decoded = (
+        min(max(time_ns, since_ns), until_ns) for time_ns in (opening_ns, arrived_ns, decoded_ns)
+    )
+    return arrived - opening, opening - since_ns + decoded - arrived
+
+
+class Span(NamedTuple):
+    """A thread's part in decoding a step: from when to when, and time on a processor."""
+
+    thread: int
+    began_ns: int
+    ended_ns: int
+    cpu_ns: int
+
+
+class Requested(NamedTuple):
+    """What was asked of an engine for a step."""
+
+    ticket: int
+    bytes: int
+    runs: int
+
+
+class Timeline(Protocol):
+    """Writes down when each step did what; see `penstock.timeline`."""
+
+    def requested(self, epoch: int, step: int, what: Requested) -> None:
+        """A step's reads were handed to the engine, now."""
+        ...
+
+    def arrived(self, epoch: int, step: int) -> None:
+        """They were seen to be done, now."""
+        ...
+
+    def decoded(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
+        """Threads have decoded a step."""
+        ...
+
+    def given(
+        self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
+    ) -> None:
+        """A batch goes to the user now; otherwise as `Meter.given`."""
+        ...
+
+    def computed(self, since_ns: int, until_ns: int) -> None:
+        """The user's step between two batches."""
+        ...
+
+    def close(self) -> None:
+        """No more of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a loader has done by `time_ns` since it was made; or, of a difference, in that time.
+
+    epochs, batches, samples, failed:  walks begun; batches and samples that were handed over;
+                  batches that raised.
+    compute_ns:   the user's steps.
+    stall_ns:     waiting in `next`, that of first batches included.
+    bytes_ns, decode_ns:  what was waited for, without first batches.
+    own_ns:       in `next`, besides waiting, without first batches.
+    first_stall_ns, first_batch_ns:  waiting for first batches; from `iter()` until they came.
+    decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; of that on a processor. Of
+                  workers that load whole batches: their time; of that on a processor, or ready.
+    stalls:       histogram; see STALL_BUCKETS.
+    engine:       counters of the engine, by name.
+    """
+
+    time_ns: int = 0
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    failed: int = 0
+    compute_ns: int = 0
+    stall_ns: int = 0
+    bytes_ns: int = 0
+    decode_ns: int = 0
+    own_ns: int = 0
+    first_stall_ns: int = 0
+    first_batch_ns: int = 0
+    decode_busy_ns: int = 0
+    decode_cpu_ns: int = 0
+    stalls: tuple[int, ...] = (0,) * STALL_BUCKETS
+    engine: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rest_ns(self) -> int:
+        """Waiting for neither bytes nor decoding, without first batches."""
+        return self.stall_ns - self.first_stall_ns - self.bytes_ns - self.decode_ns
+
+    @property
+    def steps_ns(self) -> int:
+        """All time in steps, but waiting for first batches."""
+        return self.compute_ns + self.stall_ns - self.first_stall_ns + self.own_ns
+
+    def stall_quantile_ns(self, fraction: float) -> int:
+        """A stall that so many were no longer than, to within a factor of two; 0 without batches.
+
+        The upper end of its bucket of the histogram.
+        """
+        wanted, seen = fraction * sum(self.stalls), 0
+        for bucket, count in enumerate(self.stalls):
+            seen += count
+            if count and seen >= wanted:
+                return 1 << bucket
+        return 0
+
+    def since(self, earlier: Counters) -> Counters:
+        """What has come since. Where an engine was made anew, all of its counters count."""
+        changes: dict[str, Any] = {
+            name: getattr(self, name) - getattr(earlier, name) for name in _numbers
+        }
+        stalls = zip(self.stalls, earlier.stalls, strict=True)
+        before = earlier.engine
+        anew = any(count < before.get(name, 0) for name, count in self.engine.items())
+        return Counters(
+            **changes,
+            stalls=tuple(now - then for now, then in stalls),
+            engine={
+                name: count - (0 if anew else before.get(name, 0))
+                for name, count in self.engine.items()
+            },
+        )
+
+
+_numbers = [each.name for each in fields(Counters) if each.name not in ("stalls", "engine")]
+
+
+class Meter:
+    """Counts for one loader. A few additions a batch, whatever its size.
+
+    timeline:  is told of steps too, where one is given.
+    """
+
+    def __init__(self) -> None:
+        self.timeline: Timeline | None = None
+        self.epochs = self.batches = self.samples = self.failed = 0
+        self.compute_ns = self.stall_ns = self.bytes_ns = self.decode_ns = self.own_ns = 0
+        self.first_stall_ns = self.first_batch_ns = 0
+        self.decode_busy_ns = self.decode_cpu_ns = 0
+        # A list: counting in an array takes three times as long.
+        self._stalls = [0] * STALL_BUCKETS
+        self._begun_ns = 0  # of the walk whose first batch has not come; 0: it has
+        self._given_ns = 0  # when the user got the batch that is being worked on; 0: none is
+
+    def began(self, now_ns: int) -> None:
+        """A walk through an epoch begins. What the user does besides is no step."""
+        self.epochs += 1
+        self._begun_ns, self._given_ns = now_ns, 0
+
+    def asked(self, now_ns: int) -> None:
+        """The user asks for a batch, or for one after the last."""
+        if self._given_ns:
+            self.compute_ns += now_ns - self._given_ns
+            if self.timeline is not None:
+                self.timeline.computed(self._given_ns, now_ns)
+            self._given_ns = 0
+
+    def given(
+        self,
+        asked_ns: int,
+        ready_ns: int,
+        now_ns: int,
+        samples: int,
+        bytes_ns: int,
+        decode_ns: int,
+    ) -> None:
+        """A batch goes to the user; it was asked for, and ready, at these times. In between, there
+        was so much waiting for its bytes, and so much for decoding."""
+        stall_ns = ready_ns - asked_ns
+        self.batches += 1
+        self.samples += samples
+        self.stall_ns += stall_ns
+        self._stalls[stall_ns.bit_length()] += 1
+        if self._begun_ns:
+            self.first_stall_ns += stall_ns
+            self.first_batch_ns += now_ns - self._begun_ns
+            self._begun_ns = 0
+        else:
+            self.bytes_ns += bytes_ns
+            self.decode_ns += decode_ns
+            self.own_ns += now_ns - ready_ns
+        self._given_ns = now_ns
+
+    def decoded(self, spans: Iterable[Span]) -> None:
+        """Threads have decoded a step."""
+        for _, began_ns, ended_ns, cpu_ns in spans:
+            self.worked(ended_ns - began_ns, cpu_ns)
+
+    def worked(self, busy_ns: int, cpu_ns: int) -> None:
+        """Somebody has decoded for so long, of that so long on a processor."""
+        self.decode_busy_ns += busy_ns
+        self.decode_cpu_ns += cpu_ns
+
+    def raised(self, now_ns: int) -> None:
+        """A batch went wrong; what the user does about it is a step."""
+        self.failed += 1
+        self._given_ns = now_ns
+
+    def counters(self, now_ns: int, engine: Mapping[str, int]) -> Counters:
+        """All so far, with the counters of an engine."""
+        return Counters(
+            time_ns=now_ns,
+            stalls=tuple(self._stalls),
+            engine=dict(engine),
+            **{name: getattr(self, name) for name in _numbers if name != "time_ns"},
+        )

@@ -1,0 +1,168 @@
+"""Steps on a timeline: a file of Chrome's trace events, which Perfetto shows.
+
+Events go out when a batch is handed over, in one write, so the file holds whole events at any time.
+It is an array that has no end until it is closed, as viewers accept it. What is kept meanwhile are
+the reads of steps that were not handed over, `_reads_max` at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import UsageError
+from .meter import Requested, Span
+
+log = logging.getLogger("penstock")
+_reads_max = 1024
+_user = 1  # lanes: the numbers that viewers sort them by
+_first_thread = 10
+
+
+class Trace:
+    """Writes the steps of one loader; see `penstock.metrics.trace`.
+
+    Closing ends the file; so do the end of the interpreter, and of the last of `steps`. A context
+    manager that closes. For several threads.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], steps: int) -> None:
+        if steps < 1:
+            raise UsageError(f"steps is {steps}: trace one or more")
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"the trace cannot be written to {os.fspath(path)}: {error.strerror}: give a file "
+                "in a folder that exists and may be written"
+            ) from None
+        self.path = os.fspath(path)
+        self._left = steps
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._file = file
+        self._finalizer = weakref.finalize(self, _end, file, self._pid)
+        self._events: list[dict[str, Any]] = []
+        self._lanes: dict[int, int] = {}  # by thread
+        self._reads: dict[tuple[int, int], tuple[int, Requested]] = {}  # by epoch and step
+        self._separator = b"[\n"
+        self._name("process_name", 0, "penstock")
+        self._name("thread_name", _user, "user")
+        self._flush()
+
+    @property
+    def closed(self) -> bool:
+        """Also in a process that was forked from the one that writes."""
+        return not self._finalizer.alive or self._pid != os.getpid()
+
+    def close(self) -> None:
+        """End the file. May be called again."""
+        with self._lock:
+            if not self.closed:
+                self._flush()
+                self._finalizer()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- what a loader tells: see `penstock.meter.Timeline` ----------------------------------------
+
+    def requested(self, epoch: int, step: int, what: Requested) -> None:
+        with self._lock:
+            if len(self._reads) >= _reads_max:  # of walks that were given up
+                del self._reads[next(iter(self._reads))]
+            self._reads[(epoch, step)] = time.perf_counter_ns(), what
+
+    def arrived(self, epoch: int, step: int) -> None:
+        with self._lock:
+            began_ns, what = self._reads.pop((epoch, step), (0, None))
+            if what is None:
+                return
+            # Reads overlap: such events are begun and ended by themselves.
+            name, number = f"read of step {step}", f"{epoch}.{step}"
+            both = {"cat": "read", "name": name, "id": number, "tid": _user}
+            about = {"ticket": what.ticket, "bytes": what.bytes, "runs": what.runs, "epoch": epoch}
+            self._add({"ph": "b", "ts": _us(began_ns), **both, "args": about})
+            self._add({"ph": "e", "ts": _us(time.perf_counter_ns()), **both})
+
+    def decoded(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
+        with self._lock:
+            for span in spans:
+                lane = self._lane(span.thread)
+                about = {"epoch": epoch, "cpu_us": span.cpu_ns / 1e3}
+                self._slice(f"decode step {step}", lane, span.began_ns, span.ended_ns, about)
+
+    def given(
+        self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
+    ) -> None:
+        with self._lock:
+            about = {"epoch": epoch, "bytes_us": bytes_ns / 1e3, "decode_us": decode_ns / 1e3}
+            self._slice(f"wait for step {step}", _user, asked_ns, ready_ns, about)
+            self._slice("plan ahead", _user, ready_ns, time.perf_counter_ns(), {})
+            self._flush()
+            self._left -= 1
+            if self._left == 0:
+                self.close()
+
+    def computed(self, since_ns: int, until_ns: int) -> None:
+        with self._lock:
+            self._slice("compute", _user, since_ns, until_ns, {})
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _lane(self, thread: int) -> int:
+        if thread not in self._lanes:
+            lane = self._lanes[thread] = _first_thread + len(self._lanes)
+            self._name("thread_name", lane, f"decode {lane - _first_thread}")
+        return self._lanes[thread]
+
+    def _name(self, what: str, lane: int, name: str) -> None:
+        self._add({"ph": "M", "name": what, "tid": lane, "args": {"name": name}})
+
+    def _slice(
+        self, name: str, lane: int, began_ns: int, ended_ns: int, about: dict[str, Any]
+    ) -> None:
+        times = {"ts": _us(began_ns), "dur": _us(ended_ns - began_ns)}
+        self._add({"ph": "X", "name": name, **times, "tid": lane, "args": about})
+
+    def _add(self, event: dict[str, Any]) -> None:
+        if not self.closed:
+            self._events.append({**event, "pid": self._pid})
+
+    def _flush(self) -> None:
+        lines = [json.dumps(event, separators=(",", ":")).encode() for event in self._events]
+        self._events.clear()
+        if not lines or self.closed:
+            return
+        text = self._separator + b",\n".join(lines)
+        self._separator = b",\n"
+        try:
+            written = os.write(self._file, text)
+            if written < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:  # a trace is no reason for training to fail
+            log.warning("the trace %s ends here: %s", self.path, error.strerror)
+            self._finalizer.detach()
+            os.close(self._file)
+
+
+def _us(time_ns: int) -> float:
+    return time_ns / 1e3
+
+
+def _end(file: int, pid: int) -> None:
+    if pid == os.getpid():  # in a process that was forked it is still the parent's
+        with contextlib.suppress(OSError):  # the disk is full: viewers do without the end
+            os.write(file, b"\n]\n")
+    os.close(file)

@@ -1,0 +1,84 @@
+"""A walk through an epoch whose batches workers load whole: in order, remembered, and counted."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from .epochs import Epochs, Task
+from .meter import Meter
+from .workers import Ahead, Workers
+
+
+class Walk:
+    """An iterator over the batches of an epoch from a step on.
+
+    ahead:    tasks that workers have beyond the batch that is asked for.
+    batched:  whether a task is of many samples, or of one.
+
+    What an exception of a worker leaves out is not given again: the next call gives the next batch.
+    """
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        workers: Workers,
+        meter: Meter,
+        epoch: int,
+        first: int,
+        *,
+        ahead: int,
+        timeout_s: float | None,
+        batched: bool,
+    ) -> None:
+        meter.began(time.perf_counter_ns())
+        self._epochs = epochs
+        self._workers = workers
+        self._meter = meter
+        self._epoch = epoch
+        self._step = first
+        self._sizes: deque[int] = deque()  # samples of the tasks that were begun
+        tasks = _counted(epochs.tasks(epoch, first), self._sizes, batched)
+        self._results = Ahead(workers, tasks, ahead, timeout_s)
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        asked_ns = time.perf_counter_ns()
+        self._meter.asked(asked_ns)
+        before = self._workers.spent
+        try:
+            batch = next(self._results)
+        except StopIteration:
+            self._epochs.ended(self._epoch)
+            raise
+        except Exception:
+            if self._sizes:  # else it was the sampler
+                self._sizes.popleft()
+            self._step += 1  # as in torch
+            self._meter.raised(time.perf_counter_ns())
+            raise
+        ready_ns = time.perf_counter_ns()
+        # A worker was busy with this batch; what was waited for is taken for the end of that.
+        busy_ns, ran_ns = self._workers.spent.minus(before)
+        waiting_ns = min(ready_ns - asked_ns, busy_ns)
+        decode_ns = waiting_ns * ran_ns // max(1, busy_ns)
+        waited = waiting_ns - decode_ns, decode_ns
+        meter = self._meter
+        meter.worked(busy_ns, ran_ns)
+        if meter.timeline is not None:
+            meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, *waited)
+        self._step += 1
+        self._epochs.moved(self._epoch, self._step)
+        now_ns = time.perf_counter_ns()
+        meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), *waited)
+        return batch
+
+
+def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:
+    for task in tasks:
+        sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
+        yield task
