@@ -351,7 +351,7 @@ def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     for loader in dict.fromkeys(run["loader"] for run in runs):
         table.add_column(terminal.escaped(loader), justify="right")
         columns.append(_column([run for run in runs if run["loader"] == loader]))
-    for line in columns[0]:
+    for line in (line for line in columns[0] if any(column[line] for column in columns)):
         table.add_row(line, *(column[line] for column in columns))
     terminal.out.print(table)
     for sentence in runs[0].get("roofline", {}).get("advice", ()):
