@@ -148,16 +148,18 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {
-            "cli",
-            "cli_bench",
-            "cli_calibrate",
-            "cli_compare",
-            "cli_doctor",
-            "cli_generate",
+        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_doctor", "cli_generate"}
+        | {
+            "cli_options",
             "cli_plan",
-        }
-        | {"cli_options", "cli_replay", "cli_simulate", "cli_trace", "terminal", "__main__"},
+            "cli_replay",
+            "cli_run",
+            "cli_simulate",
+            "cli_trace",
+            "exits",
+            "terminal",
+            "__main__",
+        },
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "faces", "sim"}
         | {"page"},
     ),
@@ -165,7 +167,7 @@ LAYERS = {
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
 NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
-TORCH = {"torch", "gpu", "bench.checkpoint_writers"}
+TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}

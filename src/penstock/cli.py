@@ -1,4 +1,4 @@
-"""The command line: `penstock index | inspect | doctor | convert | simulate | bench | ...`.
+"""`penstock index | inspect | doctor | formats | convert | simulate | plan | bench | trace`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from . import terminal
+from . import exits, terminal
 from .autoshuffle import decide, record_of, told
 from .budget import Budget
 from .convert import Converted
@@ -25,7 +25,7 @@ from .convert import convert as converted
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engines import store_at
-from .errors import PenstockError, SidecarError, UsageError
+from .errors import SidecarError, UsageError
 from .formats import FORMATS
 from .index import Index
 from .layout import Chunked
@@ -73,16 +73,7 @@ _SHOWN = 8
 
 def main() -> None:
     """Run the command line and exit."""
-    try:
-        app()
-    except PenstockError as error:
-        terminal.say(str(error))
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        sys.exit(141)
+    exits.run(app)
 
 
 @app.callback()
@@ -310,7 +301,7 @@ def convert(
 app.command()(simulate)
 app.command()(plan)
 app.command()(doctor)
-app.add_typer(cli_bench.app, name="bench")
+app.add_typer(cli_bench.app(), name="bench")
 app.add_typer(cli_trace.app, name="trace")
 
 

@@ -1,25 +1,52 @@
-"""`penstock bench`: the commands of the benchmark."""
+"""`penstock bench`: DLIO's workloads, with any loader."""
 
 from __future__ import annotations
 
-import typer
+import importlib
+import sys
+from collections.abc import Iterable
 
-from .cli_compare import compare
-from .cli_generate import generate
-from .cli_replay import replay
+try:
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"penstock: the command line needs {missing.name}: pip install 'penstock[bench]'"
+    ) from None
 
-app = typer.Typer(
-    help="DLIO and MLPerf Storage workloads, any loader, one report.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+from . import exits
+
+COMMANDS = {
+    "generate": "cli_generate",
+    "run": "cli_run",
+    "compare": "cli_compare",
+    "replay": "cli_replay",
+}
+"""The commands, and the modules that they are in."""
+
+_HELP = "DLIO and MLPerf Storage workloads, any loader, one report."
 
 
-@app.callback()
-def _commands() -> None:
+def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line of these commands; of others nothing is imported."""
+    made = typer.Typer(
+        help=_HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        add_completion=False,
+    )
+    made.callback()(_bench)
+    for name in names:
+        module = importlib.import_module(f".{COMMANDS[name]}", __package__)
+        made.command(name)(getattr(module, name))
+    return made
+
+
+def _bench() -> None:
     """DLIO and MLPerf Storage workloads, any loader, one report."""
 
 
-app.command()(generate)
-app.command()(compare)
-app.command()(replay)
+def main() -> None:
+    """Run `penstock bench ...` and exit."""
+    asked = [name for name in sys.argv[2:3] if name in COMMANDS]
+    exits.run(lambda: app(asked or COMMANDS)(sys.argv[2:], prog_name="penstock bench"))

@@ -1,0 +1,94 @@
+"""Contenders: the loaders under measurement, each behind one small protocol.
+
+A contender hands over real bytes in the form that its users get. It is made anew for each run, on
+each rank, and is told what to deliver by a `Task`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, Protocol
+
+from ...errors import UsageError
+from .task import Task
+
+
+class Contender(Protocol):
+    """A loader under measurement.
+
+    settings:  what was chosen for it (threads, read-ahead, order), for the record.
+    """
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        """The batches of this rank in an epoch, which count from 0; of more than `task.steps` the
+        first are taken."""
+        ...
+
+    def close(self) -> None:
+        """End all threads and processes."""
+        ...
+
+
+PACKAGES = {
+    "penstock": (),
+    "torch": ("torch",),
+    "grain": ("grain",),
+    "litdata": ("litdata", "torch"),
+    "webdataset": ("webdataset",),
+    "spdl": ("spdl",),
+    "none": (),
+}
+"""The contenders that need no code of the user's, and what has to be installed for each. "none"
+hands over the same batch again and again: reading switched off."""
+
+FORMATS = {"webdataset": ("tar",)}
+"""The formats of contenders that do not read them all."""
+
+
+def check(name: str, format: str) -> None:
+    """UsageError where a contender is not known, not installed, or does not read the format."""
+    if ":" in name:
+        return
+    if name not in PACKAGES:
+        raise UsageError(
+            f"--loader is {name!r}: use one of {', '.join(PACKAGES)}, or module:function for a "
+            "loader of your own"
+        )
+    for package in PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"--loader {name} needs {package}: pip install {package}")
+    if format not in FORMATS.get(name, (format,)):
+        raise UsageError(
+            f"--loader {name} reads {', '.join(FORMATS[name])}, and dataset.format is {format!r}: "
+            f"generate the data as {FORMATS[name][0]}, or leave this loader out"
+        )
+
+
+def make(name: str, task: Task) -> Contender:
+    """The contender of this name, or of the user's module:function."""
+    if ":" in name:
+        from .user import User
+
+        return User(name, task)
+    made: Contender = _module(name).make(task)
+    return made
+
+
+def converts(name: str) -> bool:
+    """Whether a contender reads a format of its own, which the data is converted to first."""
+    return name in ("litdata",)
+
+
+def convert(name: str, task: Task) -> None:
+    """Convert the data of a part into `task.place`, for one that does."""
+    _module(name).convert(task)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{'nothing' if name == 'none' else name}")

@@ -1,0 +1,100 @@
+"""torch's DataLoader over a map dataset, as a competent user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from .samples import ByNumber
+from .task import Task
+
+
+class Batches:
+    """The numbers of each batch of an epoch. Where files are read as a whole, worker w, which gets
+    the batches w, w + workers, ..., finds its files in these alone."""
+
+    def __init__(self, task: Task, workers: int) -> None:
+        self._task = task
+        self._lanes = workers if task.by_file and workers > 1 else 1
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self._task.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        ids = self._task.ids(self.epoch)
+        lanes = self._dealt(ids) if self._lanes > 1 else [ids]
+        size, taken = self._task.batch_size, [0] * len(lanes)
+        for step in range(self._task.steps):
+            batch: list[int] = []
+            for lane in range(step, step + len(lanes)):  # its own, and where that is used up others
+                lane %= len(lanes)
+                more = lanes[lane][taken[lane] : taken[lane] + size - len(batch)].tolist()
+                taken[lane] += len(more)
+                batch += more
+                if len(batch) == size:
+                    break
+            yield batch
+
+    def _dealt(self, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """The files of the sequence, dealt to workers."""
+        file = ids // self._task.per_file
+        number = np.concatenate([[0], np.cumsum(file[1:] != file[:-1])])
+        return [ids[number % self._lanes == lane] for lane in range(self._lanes)]
+
+
+def _batched(rows: list[Any]) -> Any:
+    """Arrays of one shape become a tensor, others stay a list."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        return tuple(_batched(list(column)) for column in zip(*rows, strict=True))
+    if not isinstance(first, np.ndarray) or any(row.shape != first.shape for row in rows):
+        return [torch.from_numpy(row) if isinstance(row, np.ndarray) else row for row in rows]
+    out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
+    if torch.utils.data.get_worker_info() is not None:  # written where the other process reads
+        out.share_memory_()  # type: ignore[no-untyped-call]
+    np.stack(rows, out=out.numpy())
+    return out
+
+
+class Torch:
+    """torch.utils.data.DataLoader: read_threads workers, which last for the run."""
+
+    def __init__(self, task: Task) -> None:
+        reader = task.workload.reader
+        workers = reader.read_threads
+        more: dict[str, Any] = {}
+        if workers:
+            ahead = -(-reader.prefetch_size // workers) or 2
+            context = reader.multiprocessing_context
+            more = {"prefetch_factor": ahead, "multiprocessing_context": context}
+            more["persistent_workers"] = True
+        pinned = reader.pin_memory and torch.cuda.is_available()
+        self._order = Batches(task, workers)
+        self._loader = torch.utils.data.DataLoader(
+            cast(Any, ByNumber(task)),
+            batch_sampler=self._order,
+            num_workers=workers,
+            pin_memory=pinned,
+            collate_fn=_batched,
+            **more,
+        )
+        self.settings = {"num_workers": workers, "pin_memory": pinned, "shuffle": task.shuffle}
+        self.settings |= more
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        self._order.epoch = epoch
+        return self._loader
+
+    def close(self) -> None:
+        iterator = self._loader._iterator
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+make = Torch

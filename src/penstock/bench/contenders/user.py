@@ -1,0 +1,101 @@
+"""The user's own loader, unchanged: any function that gives an iterable of batches."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ...errors import UsageError
+from .task import Task
+
+
+class User:
+    """What `module:function` returns.
+
+    The function is given whichever of path, batch_size, rank, world_size, seed and epochs it takes,
+    by name. Where what it returns (or its `sampler`) has set_epoch, that is called for each epoch;
+    where it can be walked only once, the function is called again for the next epoch.
+    """
+
+    def __init__(self, name: str, task: Task) -> None:
+        function = _function(name)
+        given = {
+            "path": task.folder,
+            "batch_size": task.batch_size,
+            "rank": task.rank,
+            "world_size": task.ranks,
+            "seed": task.seed,
+            "epochs": task.epochs,
+        }
+        taken = _taken(name, function, given)
+        self._make: Callable[[], Any] = lambda: function(**taken)
+        self._loader: Any = self._make()
+        self._begun = False
+        self.settings = {"function": name, **taken}
+        if not isinstance(self._loader, Iterable):
+            raise UsageError(
+                f"--loader {name} returned a {type(self._loader).__name__}, which cannot be "
+                "iterated: return an iterable of batches"
+            )
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        if self._begun and isinstance(self._loader, Iterator):
+            self._loader = self._make()
+        self._begun = True
+        for each in (self._loader, getattr(self._loader, "sampler", None)):
+            set_epoch = getattr(each, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
+        batches: Iterable[Any] = self._loader
+        return batches
+
+    def close(self) -> None:
+        close = getattr(self._loader, "close", None)
+        if callable(close):
+            close()
+        self._loader = None
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise UsageError(
+                f"--loader {name}: there is no module {module_name!r} here ({here}) or on "
+                "PYTHONPATH"
+            ) from None
+        raise
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        there = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value))
+        raise UsageError(
+            f"--loader {name}: {module.__file__} has no function {function_name!r}"
+            + (f"; it has {there}" if there else "")
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def _taken(name: str, function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What of the values the function takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return given
+    for each in parameters:
+        needed = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+        if needed and (each.name not in given or each.kind is each.POSITIONAL_ONLY):
+            raise UsageError(
+                f"--loader {name} wants {each.name!r}, which is not known here: give it a default "
+                f"(known by name are {', '.join(given)})"
+            )
+    names = {each.name for each in parameters}
+    return {key: value for key, value in given.items() if key in names}

@@ -1,0 +1,123 @@
+"""What a batch holds, whatever loader made it: samples, bytes, and each sample's checksum.
+
+A batch is arrays, tensors or byte strings, in mappings, tuples and lists, or penstock's `Batch`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..batch import Batch, Ragged
+
+LABELS = frozenset({"label", "labels", "y", "__key__", "__url__", "__id__", "__epoch__"})
+"""Fields that are no part of a sample's bytes on disk."""
+
+
+def tally(batch: Any, expected: int) -> tuple[int, int]:
+    """Samples and bytes of a batch.
+
+    expected:  the batch size that was asked for: a list is of samples or of fields, and where it
+               could be either, this decides.
+    """
+    return _samples(batch, expected), _bytes(batch)
+
+
+def _bytes(part: Any) -> int:
+    size = getattr(part, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(part, (bytes, bytearray)):
+        return len(part)
+    if isinstance(part, Batch):
+        return sum(map(_bytes, part.fields.values()))
+    if isinstance(part, Ragged):
+        return int(part.values.nbytes)
+    if isinstance(part, str):
+        return len(part.encode())
+    if isinstance(part, Mapping):
+        return sum(map(_bytes, part.values()))
+    if isinstance(part, (list, tuple)):
+        return sum(map(_bytes, part))
+    return 0
+
+
+def _samples(batch: Any, expected: int) -> int:
+    counts = _counts(batch)
+    if expected in counts:
+        return expected
+    return counts[0] if counts else 1
+
+
+def _counts(part: Any) -> list[int]:
+    """How many samples it may have, most likely first."""
+    if isinstance(part, Batch | Ragged):
+        return [len(part)]
+    if isinstance(part, Mapping):
+        return [count for value in part.values() for count in _counts(value)]
+    shape = getattr(part, "shape", None)
+    if shape is not None:
+        return [int(shape[0])] if len(shape) else []
+    if isinstance(part, (list, tuple)) and part:
+        inside = _counts(part[0])
+        fields = isinstance(part, tuple) or len({*map(_leading, part)}) == 1 < len(part)
+        return [*inside, len(part)] if fields else [len(part), *inside]
+    return []
+
+
+def _leading(part: Any) -> int | None:
+    return next(iter(_counts(part)), None)
+
+
+def checksums(batch: Any, expected: int) -> list[int]:
+    """CRC-32 of each sample of a batch, over its fields one after the other, without labels."""
+    count = _samples(batch, expected)
+    sums = [0] * count
+    for column in _columns(batch, count):
+        for row in range(count):
+            sums[row] = zlib.crc32(_raw(column[row]), sums[row])
+    return sums
+
+
+def checksum(sample: Any) -> int:
+    """CRC-32 of one sample, which may have several fields."""
+    total = 0
+    for part in sample if isinstance(sample, tuple) else (sample,):
+        total = zlib.crc32(_raw(part), total)
+    return total
+
+
+def _columns(batch: Any, count: int) -> Iterator[Any]:
+    """The fields of a batch, each of so many rows."""
+    if isinstance(batch, Batch):
+        batch = batch.fields
+    if isinstance(batch, Mapping):
+        for name, value in batch.items():
+            if name not in LABELS:
+                yield from _columns(value, count)
+    elif isinstance(batch, (list, tuple)) and not _rows(batch, count):
+        for part in batch:
+            yield from _columns(part, count)
+    else:
+        yield batch
+
+
+def _rows(batch: Any, count: int) -> bool:
+    """Whether a list holds samples, and not fields of as many samples."""
+    return len(batch) == count and not (count > 1 and {*map(_leading, batch)} == {count})
+
+
+def _raw(part: Any) -> Any:
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return part
+    if isinstance(part, str):
+        return part.encode()
+    if isinstance(part, Mapping):
+        return b"".join(bytes(_raw(value)) for key, value in part.items() if key not in LABELS)
+    if isinstance(part, tuple):
+        return b"".join(bytes(_raw(value)) for value in part)
+    found = np.ascontiguousarray(np.asarray(part))
+    return found.reshape(-1).view(np.uint8)

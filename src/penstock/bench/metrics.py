@@ -1,0 +1,252 @@
+"""What is worked out of a run's stamps: the right figures, and DLIO's. Pure.
+
+Of each step of a rank four times are known, in ns of one clock: it starts to wait (`asked`), has
+its batch (`got`), has computed (`computed`), has left the barrier (`left`). `paused` is what a
+checkpoint took after a step. Utilisation and shares are fractions here, and DLIO's percentages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ns = npt.NDArray[np.int64]
+
+S = 1e-9
+"""A nanosecond in seconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamps:
+    """One rank's walk through one epoch; all arrays are int64 (steps,), of ns.
+
+    nominal:  what each step's computation should take: what counts as useful.
+    began, ended:  of the walk as a whole, on the same clock.
+    """
+
+    asked: Ns
+    got: Ns
+    computed: Ns
+    left: Ns
+    paused: Ns
+    nominal: Ns
+    began: int
+    ended: int
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+
+def window(steps: int, start: int, end: int) -> slice:
+    """The steps that are measured: all but so many at both ends; all, where none would be left."""
+    return slice(start, steps - end) if start + end < steps else slice(0, steps)
+
+
+def clock_s(stamps: Stamps, measured: slice) -> float:
+    """Seconds of these steps, without checkpoints between them."""
+    asked, left = stamps.asked[measured], stamps.left[measured]
+    if not len(asked):
+        return 0.0
+    return float(left[-1] - asked[0] - stamps.paused[measured][:-1].sum()) * S
+
+
+Walks = Sequence[Sequence[Stamps]]
+"""Of each epoch, the stamps of each rank."""
+
+
+def utilisation(walks: Walks, start: int, end: int) -> float:
+    """The share of time in which a rank computes, the mean of all ranks: what computing should
+    take, of all that passed.
+
+    start, end:  steps of each epoch that are left out.
+    """
+    if not walks or not walks[0]:
+        return 0.0
+    shares = []
+    for own in zip(*walks, strict=True):
+        measured = [window(len(each), start, end) for each in own]
+        spent = sum(map(clock_s, own, measured))
+        useful = sum(_nominal(each, part) for each, part in zip(own, measured, strict=True))
+        shares.append(useful / spent if spent > 0 else 0.0)
+    return float(np.mean(shares))
+
+
+def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
+    """Samples a second of all ranks, each epoch by its slowest rank's clock.
+
+    per_step:  samples of a step of one rank.
+    """
+    steps, spent = 0, 0.0
+    for ranks in walks:
+        measured = [window(len(each), start, end) for each in ranks]
+        steps += sum(part.stop - part.start for part in measured)
+        spent += max(map(clock_s, ranks, measured), default=0.0)
+    return steps * per_step / spent if spent > 0 else 0.0
+
+
+def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
+    """Where the time of all ranks went, as shares that sum to 1. other: computing took longer than
+    it should, and what is between the stamps."""
+    parts = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
+    total = 0.0
+    for each in (stamps for ranks in walks for stamps in ranks):
+        measured = window(len(each), start, end)
+        total += clock_s(each, measured)
+        parts["storage_wait"] += _sum(each.got, each.asked, measured)
+        parts["barrier"] += _sum(each.left, each.computed, measured)
+        parts["compute"] += _nominal(each, measured)
+    if total <= 0:
+        return {**dict.fromkeys(parts, 0.0), "other": 1.0}
+    shares = {name: value / total for name, value in parts.items()}
+    return {**shares, "other": 1.0 - sum(shares.values())}
+
+
+def waits_s(walks: Walks, start: int, end: int) -> npt.NDArray[np.float64]:
+    """How long each batch was waited for, of all ranks and epochs."""
+    found = [
+        (each.got - each.asked)[window(len(each), start, end)] * S
+        for ranks in walks
+        for each in ranks
+    ]
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _nominal(stamps: Stamps, measured: slice) -> float:
+    return float(stamps.nominal[measured].sum()) * S
+
+
+def _sum(late: Ns, early: Ns, measured: slice) -> float:
+    return float((late[measured] - early[measured]).sum()) * S
+
+
+def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
+    """How long batches are waited for: percentiles, largest, mean."""
+    if not len(waits_s):
+        return dict.fromkeys(("p50", "p95", "p99", "max", "mean"), 0.0)
+    p50, p95, p99 = np.percentile(waits_s, (50, 95, 99)).tolist()
+    largest, mean = float(waits_s.max()), float(waits_s.mean())
+    return {"p50": p50, "p95": p95, "p99": p99, "max": largest, "mean": mean}
+
+
+def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Where the mean lies with 95 % confidence, by 2,000 bootstrap samples of these values."""
+    drawn = np.random.default_rng(seed).choice(np.asarray(values), (2000, len(values)))
+    low, high = np.percentile(drawn.mean(axis=1), (2.5, 97.5)).tolist()
+    return low, high
+
+
+# -- DLIO's formulas -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What DLIO keeps of the steps between two checkpoints, of one rank, in seconds.
+
+    load:   until the batch was there; proc: until it was computed, too; compute: that alone.
+    """
+
+    load: Sequence[float]
+    proc: Sequence[float]
+    compute: Sequence[float]
+    start: float
+    end: float
+
+
+def blocks(stamps: Stamps) -> list[Block]:
+    """An epoch cut where checkpoints were taken. One after the last step begins an empty block, as
+    in DLIO."""
+    cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
+    found, begun_ns = [], stamps.began
+    for number, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(stamps)], strict=True)):
+        asked, got = stamps.asked[first:last], stamps.got[first:last]
+        computed = stamps.computed[first:last]
+        paused = number < len(cuts)
+        ended_ns = int(stamps.left[last - 1]) if paused else stamps.ended
+        found.append(
+            Block(
+                ((got - asked) * S).tolist(),
+                ((computed - asked) * S).tolist(),
+                ((computed - got) * S).tolist(),
+                begun_ns * S,
+                ended_ns * S,
+            )
+        )
+        begun_ns = ended_ns + int(stamps.paused[last - 1]) if paused else ended_ns
+    return found
+
+
+def dlio_block(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
+    """Utilisation in percent, and samples a second, of a block of one rank.
+
+    steps:  of the epoch; start, end: steps that are left out there. The sum that is taken as time
+    has barriers in it, and the throughput leaves out two steps however many the time leaves out.
+    """
+    last = steps - 1 - end
+    spent = block.end - block.start - sum(block.proc[:start]) - sum(block.proc[last + 1 :])
+    useful = sum(block.compute[start : last + 1])
+    if spent == 0:
+        return 0.0, 0.0
+    return (100 * useful / spent if useful else 0.0), (len(block.compute) - 2) / spent * batch
+
+
+def dlio_eval(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
+    """The same of an evaluation, of which all steps count in the throughput."""
+    spent = block.end - block.start
+    rate = len(block.compute) / spent * batch if spent > 0 else 0.0
+    return dlio_block(block, steps, batch, start, end)[0], rate
+
+
+def weighted(blocks: Sequence[Block], values: Sequence[float]) -> float:
+    """The mean of what blocks have, by their steps."""
+    steps = sum(len(block.compute) for block in blocks)
+    if not steps:
+        return 0.0
+    pairs = zip(blocks, values, strict=True)
+    return sum(len(block.compute) * value for block, value in pairs) / steps
+
+
+def dlio_metric(
+    kind: str,
+    au: Sequence[Sequence[float]],
+    rates: Sequence[Sequence[float]],
+    record_bytes: float,
+    asked: float,
+) -> dict[str, Any]:
+    """DLIO's entries for "train" or "eval".
+
+    au, rates:  by epoch and rank, in percent and samples a second. Of ranks, utilisations are
+    averaged and rates added up; for evaluations DLIO itself adds nothing up.
+    """
+    percent = [float(np.mean(each)) for each in au]
+    samples = [float(np.sum(each)) for each in rates]
+    mean_au, mean, stdev = float(np.mean(percent)), float(np.mean(samples)), float(np.std(samples))
+    mib = record_bytes / 2**20
+    return {
+        f"{kind}_au_percentage": percent,
+        f"{kind}_au_mean_percentage": mean_au,
+        f"{kind}_au_meet_expectation": "success" if mean_au >= 100 * asked else "fail",
+        f"{kind}_au_stdev_percentage": float(np.std(percent)),
+        f"{kind}_throughput_samples_per_second": samples,
+        f"{kind}_throughput_mean_samples_per_second": mean,
+        f"{kind}_throughput_stdev_samples_per_second": stdev,
+        f"{kind}_io_mean_MB_per_second": mean * mib,
+        f"{kind}_io_stdev_MB_per_second": stdev * mib,
+    }
+
+
+def finite(values: Any) -> Any:
+    """The same without NaN and infinity, which are no JSON: they become null."""
+    if isinstance(values, Mapping):
+        return {key: finite(value) for key, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [finite(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return None
+    if isinstance(values, np.generic):
+        return finite(values.item())
+    return values

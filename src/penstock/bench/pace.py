@@ -1,0 +1,55 @@
+"""The emulated accelerator: waits that end when they should, on a core that is mostly free.
+
+A sleep alone ends late, by the timer's slack and a wake-up (about 0.1 ms, a third of a short step).
+So most of a wait is slept, without the interpreter's lock, and its last part is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_MARGIN_NS = (60_000, 250_000)
+"""What is watched at the end of a wait, least and most. What is watched is kept from the loader's
+own threads, so that it has to be short even where sleeps end late."""
+
+
+class Pace:
+    """Waits until a time. It learns how late sleeps end, and wakes up as much earlier.
+
+    clock, sleep:  of the world; tests have their own.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.clock = clock
+        self._sleep = sleep
+        self._margin_ns = sum(_MARGIN_NS) // 2
+
+    def until(self, due_ns: int) -> int:
+        """Wait, and say when that ended: at `due_ns` or, where it had passed, at once."""
+        clock, margin_ns = self.clock, self._margin_ns
+        now_ns = clock()
+        left_ns = due_ns - now_ns - margin_ns
+        if left_ns > 0:
+            self._sleep(left_ns * 1e-9)
+            late_ns = clock() - now_ns - left_ns
+            least_ns, most_ns = _MARGIN_NS
+            wanted_ns = max(margin_ns * 63 // 64, late_ns * 5 // 4, least_ns)
+            self._margin_ns = min(wanted_ns, most_ns)
+            now_ns = clock()
+        while now_ns < due_ns:
+            now_ns = clock()
+        return now_ns
+
+
+def sharpen_timers() -> None:
+    """Let this process's main thread sleep to the nanosecond instead of to 50 us, where that may be
+    asked for."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/timerslack_ns").write_text("1")

@@ -1,0 +1,488 @@
+"""Ranks: the processes that stand for accelerators, how they start, meet and end together.
+
+`launch` gives the work to the ranks that mpiexec or torchrun started, or to as many processes of
+its own: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
+microsecond; ranks on several hosts that torchrun started meet by messages to rank 0, those of
+mpiexec by MPI. A rank that ends takes the others along: they are ended by whoever started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import pickle
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from ..errors import PenstockError, UsageError, WorkerError
+from ..topology import Place, detect
+
+T = TypeVar("T")
+
+_LINE = 8
+"""Words of 64 bits in a line of the processor's cache: each rank writes to its own."""
+
+_WATCHED, _YIELDED = 200, 1200
+"""Looks at a late rank's word: so many at once, then so many that let others run, then a sleep."""
+
+_DOZE_S = 20e-6
+_GRACE_S = 2.0
+"""What ranks are given to end when one has failed."""
+
+_MEET_S = 60.0
+"""What ranks are given to find rank 0."""
+
+
+class Crew(Protocol):
+    """The ranks of a run, seen from one of them. All calls are collective: every rank makes them,
+    in the same sequence."""
+
+    rank: int
+    ranks: int
+    hosts: int
+    first_of_host: bool
+
+    def barrier(self) -> None:
+        """Returns when all ranks have come."""
+        ...
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """What all ranks gave, by rank, on rank 0; None on the others."""
+        ...
+
+    def share(self, value: T) -> T:
+        """What rank 0 gave, on all."""
+        ...
+
+
+def launched(environ: Mapping[str, str]) -> Place | None:
+    """The place of this process among ranks that mpiexec or torchrun started; None where it was
+    started alone."""
+    place = detect(None, None, environ, {})
+    return None if place.source in ("default", "Slurm") else place
+
+
+def launch(ranks: int | None, work: Callable[[Crew], T]) -> T | None:
+    """Have all ranks do the work; gives what rank 0's returns, and None in other processes.
+
+    ranks:  how many processes to start where no launcher did; by default one.
+
+    Raises what a rank raised, once the others have ended too; WorkerError names a rank that died.
+    """
+    place = launched(os.environ)
+    if place is None:
+        return _forked(1 if ranks is None else ranks, work)
+    if ranks not in (None, place.world_size):
+        raise UsageError(
+            f"--ranks is {ranks}, and {place.source} started {place.world_size}: leave it out"
+        )
+    if place.source == "torchrun":
+        return _done(work, _met(place, os.environ))
+    return _by_mpi(work)
+
+
+def _done(work: Callable[[Crew], T], crew: Crew) -> T | None:
+    result = work(crew)
+    return result if crew.rank == 0 else None
+
+
+# -- ranks of one host, or few ---------------------------------------------------------------------
+
+
+class Barrier:
+    """A barrier in memory that processes share: each rank counts its rounds in a word of its own.
+
+    page:  at least `barrier_bytes(ranks)` of zeros.
+    """
+
+    def __init__(self, page: mmap.mmap, rank: int, ranks: int) -> None:
+        self._rounds = memoryview(page).cast("q")
+        self._own = _LINE * rank
+        self._others = [_LINE * other for other in range(ranks) if other != rank]
+        self._round = 0
+
+    def __call__(self) -> None:
+        rounds, self._round = self._rounds, self._round + 1
+        rounds[self._own] = self._round
+        for other in self._others:
+            if rounds[other] < self._round:
+                self._wait(other)
+
+    def _wait(self, other: int) -> None:
+        looks, rounds, wanted = 0, self._rounds, self._round
+        while rounds[other] < wanted:
+            looks += 1
+            if looks > _YIELDED:
+                time.sleep(_DOZE_S)
+            elif looks > _WATCHED:
+                time.sleep(0)  # lets go of the interpreter's lock; yielding alone does not
+                os.sched_yield()
+
+
+def barrier_bytes(ranks: int) -> int:
+    """What a barrier needs."""
+    return 8 * _LINE * ranks
+
+
+class Linked:
+    """Ranks with a socket to rank 0 each. barrier: None has them meet by messages."""
+
+    def __init__(
+        self,
+        rank: int,
+        links: list[socket.socket],
+        barrier: Callable[[], None] | None,
+        ranks: int,
+    ) -> None:
+        self.rank, self.ranks = rank, ranks
+        self._links = links
+        self.barrier = barrier or self._by_messages
+        names = self.share(self.gather(socket.gethostname())) or []
+        self.hosts = len(set(names))
+        self.first_of_host = names.index(names[rank]) == rank
+
+    def gather(self, value: Any) -> list[Any] | None:
+        if self.rank:
+            _send(self._links[0], pickle.dumps(value))
+            return None
+        return [value, *(pickle.loads(_received(link)) for link in self._links)]
+
+    def share(self, value: T) -> T:
+        if self.rank:
+            shared: T = pickle.loads(_received(self._links[0]))
+            return shared
+        text = pickle.dumps(value)
+        for link in self._links:
+            _send(link, text)
+        return value
+
+    def _by_messages(self) -> None:
+        self.gather(None)
+        self.share(None)
+
+
+def _send(link: socket.socket, text: bytes) -> None:
+    try:
+        link.sendall(struct.pack("<q", len(text)) + text)
+    except OSError as error:
+        raise _lost(error) from None
+
+
+def _received(link: socket.socket) -> bytes:
+    (length,) = struct.unpack("<q", _exactly(link, 8))
+    return _exactly(link, length)
+
+
+def _exactly(link: socket.socket, length: int) -> bytes:
+    text = bytearray()
+    while len(text) < length:
+        try:
+            part = link.recv(min(1 << 20, length - len(text)))
+        except OSError as error:
+            raise _lost(error) from None
+        if not part:
+            raise _lost("it closed the connection")
+        text += part
+    return bytes(text)
+
+
+def _lost(why: object) -> WorkerError:
+    return WorkerError(f"another rank has ended ({why}): its own message, above, says why")
+
+
+def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
+    """The work in processes of our own; this one starts them, waits, and ends them."""
+    page = mmap.mmap(-1, barrier_bytes(ranks))
+    links = [socket.socketpair() for _ in range(ranks - 1)]
+    reports = [os.pipe() for _ in range(ranks)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    starter = os.getpid()
+    pids: list[int] = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            _be(rank, ranks, starter, page, links, reports, work)
+        pids.append(pid)
+    for pair in links:
+        for end in pair:
+            end.close()
+    for _, sender in reports:
+        os.close(sender)
+    receivers = [receiver for receiver, _ in reports]
+    try:
+        with _ended_by_signal():
+            result: T | None = _supervised(pids, receivers)
+        return result
+    finally:
+        _end(pids)
+        for receiver in receivers:
+            os.close(receiver)
+
+
+@contextlib.contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does, and so the ranks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _be(
+    rank: int,
+    ranks: int,
+    starter: int,
+    page: mmap.mmap,
+    links: list[tuple[socket.socket, socket.socket]],
+    reports: list[tuple[int, int]],
+    work: Callable[[Crew], Any],
+) -> NoReturn:
+    """The life of a rank that was forked: work, report, end."""
+    code = 1
+    try:
+        os.setpgid(0, 0)  # its workers end with it
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it tidies up
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != starter:
+            os._exit(1)
+        own = [root for root, _ in links] if rank == 0 else [links[rank - 1][1]]
+        for pair in links:
+            for end in pair:
+                if end not in own:
+                    end.close()
+        for number, (receiver, sender) in enumerate(reports):
+            os.close(receiver)
+            if number != rank:
+                os.close(sender)
+        crew = Linked(rank, own, Barrier(page, rank, ranks), ranks)
+        try:
+            result = work(crew)
+            report = pickle.dumps((None, result if rank == 0 else None))
+            code = 0
+        except BaseException as error:
+            report = pickle.dumps((_told(rank, ranks, error), None))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with open(reports[rank][1], "wb") as file:
+            file.write(report)
+    finally:
+        os._exit(code)
+
+
+def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
+    """What a rank raised, as it can be raised in another process."""
+    if isinstance(error, PenstockError):
+        try:
+            pickle.loads(pickle.dumps(error))
+            return error
+        except Exception:
+            return WorkerError(str(error))
+    text = "".join(traceback.format_exception(error)).rstrip()
+    where = f"rank {rank} of {ranks}" if ranks > 1 else "the run"
+    return WorkerError(f"{where} failed with {type(error).__name__}: {error}\n{text}")
+
+
+def _supervised(pids: list[int], receivers: list[int]) -> Any:
+    """What rank 0 reports, or the error of the first rank that fails."""
+    result: Any = None
+    reports = {receiver: bytearray() for receiver in receivers}
+    with selectors.DefaultSelector() as selector:
+        for rank, receiver in enumerate(receivers):
+            selector.register(receiver, selectors.EVENT_READ, rank)
+        while selector.get_map():
+            for key, _ in selector.select():
+                part = os.read(key.fd, 1 << 20)
+                if part:
+                    reports[key.fd] += part
+                    continue
+                selector.unregister(key.fd)
+                if not reports[key.fd]:
+                    raise _died(key.data, len(pids), pids[key.data])
+                error, found = pickle.loads(reports[key.fd])
+                if error is not None:
+                    raise error
+                result = found if key.data == 0 else result
+    return result
+
+
+def _died(rank: int, ranks: int, pid: int) -> WorkerError:
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    hint = (
+        "out of memory? take fewer ranks, smaller batches or less prefetch"
+        if code == -signal.SIGKILL
+        else "its own messages, above, say more"
+    )
+    return WorkerError(f"rank {rank} of {ranks} (pid {pid}) {how}, the others were ended: {hint}")
+
+
+def _end(pids: list[int]) -> None:
+    """End what is left of the ranks and their workers; returns when they have ended."""
+    deadline_s = time.monotonic() + _GRACE_S
+    left = list(pids)
+    for sent in (None, signal.SIGTERM, signal.SIGKILL):
+        for pid in left if sent is not None else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, sent or 0)
+        while left and (sent is not signal.SIGTERM or time.monotonic() < deadline_s):
+            left = [pid for pid in left if not _reaped(pid)]
+            if sent is None:
+                break
+            time.sleep(0.005 if left else 0)
+    for pid in pids:  # workers that outlived their rank
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+# -- ranks of torchrun -----------------------------------------------------------------------------
+
+
+def _met(place: Place, environ: Mapping[str, str]) -> Linked:
+    """The crew of ranks that torchrun started; torch itself is not needed for it."""
+    rank, ranks = place.rank, place.world_size
+    if ranks == 1:
+        return Linked(0, [], lambda: None, 1)
+    host, port = environ.get("MASTER_ADDR", "127.0.0.1"), int(environ.get("MASTER_PORT", "29500"))
+    alone = int(environ.get("LOCAL_WORLD_SIZE", "0")) == ranks
+    if alone:
+        name = f"\0penstock-bench-{environ.get('TORCHELASTIC_RUN_ID', '')}-{port}"
+        family, address = socket.AF_UNIX, name
+    else:  # beside the port that torchrun itself has
+        family, address = socket.AF_INET, (host, port + 1)  # type: ignore[assignment]
+    if rank:
+        link = _connected(family, address)
+        _send(link, struct.pack("<q", rank))
+        barrier = Barrier(_page_from(link, ranks), rank, ranks) if alone else None
+        return Linked(rank, [link], barrier, ranks)
+    links = _accepted(family, ("", port + 1) if not alone else address, ranks)
+    barrier = Barrier(_page_to(links, ranks), 0, ranks) if alone else None
+    return Linked(0, links, barrier, ranks)
+
+
+def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
+    """Connections of the other ranks, by rank."""
+    found: dict[int, socket.socket] = {}
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        if family == socket.AF_INET:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(ranks)
+        listener.settimeout(_MEET_S)
+        while len(found) < ranks - 1:
+            try:
+                link, _ = listener.accept()
+            except TimeoutError:
+                missing = sorted(set(range(1, ranks)) - set(found))
+                raise WorkerError(
+                    f"after {_MEET_S:.0f} s ranks {missing} had not come to rank 0: did they start?"
+                ) from None
+            link.settimeout(None)
+            if family == socket.AF_INET:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            (rank,) = struct.unpack("<q", _received(link))
+            found[rank] = link
+    return [found[rank] for rank in sorted(found)]
+
+
+def _connected(family: int, address: Any) -> socket.socket:
+    deadline_s = time.monotonic() + _MEET_S
+    while True:
+        link = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            link.connect(address)
+        except OSError as error:
+            link.close()
+            if time.monotonic() > deadline_s:
+                raise WorkerError(
+                    f"rank 0 did not answer at {address!r} within {_MEET_S:.0f} s ({error})"
+                ) from None
+            time.sleep(0.02)
+            continue
+        if family == socket.AF_INET:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return link
+
+
+def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
+    """Memory that rank 0 makes and gives to all; nothing of it has a name."""
+    memory = os.memfd_create("penstock-bench-barrier")
+    os.ftruncate(memory, barrier_bytes(ranks))
+    for link in links:
+        socket.send_fds(link, [b"p"], [memory])
+    page = mmap.mmap(memory, barrier_bytes(ranks))
+    os.close(memory)
+    return page
+
+
+def _page_from(link: socket.socket, ranks: int) -> mmap.mmap:
+    text, memories, _, _ = socket.recv_fds(link, 1, 1)
+    if not text:
+        raise _lost("it closed the connection")
+    page = mmap.mmap(memories[0], barrier_bytes(ranks))
+    os.close(memories[0])
+    return page
+
+
+# -- ranks of mpiexec ------------------------------------------------------------------------------
+
+
+class _Mpi:
+    """Ranks that mpiexec started."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.rank, self.ranks = world.Get_rank(), world.Get_size()
+        self.barrier = world.Barrier
+        names = world.allgather(socket.gethostname())
+        self.hosts = len(set(names))
+        self.first_of_host = names.index(names[self.rank]) == self.rank
+
+    def gather(self, value: Any) -> list[Any] | None:
+        found: list[Any] | None = self._world.gather(value, 0)
+        return found
+
+    def share(self, value: T) -> T:
+        shared: T = self._world.bcast(value, 0)
+        return shared
+
+
+def _by_mpi(work: Callable[[Crew], T]) -> T | None:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise UsageError(
+            f"mpiexec started this, which needs mpi4py ({error}): pip install 'penstock[mpi]', or "
+            "leave mpiexec out and give --ranks"
+        ) from None
+    world = MPI.COMM_WORLD
+    crew = _Mpi(world)
+    try:
+        return _done(work, crew)
+    except BaseException as error:
+        told = _told(crew.rank, crew.ranks, error)
+        print(f"penstock: rank {crew.rank}: {told}", file=sys.stderr, flush=True)
+        world.Abort(1)
+        raise

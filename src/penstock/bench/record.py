@@ -1,0 +1,224 @@
+"""What was measured, as record.json has it: plain values, from which reports are made."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..machine import mount_of, this_machine
+from . import metrics
+from .run import Job, Walked, Walks
+
+VERSION = 1
+_PACKAGES = ("penstock", "numpy", "torch", "grain", "litdata", "webdataset", "spdl", "mpi4py")
+
+
+def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
+    """One contender's run, of what its ranks have measured (see docs/bench.md)."""
+    output = job.workload.output
+    left_out = output.exclude_start_steps, output.exclude_end_steps
+    epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
+    trained = [each for each in epochs if each[0].kind == "train"]
+    walks = [[walked.stamps for walked in each] for each in trained]
+    samples = sum(walked.samples for each in trained for walked in each)
+    size = sum(walked.bytes for each in trained for walked in each)
+    steps = sum(len(stamps) for each in walks for stamps in each)
+    rate = metrics.throughput(walks, *left_out, samples / steps)
+    raw = metrics.utilisation(walks, *left_out)
+    controls = [rank.control for rank in ranks if rank.control is not None]
+    ceiling = metrics.utilisation([controls], *left_out) if controls else None
+    spent = [walked.spent for each in trained for walked in each]
+    cpu_s = _total(each.cpu_s for each in spent)
+    first = trained[0]
+    return {
+        "loader": job.loader,
+        "settings": dict(ranks[0].settings),
+        "startup_s": max(rank.startup_s for rank in ranks),
+        "staging_s": max(rank.staging_s for rank in ranks),
+        "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
+        "epochs": [_epoch(each) for each in epochs],
+        "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
+        "samples_per_s": rate,
+        "bytes_per_s": rate * size / samples if samples else 0.0,
+        "stall_s": metrics.stalls(metrics.waits_s(walks, *left_out)),
+        "cpu_s_per_1000": 1000 * cpu_s / samples if samples and cpu_s is not None else None,
+        "peak_rss_bytes": _total(rank.peak_rss_bytes for rank in ranks),
+        "pss_bytes": _total(rank.pss_bytes for rank in ranks),
+        "device_bytes": _total(each.device_bytes for each in spent),
+        "verified": True if job.truth is not None else None,
+        "decomposition": metrics.decomposition(walks, *left_out),
+        "dlio": dlio(job, epochs),
+    }
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """The sum, where all is known."""
+    known = list(values)
+    return None if None in known else sum(each for each in known if each is not None)
+
+
+def _epoch(ranks: Sequence[Walked]) -> dict[str, Any]:
+    first = ranks[0]
+    return {
+        "epoch": first.number,
+        "kind": first.kind,
+        "started": iso(min(each.started for each in ranks)),
+        "seconds": max(each.ended - each.started for each in ranks),
+        "samples": sum(each.samples for each in ranks),
+        "bytes": sum(each.bytes for each in ranks),
+        "ranks": [_rank(number, each) for number, each in enumerate(ranks)],
+        "checkpoints": [
+            {name: each[name] for name in ("step", "seconds", "bytes")}
+            for each in first.checkpoints
+        ],
+        "cached_before": first.cached_before,
+        "cached_after": first.cached_after,
+    }
+
+
+def _rank(number: int, walked: Walked) -> dict[str, Any]:
+    stamps = walked.stamps
+    columns = {
+        "wait_s": stamps.got - stamps.asked,
+        "compute_s": stamps.nominal,
+        "computed_s": stamps.computed - stamps.got,
+        "barrier_s": stamps.left - stamps.computed,
+    }
+    return {
+        "rank": number,
+        **{name: (column * metrics.S).round(9).tolist() for name, column in columns.items()},
+        "samples": walked.samples,
+        "bytes": walked.bytes,
+        "cpu_s": walked.spent.cpu_s,
+        "read_bytes": walked.spent.read_bytes,
+        "device_bytes": walked.spent.device_bytes,
+    }
+
+
+def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
+    """DLIO's metrics of a run, by its formulas. Bytes of a sample are what was delivered; in compat
+    mode what dataset.record_length_bytes says."""
+    found: dict[str, Any] = {}
+    for kind in ("train", "eval"):
+        chosen = [each for each in epochs if each[0].kind == kind]
+        if not chosen:
+            continue
+        samples = sum(walked.samples for each in chosen for walked in each)
+        size = sum(walked.bytes for each in chosen for walked in each)
+        length = size / samples if samples else 0.0
+        if job.compat:
+            length = job.workload.dataset.record_length_bytes
+        figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
+        au = [[each[1] for each in ranks] for ranks in figures]
+        rates = [[each[2] for each in ranks] for ranks in figures]
+        found |= metrics.dlio_metric(kind, au, rates, length, job.workload.au)
+    saved = [taken for each in epochs for taken in each[0].checkpoints]
+    if saved:
+        from .checkpoint_shapes import totals
+        from .checkpoints import dlio_metrics
+
+        whole = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]))
+        found |= dlio_metrics(whole, saved, (), compat=job.compat)
+    return found
+
+
+def rank_figures(
+    job: Job, walked: Walked
+) -> tuple[list[tuple[metrics.Block, float, float]], float, float]:
+    """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
+    and those of the epoch."""
+    reader, output = job.workload.reader, job.workload.output
+    ends = output.exclude_start_steps, output.exclude_end_steps
+    blocks = metrics.blocks(walked.stamps)
+    steps = len(walked.stamps)
+    if walked.kind == "eval":
+        pairs = [metrics.dlio_eval(each, steps, reader.batch_size_eval, *ends) for each in blocks]
+    else:
+        pairs = [metrics.dlio_block(each, steps, reader.batch_size, *ends) for each in blocks]
+    detailed = [(block, *pair) for block, pair in zip(blocks, pairs, strict=True)]
+    au = metrics.weighted(blocks, [each[0] for each in pairs])
+    return detailed, au, metrics.weighted(blocks, [each[1] for each in pairs])
+
+
+def whole(
+    *,
+    command: str,
+    workload: Mapping[str, Any],
+    overrides: Sequence[str],
+    compat: bool,
+    seed: int,
+    started: float,
+    ended: float,
+    ranks: int,
+    hosts: int,
+    load_before: Sequence[float],
+    path: str,
+    runs: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """record.json of a command's runs; strict JSON."""
+    record = {
+        "penstock_bench": VERSION,
+        "command": command,
+        "workload": dict(workload),
+        "overrides": list(overrides),
+        "compat": compat,
+        "seed": seed,
+        "started": iso(started),
+        "ended": iso(ended),
+        "machine": machine(path) | {"load_before": list(load_before)},
+        "versions": versions(),
+        "ranks": ranks,
+        "hosts": hosts,
+        "runs": list(runs),
+    }
+    values: dict[str, Any] = metrics.finite(record)
+    return values
+
+
+def iso(seconds: float) -> str:
+    """A time with its zone."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat()
+
+
+def machine(path: str) -> dict[str, Any]:
+    """This host, and what holds the path."""
+    here, mount = this_machine(), mount_of(path)
+    return {
+        "host": socket.gethostname(),
+        "cpu": processor(),
+        "cores": here.cores,
+        "memory_bytes": here.memory_bytes,
+        "kernel": platform.release(),
+        "filesystem": None if mount is None else mount.file_system,
+    }
+
+
+def processor() -> str:
+    """The processor's name, as its maker gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """What is installed of what may have been measured."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if "penstock" not in found:
+        from .. import __version__
+
+        found["penstock"] = __version__
+    return found

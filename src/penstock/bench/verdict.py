@@ -1,0 +1,75 @@
+"""What binds a run: measured ceilings of this machine and these files, and what the run reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..doctor import Examination, examine
+from ..doctor import Job as Doing
+from ..roofline import Data, Demand, Resource, Supply, computing, roofline, staging
+from .contenders.penstock import dataset_of, decode_of
+from .contenders.task import Task
+from .run import Job
+
+
+class Verdicts:
+    """Judges runs of a workload; measuring takes 2 to 3 seconds, once.
+
+    Raises the error of a file that cannot be read.
+    """
+
+    def __init__(self, job: Job, ranks: int) -> None:
+        task = Task(
+            workload=job.workload, part="train", paths=job.paths["train"],
+            folder=job.folders["train"], seed=job.seed,
+        )  # fmt: skip
+        dataset = dataset_of(task)
+        found = examine(dataset, Doing(decode=decode_of(task)))
+        per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
+        self._job, self._samples = job, task.count
+        self._data = _data(found, task.per_file == 1)
+        self._supplies: dict[Resource, Supply] = {
+            resource: replace(supply, per_s=supply.per_s * per_unit)
+            if resource == "decode"
+            else supply
+            for resource, supply in found.supplies.items()
+        }
+        self._demand = _part(found.demand or Demand(), 1 / per_unit)
+        step_s = job.workload.train.computation_time.mean
+        if step_s > 0:
+            self._supplies["compute"] = computing(step_s, job.workload.reader.batch_size, ranks)
+
+    def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The roofline of a run, as records have it: what was cached before its epochs is not read
+        from storage."""
+        supplies = dict(self._supplies)
+        epochs = [each for each in run["epochs"] if each["kind"] == "train"]
+        if run["staging_s"]:
+            supplies["staging"] = staging(self._samples, run["staging_s"], len(epochs))
+        cached = self._demand.cached(_hit(epochs))
+        return roofline(supplies, cached, measured=run["samples_per_s"], data=self._data).as_json()
+
+
+def _data(found: Examination, own_files: bool) -> Data:
+    index = None if found.dataset is None else found.dataset.index
+    total = 0 if index is None else index.total_bytes
+    return Data(total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files)
+
+
+def _part(demand: Demand, share: float) -> Demand:
+    return Demand(
+        bytes=demand.bytes * share,
+        reads=demand.reads * share,
+        opens=demand.opens * share,
+        network_bytes=demand.network_bytes * share,
+        copied_bytes=demand.copied_bytes * share,
+    )
+
+
+def _hit(epochs: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the data that the page cache had when epochs began."""
+    known = [each["cached_before"] for each in epochs if each["cached_before"]]
+    total = sum(each["total_bytes"] for each in known)
+    return sum(each["cached_bytes"] for each in known) / total if total else 0.0

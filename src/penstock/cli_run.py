@@ -1,0 +1,388 @@
+"""`penstock bench run`: a workload, with any loader."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .errors import PenstockError
+
+if TYPE_CHECKING:
+    from .bench.ranks import Crew
+    from .bench.run import Job, Walks
+    from .bench.workload import Workload
+
+# What is not needed before the first step is imported later: the first step should come soon.
+
+
+def run(
+    workload: Annotated[
+        str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as ++workload.reader.batch_size=8, as DLIO takes them."),
+    ] = None,
+    loader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="penstock, torch, grain, litdata, webdataset, spdl, none (no reading), or "
+            "module:function for your own; repeatable. (default: penstock)"
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Emulated accelerators, where no mpiexec or torchrun starts them."
+        ),
+    ] = None,
+    compat: Annotated[
+        bool, typer.Option("--compat", help="As DLIO does: its order of samples, its leniency.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results. (default: bench-results/NAME/TIME)")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the checksum of each sample with what is on disk."),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Steps of an epoch at most, for a first look.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Times that each loader runs, in turn.")] = 1,
+    stage: Annotated[
+        Path | None,
+        typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
+    ] = None,
+    control: Annotated[
+        bool, typer.Option(help="Also take the steps without reading: what could be reached.")
+    ] = True,
+    verdict: Annotated[
+        bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
+    ] = True,
+) -> None:
+    """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
+
+    Each step waits for a batch, "computes" as long as the workload says, and meets the other ranks.
+    Utilisation is given as it is (raw), as it would be without reading (ceiling), and as their
+    quotient (net). Files as DLIO writes them and record.json are in the folder of results.
+
+    Your own loader is any function in a module here that returns batches. It is given those of
+    path, batch_size, rank, world_size, seed and epochs that it takes.
+
+    Examples:
+
+      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+
+      penstock bench run mine.yaml --loader penstock --loader torch --ranks 4
+
+      penstock bench run resnet50_h100 --loader train:make_loader --limit 200
+    """
+
+    from .bench.contenders import check
+
+    started, load_before = time.time(), os.getloadavg()
+    asked, texts = _workload(workload, overrides or [], compat)
+    names = loader or ["penstock"]
+    for name in names:
+        check(name, asked.dataset.format)
+    if asked.workflow.generate_data:
+        _generate(asked)
+    results = _Results(out or _folder(asked, started, compat), texts, started, load_before)
+    if not asked.workflow.train:
+        if asked.workflow.checkpoint:
+            results.checkpoints(asked, ranks, compat, verify)
+        return
+    job = _job(asked, compat)
+    job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
+    if verify:
+        job = replace(job, truth=_truth(job))
+    for turn in range(repeat):
+        for name in names:
+            results.measure(replace(job, loader=name), ranks, turn)
+    results.write(verdict)
+
+
+def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, list[str]]:
+    """The workload, and those of the overrides that are of it, in one spelling."""
+    from .bench.strict import read_workload
+
+    warnings: list[str] = []
+    found = read_workload(source, texts, compat=compat, warn=warnings.append)
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)
+    own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
+    return found, own
+
+
+def _job(workload: Workload, compat: bool) -> Job:
+    """What is to be run, by whichever loader."""
+    from .bench.files import folder_of, found_paths
+    from .bench.run import Job
+
+    data, root = workload.dataset, workload.storage.storage_root
+    parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
+    reader, seed = workload.reader, workload.train.seed
+    if "random" in (reader.file_shuffle, reader.sample_shuffle):
+        seed = int.from_bytes(os.urandom(6), "little")  # the record has it
+    return Job(
+        loader="penstock",
+        workload=workload,
+        paths={part: found_paths(data, part, root) for part in parts},
+        folders={part: os.path.join(folder_of(data, root), part) for part in parts},
+        seed=seed,
+        compat=compat,
+    )
+
+
+def _truth(job: Job) -> dict[str, frozenset[int]]:
+    """The checksum of every sample on disk, by part."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from . import terminal
+    from .bench.contenders.samples import opened
+    from .bench.delivered import checksum
+
+    data = job.workload.dataset
+
+    def sums(path: str) -> list[int]:
+        samples = opened(data, path)
+        return [checksum(samples[number]) for number in range(data.num_samples_per_file)]
+
+    found = {}
+    for part, paths in job.paths.items():
+        with (
+            terminal.progress(f"Checksums of {part}") as progress,
+            ThreadPoolExecutor(os.cpu_count()) as threads,
+        ):
+            seen: set[int] = set()
+            for done, each in enumerate(threads.map(sums, paths), 1):
+                seen.update(each)
+                progress(done, len(paths))
+            found[part] = frozenset(seen)
+    return found
+
+
+def _folder(workload: Workload, started: float, compat: bool) -> Path:
+    if workload.output.folder is not None:
+        return Path(workload.output.folder)
+    when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
+    return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
+
+
+def _generate(workload: Workload) -> None:
+    """The data, or what is missing of it: by each rank its share."""
+    from . import terminal
+    from .bench.files import PARTS
+    from .bench.generate import generate
+    from .topology import detect
+
+    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    with terminal.progress(f"Generating {data.data_folder}", "MB") as progress:
+        generate(
+            data,
+            PARTS,
+            root=workload.storage.storage_root,
+            rank=place.rank,
+            ranks=place.world_size,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+        )
+
+
+class _Results:
+    """What was measured so far, and where it goes."""
+
+    def __init__(
+        self, folder: Path, overrides: Sequence[str], started: float, load: Sequence[float]
+    ) -> None:
+        self._folder, self._overrides = folder, overrides
+        self._started, self._load = started, load
+        self._runs: list[dict[str, Any]] = []
+        self._measured: list[tuple[Job, list[Walks]]] = []
+
+    def measure(self, job: Job, ranks: int | None, turn: int) -> None:
+        """Run a loader; on the first rank, keep what was measured."""
+        from .bench.ranks import launch
+        from .bench.run import run as measured
+
+        walks = launch(ranks, partial(measured, job))
+        if walks is None:
+            return
+        from .bench.record import as_run
+
+        self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
+        self._measured.append((job, walks))
+
+    def checkpoints(
+        self, workload: Workload, ranks: int | None, compat: bool, verify: bool
+    ) -> None:
+        """Checkpoints alone, saved and loaded."""
+        from .bench.checkpoints import run_checkpoints
+        from .bench.ranks import launch
+        from .topology import Place
+
+        def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
+            place = Place(crew.rank, crew.ranks, "bench")
+            gather = partial(_gathered, crew)
+            found = run_checkpoints(
+                workload, place, crew.barrier, gather, verify=verify, compat=compat
+            )
+            return found, crew.ranks, crew.hosts
+
+        done = launch(ranks, work)
+        if done is None:
+            return
+        found, count, hosts = done
+        run = {"loader": "checkpoints", "epochs": [], **found}
+        folder = workload.checkpoint.checkpoint_folder
+        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
+        from . import terminal
+
+        for name, value in found["dlio"].items():
+            terminal.show(f"{name}: {value:,.4f}")
+        terminal.show(f"results: {terminal.escaped(str(path))}")
+
+    def write(self, verdict: bool) -> None:
+        """Write record.json and the files that DLIO leaves, and show what was found."""
+        if not self._runs:
+            return
+        from . import terminal
+        from .bench import outputs
+        from .bench.strict import as_dict
+
+        job, walks = self._measured[0]
+        config = as_dict(job.workload)
+        for number, (each, found) in enumerate(self._measured):
+            name = self._name(number)
+            folder = self._folder / name if len(self._measured) > 1 else self._folder
+            outputs.write(
+                folder, each, found, self._runs[number], config=config, overrides=self._overrides
+            )
+        if verdict:
+            self._judge(job, len(walks))
+        where = job.folders["train"]
+        path = self._record(
+            job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
+        )
+        _show(job.workload.model.name, len(walks), self._runs)
+        terminal.show(f"results: {terminal.escaped(str(path))}")
+
+    def _judge(self, job: Job, ranks: int) -> None:
+        """What binds each run, where that can be measured."""
+        from . import terminal
+        from .bench.verdict import Verdicts
+
+        try:
+            with terminal.progress("Measuring this machine", "of the measurements"):
+                verdicts = Verdicts(job, ranks)
+            for run in self._runs:
+                run["roofline"] = verdicts.of(run)
+        except PenstockError as error:
+            terminal.say(f"no verdict: {error}")
+
+    def _record(
+        self,
+        workload: Workload,
+        runs: list[dict[str, Any]],
+        compat: bool,
+        seed: int,
+        ranks: int,
+        hosts: int,
+        where: str,
+    ) -> Path:
+        from .bench import outputs, record
+        from .bench.report import page
+        from .bench.strict import as_dict
+
+        values = record.whole(
+            command=shlex.join(["penstock", *sys.argv[1:]]),
+            workload=as_dict(workload),
+            overrides=self._overrides,
+            compat=compat,
+            seed=seed,
+            started=self._started,
+            ended=time.time(),
+            ranks=ranks,
+            hosts=hosts,
+            load_before=self._load,
+            path=where,
+            runs=runs,
+        )
+        path = outputs.write_record(self._folder, values)
+        path.with_name("report.html").write_text(page([values]))
+        return path
+
+    def _name(self, number: int) -> str:
+        run = self._runs[number]
+        repeated = any(each["repeat"] > 1 for each in self._runs)
+        loader = str(run["loader"]).replace(":", ".")
+        return f"{loader}-{run['repeat']}" if repeated else loader
+
+
+def _gathered(crew: Crew, value: Any) -> list[Any]:
+    """What all ranks gave, on all."""
+    return crew.share(crew.gather(value)) or []
+
+
+def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
+    """The table: a column for each loader, the run of middling throughput where there are more."""
+    import rich.box
+    import rich.table
+
+    from . import terminal
+
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{terminal.escaped(name)}, {ranks} rank" + "s" * (ranks > 1),
+        title_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    columns = []
+    for loader in dict.fromkeys(run["loader"] for run in runs):
+        table.add_column(terminal.escaped(loader), justify="right")
+        columns.append(_column([run for run in runs if run["loader"] == loader]))
+    for line in (line for line in columns[0] if any(column[line] for column in columns)):
+        table.add_row(line, *(column[line] for column in columns))
+    terminal.out.print(table)
+    for sentence in runs[0].get("roofline", {}).get("advice", ()):
+        terminal.show(f"- {terminal.escaped(sentence)}")
+
+
+def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """The figures of a loader's runs, as people read them."""
+    from . import terminal
+    from .bench.metrics import interval
+
+    run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
+    au, parts, waits = run["au"], run["decomposition"], run["stall_s"]
+    low, high = interval([each["samples_per_s"] for each in runs])
+    return {
+        "samples/s": f"{run['samples_per_s']:,.1f}",
+        "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
+        "bytes/s": f"{terminal.size(run['bytes_per_s'])}/s",
+        "utilisation, %": _percent(au["raw"]),
+        "without reading, %": _percent(au["ceiling"]),
+        "of that, %": _percent(au["net"]),
+        "waits for storage, %": _percent(parts["storage_wait"]),
+        "waits for ranks, %": _percent(parts["barrier"]),
+        "else, %": _percent(parts["other"]),
+        "a batch: median, ms": f"{1e3 * waits['p50']:,.2f}",
+        "99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
+        "start, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",
+        "staging, s": f"{run['staging_s']:,.2f}",
+        "CPU s/1000 samples": f"{run['cpu_s_per_1000'] or 0:,.2f}",
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
