@@ -11,6 +11,11 @@ from ..errors import UsageError
 from .request import Request
 
 
+def _fraction(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UsageError(f"{name} is {value!r}: use a fraction of 0..1")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What serves requests: an engine, a mount, a disk, an endpoint; as a policy sees it.
@@ -186,8 +191,3 @@ class WeightedScore(_Patient):
     def choose(self, request: Request, targets: Mapping[int, Target]) -> int:
         """The highest score, of these the lowest number."""
         return min(targets, key=lambda number: (-self.weights.score(targets[number]), number))
-
-
-def _fraction(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UsageError(f"{name} is {value!r}: use a fraction of 0..1")

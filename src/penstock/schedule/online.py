@@ -144,8 +144,9 @@ def simulate(
     """What jobs get that all begin to compute at once, over so many of the longest cycles.
 
     A job's cycles count up to the end of its last one, so that what is found may exceed a bound,
-    by one part in `cycles` at most. A few microseconds for each transfer and job that waits meanwhile. Raises LimitError where that
-    would be more than `limits.simulated_transfers_max` transfers.
+    by one part in `cycles` at most. A few microseconds for each transfer and job that waits
+    meanwhile. Raises LimitError where that would be more than `limits.simulated_transfers_max`
+    transfers.
     """
     require_jobs(jobs, bandwidth)
     if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
