@@ -140,8 +140,8 @@ def rotation(readers: int, targets: int) -> Int:
     return np.arange(readers, dtype=np.int64) * targets // readers % targets
 
 
-def numbers(name: str, values: npt.ArrayLike) -> Int:
-    """UsageError unless these are whole numbers from 0, in one dimension."""
+def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
+    """UsageError unless these are whole numbers, in one dimension, and none is too small or large."""
     found = np.asarray(values)
     if found.size == 0:
         found = found.astype(np.int64)
@@ -150,8 +150,10 @@ def numbers(name: str, values: npt.ArrayLike) -> Int:
             f"{name} is {found.dtype} of shape {found.shape}: use whole numbers, one for each"
         )
     most = limits.schedule_nodes_max  # arrays are as long as the largest number
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < most:
-        raise UsageError(f"{name} has {found.min()}..{found.max()}: use numbers of 0..{most - 1}")
+    if len(found) and not least <= int(found.min()) <= int(found.max()) < most:
+        raise UsageError(
+            f"{name} has {found.min()}..{found.max()}: use numbers of {least}..{most - 1}"
+        )
     return found.astype(np.int64)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import LimitError, UsageError
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds, require_jobs, require_objective
-from .online import RULES, Rule, cycles_for, simulate
+from .online import RULES, Rule, simulate
 from .persched import Pattern, persched
 
 _worth = 1e-3
@@ -48,8 +48,7 @@ def compare(
     require_objective(objective)
     if not rules:
         raise UsageError("rules is empty: give one Rule or more")
-    cycles = cycles_for(jobs, bandwidth)
-    found = tuple((rule, simulate(jobs, bandwidth, rule, cycles=cycles)) for rule in rules)
+    found = tuple((rule, simulate(jobs, bandwidth, rule)) for rule in rules)
     other: Objective = "dilation" if objective == "efficiency" else "efficiency"
     rule, best = max(
         found, key=lambda each: (round(each[1].score(objective), 4), each[1].score(other))

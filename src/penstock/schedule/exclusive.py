@@ -59,7 +59,7 @@ def _bound(left: Int, right: Int, room: Int) -> int:
 
 def _tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity) -> tuple[Int, Int, Int]:
     """The resources, with one of its own for each shared task, and room at each."""
-    left, right = _resources("first", first), _resources("second", second)
+    left, right = numbers("first", first, SHARED), numbers("second", second, SHARED)
     if len(left) != len(right):
         raise UsageError(
             f"first has {len(left)} values where second has {len(right)}: give both for each job"
@@ -71,14 +71,6 @@ def _tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity) -> t
     tasks[shared] = count + np.arange(np.count_nonzero(shared))
     room = np.concatenate([room, np.ones(np.count_nonzero(shared), np.int64)])
     return tasks[: len(left)], tasks[len(left) :], room
-
-
-def _resources(name: str, values: npt.ArrayLike) -> Int:
-    """As `numbers`, with `SHARED` allowed."""
-    found = np.asarray(values)
-    if found.dtype.kind == "i":
-        return numbers(name, found + 1) - 1
-    return numbers(name, found)
 
 
 def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list[Int]:
@@ -140,6 +132,6 @@ def lower_bound(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> int:
 
 def _sequences(jobs: Sequence[npt.ArrayLike], capacity: Capacity) -> tuple[list[Int], Int]:
     """The tasks of each job, and the room at each resource."""
-    tasks = [_resources(f"jobs[{number}]", job) for number, job in enumerate(jobs)]
+    tasks = [numbers(f"jobs[{number}]", job, SHARED) for number, job in enumerate(jobs)]
     count = max((int(job.max(initial=-1)) for job in tasks), default=-1) + 1
     return tasks, capacities("capacity", capacity, count)

@@ -139,9 +139,10 @@ class _Running:
 
 
 def simulate(
-    jobs: Sequence[PeriodicJob], bandwidth: float, rule: Rule, *, cycles: int = 200
+    jobs: Sequence[PeriodicJob], bandwidth: float, rule: Rule, *, cycles: int | None = None
 ) -> Outcome:
-    """What jobs get that all begin to compute at once, over so many of the longest cycles.
+    """What jobs get that all begin to compute at once, over so many of the longest cycles; by
+    default as many as hold `limits.simulated_transfers`, and 20 at least.
 
     A job's cycles count up to the end of its last one, so that what is found may exceed a bound,
     by one part in `cycles` at most. A few microseconds for each transfer and job that waits
@@ -149,16 +150,20 @@ def simulate(
     transfers.
     """
     require_jobs(jobs, bandwidth)
+    longest_s = max(job.cycle_s(bandwidth) for job in jobs)
+    transfers = sum(longest_s / job.cycle_s(bandwidth) for job in jobs)  # in a longest cycle
+    if cycles is None:
+        cycles = max(20, int(limits.simulated_transfers / transfers))
     if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
-        raise UsageError(f"cycles is {cycles!r}: use a whole number above 0")
-    transfers = cycles * _transfers(jobs, bandwidth)
+        raise UsageError(f"cycles is {cycles!r}: use a whole number above 0, or None")
+    transfers *= cycles
     if transfers > limits.simulated_transfers_max:
         raise LimitError(
             f"{cycles} of the longest cycles hold {transfers:,.0f} transfers of all jobs, more than"
             f" simulated_transfers_max {limits.simulated_transfers_max:,}: use fewer cycles"
         )
     running = [_Running(job, job.cycle_s(bandwidth), job.compute_s) for job in jobs]
-    horizon_s = cycles * max(each.cycle_s for each in running)
+    horizon_s = cycles * longest_s
     tiny_s = 1e-12 * horizon_s
     now_s = 0.0
     while True:
@@ -215,15 +220,3 @@ def _advance(each: _Running, now_s: float, next_s: float, tiny_s: float) -> None
         each.cycles += 1
         each.idle_since_s = next_s
         each.ready_s = next_s + each.job.compute_s
-
-
-def cycles_for(jobs: Sequence[PeriodicJob], bandwidth: float) -> int:
-    """Of the longest cycles, as many as take about `limits.simulated_transfers` to simulate; 20 of
-    them at least, 200 at most."""
-    return max(20, min(200, int(limits.simulated_transfers / _transfers(jobs, bandwidth))))
-
-
-def _transfers(jobs: Sequence[PeriodicJob], bandwidth: float) -> float:
-    """In the longest cycle, most of all jobs."""
-    longest_s = max(job.cycle_s(bandwidth) for job in jobs)
-    return sum(longest_s / job.cycle_s(bandwidth) for job in jobs)
