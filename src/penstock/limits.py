@@ -182,8 +182,8 @@ that keeping batches does not use up descriptors (two each)."""
 # -- schedules -----------------------------------------------------------------------------------
 pattern_cycles_max = 1 << 15
 """Cycles of all jobs in one pattern of transfers: a search makes some hundred patterns."""
-simulated_transfers = 1 << 15
-"""Transfers, about, by which an online rule is judged: a second."""
+simulated_transfers = 1 << 13
+"""Transfers, about, by which an online rule is judged: a quarter of a second."""
 simulated_transfers_max = 1 << 20
 """Transfers that a simulation of an online rule may take: half a minute."""
 

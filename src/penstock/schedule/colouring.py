@@ -141,7 +141,7 @@ def rotation(readers: int, targets: int) -> Int:
 
 
 def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
-    """UsageError unless these are whole numbers, in one dimension, and none is too small or large."""
+    """UsageError unless these are whole numbers, not too small or large, in one dimension."""
     found = np.asarray(values)
     if found.size == 0:
         found = found.astype(np.int64)
