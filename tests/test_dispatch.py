@@ -207,6 +207,20 @@ def test_neighbours_go_together() -> None:
     assert units == [[2, 0, 1, 4], [3], [5], [7], [6]]
 
 
+def test_neighbours_of_other_holders_stay() -> None:
+    """They may not be served where this one is."""
+    queue = Queue(Fifo(), [Target(), Target()])
+    for number, holders in enumerate([(0,), (1,), (0, 1), ()]):
+        queue.put(request(number, offset=10 * number, holders=holders))
+    units = [queue.take() for _ in range(4)]
+    assert [(len(each.requests), each.target) for each in units if each] == [
+        (1, 0),
+        (1, 1),
+        (1, 0),
+        (1, 0),
+    ]
+
+
 def test_what_is_large_goes_in_pieces() -> None:
     """A demand that comes meanwhile waits for one of them."""
     queue = Queue(RoundRobin(), [Target(100)], unit_bytes=100)

@@ -191,6 +191,16 @@ def test_no_schedule_is_below_the_bound(count: int) -> None:
     assert above <= 0.1 * count
 
 
+def test_the_bound_counts_what_comes_before_and_after() -> None:
+    """Tasks of one resource that each have another one before or after them."""
+    assert lower_bound([[0, 1], [0, 2], [0, 3]]) == 4
+    assert lower_bound([[1, 0], [2, 0], [3, 0]]) == 4
+    assert lower_bound([[1, 0, 4], [2, 0, 5], [3, 0]]) == 4
+    assert lower_bound([[1, 0, 4], [2, 0, 5], [3, 0, 6]]) == 5
+    assert lower_bound([[1, 0, 4], [2, 0, 5], [3, 0, 6]], [2, 1, 1, 1, 1, 1, 1]) == 4
+    assert lower_bound([[1, 2, 3, SHARED], [0]]) == 4
+
+
 @pytest.mark.parametrize("shape", [(32, 8, 4), (64, 8, 8), (256, 16, 4), (64, 4, 16)])
 def test_heuristic_is_near_the_bound(shape: tuple[int, int, int]) -> None:
     """Within two per cent, where resources are drawn at random."""

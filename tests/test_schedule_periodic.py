@@ -343,6 +343,7 @@ def test_other_bad_input_is_refused() -> None:
         "shortest_s is -1": lambda: persched([job], 1, shortest_s=-1),
         "longest_ratio is 0.5": lambda: persched([job], 1, longest_ratio=0.5),
         "step is 0": lambda: persched([job], 1, step=0.0),
+        "step is 2: use a fraction": lambda: persched([job], 1, step=2),
         "no period of 0.1..1 s": lambda: persched([job], 1, shortest_s=0.1),
         "cycles is 0": lambda: simulate([job], 1, Rule(), cycles=0),
         "rules is empty": lambda: compare([job], 1, rules=[]),

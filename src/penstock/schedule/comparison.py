@@ -38,7 +38,7 @@ def compare(
     objective: Objective = "efficiency",
     rules: Sequence[Rule] = RULES,
 ) -> Comparison:
-    """PerSched held against online rules, by one objective; among equal rules the other one says.
+    """PerSched held against online rules by one objective; between equal rules the other decides.
 
     Rules are simulated, patterns reckoned. A pattern wins where it is better than every rule by
     more than 0.1 %: a rule needs no plan, and goes on where jobs drift, come or leave. Seconds for

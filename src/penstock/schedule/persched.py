@@ -101,7 +101,8 @@ def persched(
     require("longest_ratio", longest_ratio)
     if longest_ratio < 1:
         raise UsageError(f"longest_ratio is {longest_ratio!r}: use 1 or above")
-    if not (isinstance(step, float) and 1e-4 <= step <= 1):
+    require("step", step)
+    if not 1e-4 <= step <= 1:
         raise UsageError(f"step is {step!r}: use a fraction of 0.0001..1")
     most = sum(longest_ratio * shortest_s / job.cycle_s(bandwidth) for job in jobs)
     if most > limits.pattern_cycles_max:
