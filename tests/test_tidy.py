@@ -59,7 +59,9 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
-    "values": Layer({"extent", "budget", "topology", "cursor", "meter", "history"}, {"ground"}),
+    "values": Layer(
+        {"extent", "budget", "topology", "cursor", "meter", "history", "dispatch"}, {"ground"}
+    ),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
         | {"mixture", "quality", "augmentation"},

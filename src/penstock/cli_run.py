@@ -6,11 +6,11 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .bench.ranks import Crew
     from .bench.run import Job, Walks
     from .bench.workload import Workload
+
+T = TypeVar("T")
 
 # What is not needed before the first step is imported later: the first step should come soon.
 
@@ -95,17 +97,14 @@ def run(
     names = loader or ["penstock"]
     for name in names:
         check(name, asked.dataset.format)
-    if asked.workflow.generate_data:
-        _generate(asked)
+    _prepare(partial(_generate, asked))
     results = _Results(out or _folder(asked, started, compat), texts, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
             results.checkpoints(asked, ranks, compat, verify)
         return
-    job = _job(asked, compat)
+    job = _prepare(lambda _: _job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
-    if verify:
-        job = replace(job, truth=_truth(job))
     for turn in range(repeat):
         for name in names:
             results.measure(replace(job, loader=name), ranks, turn)
@@ -124,7 +123,19 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload
     return found, own
 
 
-def _job(workload: Workload, compat: bool) -> Job:
+def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
+    """Work that each process does before there are ranks; with their barrier where a launcher made
+    them, so that one that fails ends the others."""
+    from .bench.ranks import launch, launched
+
+    if launched(os.environ) is None:
+        return work(None)
+    done: list[T] = []
+    launch(None, lambda crew: done.append(work(crew.barrier)))
+    return done[0]
+
+
+def _job(workload: Workload, compat: bool, verify: bool) -> Job:
     """What is to be run, by whichever loader."""
     from .bench.files import folder_of, found_paths
     from .bench.run import Job
@@ -134,7 +145,7 @@ def _job(workload: Workload, compat: bool) -> Job:
     reader, seed = workload.reader, workload.train.seed
     if "random" in (reader.file_shuffle, reader.sample_shuffle):
         seed = int.from_bytes(os.urandom(6), "little")  # the record has it
-    return Job(
+    job = Job(
         loader="penstock",
         workload=workload,
         paths={part: found_paths(data, part, root) for part in parts},
@@ -142,6 +153,7 @@ def _job(workload: Workload, compat: bool) -> Job:
         seed=seed,
         compat=compat,
     )
+    return replace(job, truth=_truth(job)) if verify else job
 
 
 def _truth(job: Job) -> dict[str, frozenset[int]]:
@@ -179,8 +191,10 @@ def _folder(workload: Workload, started: float, compat: bool) -> Path:
     return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
 
 
-def _generate(workload: Workload) -> None:
-    """The data, or what is missing of it: by each rank its share."""
+def _generate(workload: Workload, barrier: Callable[[], None] | None) -> None:
+    """The data that the workload wants made, or what is missing of it: by each rank its share."""
+    if not workload.workflow.generate_data:
+        return
     from . import terminal
     from .bench.files import PARTS
     from .bench.generate import generate
@@ -194,8 +208,11 @@ def _generate(workload: Workload) -> None:
             root=workload.storage.storage_root,
             rank=place.rank,
             ranks=place.world_size,
+            barrier=barrier,
             progress=lambda done, total: progress(done / 1e6, total / 1e6),
         )
+    if barrier is not None:
+        barrier()
 
 
 class _Results:

@@ -181,6 +181,28 @@ lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
 
+# -- schedules -----------------------------------------------------------------------------------
+pattern_cycles_max = 1 << 15
+"""Cycles of all jobs in one pattern of transfers: a search makes some hundred patterns."""
+simulated_transfers = 1 << 13
+"""Transfers, about, by which an online rule is judged: a quarter of a second."""
+simulated_transfers_max = 1 << 20
+"""Transfers that a simulation of an online rule may take: half a minute."""
+
+schedule_nodes_max = 1 << 20
+"""Readers, targets or resources of one schedule of accesses."""
+
+# -- dispatch ------------------------------------------------------------------------------------
+unit_bytes_default = 1 * MIB
+"""What goes to storage as one, where requests of several purposes wait: it cannot be interrupted,
+so a demand waits for so many bytes of something else (0.3 ms at 3 GB/s)."""
+queued_bytes_default = 16 * MIB
+"""Bytes under way to one target."""
+pieces_max = 1 << 16
+"""Pieces of requests that wait or are under way: 64 GiB of the default unit."""
+patience_ns_max = 60_000_000_000
+"""Longest time for which a request may be overtaken by more urgent ones that come later."""
+
 # -- tiers ---------------------------------------------------------------------------------------
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""

@@ -15,6 +15,10 @@
         def make(self, count, timeout_s):
             return [MyPeer(node, ...) for node in range(count)]
 
+    class TestMyPolicy(PolicySuite):
+        def make(self):
+            return MyPolicy()
+
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. Needs
 pytest and hypothesis, which nothing else of penstock imports.
 """
@@ -24,12 +28,14 @@ from __future__ import annotations
 from .engine import EngineSuite
 from .formats import FormatSuite, Written
 from .peer import PeerSuite
+from .policy import PolicySuite
 from .reading import Reading, finish, write_files
 
 __all__ = [
     "EngineSuite",
     "FormatSuite",
     "PeerSuite",
+    "PolicySuite",
     "Reading",
     "Written",
     "finish",

@@ -21,6 +21,7 @@ from ..engine import Buffer, Completion, Engine
 from ..errors import UsageError
 from ..extent import Requests
 from .reading import Contents, Extent, Reading, deadline_s, finish, random_bytes, second_ns
+from .suite import Suite
 
 
 def _joined(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
@@ -120,12 +121,14 @@ _bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
 }
 
 
-class EngineSuite:
+class EngineSuite(Suite):
     """The tests that every engine and every wrapper of one passes.
 
     A subclass, named Test..., defines `make` and no more. To override a test is a defect: the
     protocol means the same for all, or means nothing.
     """
+
+    subject = "engine"
 
     many_runs: ClassVar[int] = 3000
     """Far more than an engine has in flight; fewer where each takes long."""
@@ -133,14 +136,6 @@ class EngineSuite:
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """An engine over files with these contents; `folder` is empty, and removed afterwards."""
         raise NotImplementedError("an EngineSuite says how to make its engine")
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for name in dir(EngineSuite):
-            if name.startswith("test_") and getattr(cls, name) is not getattr(EngineSuite, name):
-                raise TypeError(
-                    f"{cls.__name__}.{name} overrides a test of EngineSuite: mend the engine"
-                )
 
     @contextmanager
     def opened(self, contents: Contents) -> Iterator[Engine]:

@@ -22,6 +22,7 @@ from ..dataset import Dataset
 from ..dataset import open as open_dataset
 from ..errors import ChangedError, PenstockError
 from ..loader import Loader
+from .suite import Suite
 
 Values = Sequence[bytes | np.ndarray[Any, Any]]
 """A field of all samples: bytes, or arrays (1-D ones of any length where lengths vary)."""
@@ -89,7 +90,7 @@ _budgets = {
 }
 
 
-class FormatSuite:
+class FormatSuite(Suite):
     """The tests that every format passes.
 
     A subclass, named Test..., defines `write`, and sets the two facts below where they differ.
@@ -99,6 +100,8 @@ class FormatSuite:
     framed:   what is left of a file that was cut is an error or some of the samples; not so
               where a file is a sample, whatever its size.
     """
+
+    subject = "format"
 
     several: ClassVar[bool] = True
     framed: ClassVar[bool] = True
@@ -110,14 +113,6 @@ class FormatSuite:
         be small, differ from each other, and have all lengths that are legal, 0 among them.
         """
         raise NotImplementedError("a FormatSuite says how to write its format")
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for name in dir(FormatSuite):
-            if name.startswith("test_") and getattr(cls, name) is not getattr(FormatSuite, name):
-                raise TypeError(
-                    f"{cls.__name__}.{name} overrides a test of FormatSuite: mend the format"
-                )
 
     @contextmanager
     def written(self, *counts: int) -> Iterator[tuple[Written, Path]]:

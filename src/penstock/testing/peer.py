@@ -23,6 +23,7 @@ from ..engine import Buffer
 from ..errors import UsageError
 from ..peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
 from .reading import deadline_s, random_bytes, second_ns
+from .suite import Suite
 
 Answer = Callable[[Peer, PeerRequest], None]
 """What a node does about a request."""
@@ -200,24 +201,18 @@ _no_answers: dict[str, tuple[list[Any], Any]] = {
 }
 
 
-class PeerSuite:
+class PeerSuite(Suite):
     """The tests that every peer passes.
 
     A subclass, named Test..., defines `make` and no more. To override a test is a defect: the
     protocol means the same for all, or means nothing.
     """
 
+    subject = "peer"
+
     def make(self, count: int, timeout_s: float) -> Sequence[Peer]:
         """The nodes 0 to count - 1, in this process, which know each other."""
         raise NotImplementedError("a PeerSuite says how to make its peers")
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for name in dir(PeerSuite):
-            if name.startswith("test_") and getattr(cls, name) is not getattr(PeerSuite, name):
-                raise TypeError(
-                    f"{cls.__name__}.{name} overrides a test of PeerSuite: mend the peer"
-                )
 
     @contextmanager
     def opened(self, count: int = 2, timeout_s: float = deadline_s) -> Iterator[Sequence[Peer]]:

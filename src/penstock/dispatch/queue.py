@@ -1,0 +1,282 @@
+"""What waits and what is under way: cut, merged, kept in order, by a policy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from .. import limits
+from ..errors import LimitError, UsageError
+from .policy import Policy, Target
+from .request import Kind, Request, hazard, pieces
+
+_Turn = tuple[int, int, int]
+"""Rank, step, number: the smallest goes first."""
+_Group = tuple[Kind, tuple[int, ...]]
+"""Kind and holders: who may go to the same targets."""
+
+
+class Unit(NamedTuple):
+    """What goes to a target as one: neighbours in one file, ascending, of one kind and purpose.
+
+    number:    of the unit.
+    target:    of the target.
+    requests:  or pieces of them, with the id of the whole.
+    """
+
+    number: int
+    target: int
+    requests: tuple[Request, ...]
+
+    @property
+    def offset(self) -> int:
+        """Of the first byte."""
+        return self.requests[0].offset
+
+    @property
+    def length(self) -> int:
+        """Bytes, in one piece."""
+        return self.requests[-1].end - self.requests[0].offset
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A piece of a request that is not done.
+
+    turn:    its own, or that of one it holds up, if that is earlier.
+    before:  pieces that must be done first.
+    after:   pieces that wait for it.
+    gone:    it is under way.
+    """
+
+    request: Request
+    turn: _Turn
+    before: set[_Piece] = field(default_factory=set)
+    after: list[_Piece] = field(default_factory=list)
+    gone: bool = False
+
+    @property
+    def group(self) -> _Group:
+        return self.request.kind, self.request.holders
+
+
+class Queue:
+    """Requests that wait for a few targets.
+
+    Guarantees: every request goes once, in pieces of at most `unit_bytes`; reads find what was
+    written before they were put here, and writes the last of which was put here last is what
+    remains (no two requests of which one writes bytes of the other are under way together or out
+    of order); no target has more under way than it takes; what nobody holds up goes by the rank
+    that the policy gave it, among those that a target with room can serve, and takes its waiting
+    neighbours along; what holds up a more urgent request is as urgent.
+
+    No clock, no storage: `put` as requests come, `take` while it gives units, `done` as they end.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        targets: Sequence[Target],
+        unit_bytes: int = limits.unit_bytes_default,
+    ) -> None:
+        if not targets:
+            raise UsageError("targets is empty: give one Target or more")
+        if type(unit_bytes) is not int or unit_bytes < 1:
+            raise UsageError(f"unit_bytes is {unit_bytes!r}: use a whole number above 0")
+        self._policy = policy
+        self._targets = list(targets)
+        self._unit_bytes = unit_bytes
+        self._pieces = 0  # put so far
+        self._units = 0
+        self._last_ns = 0
+        self._undone: dict[int, list[_Piece]] = {}
+        self._of_file: dict[int, dict[int, Request]] = defaultdict(dict)
+        self._ready: dict[_Group, list[tuple[_Turn, _Piece]]] = defaultdict(list)
+        self._starts: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
+        self._ends: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
+        self._under_way: dict[int, list[_Piece]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Pieces of requests that are not done."""
+        return self._count
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """As they are now."""
+        return tuple(self._targets)
+
+    def update(self, number: int, target: Target) -> None:
+        """A target has changed; what is under way to it is known here, and kept."""
+        if not 0 <= number < len(self._targets):
+            raise UsageError(f"target {number} is not there: use 0..{len(self._targets) - 1}")
+        queued = self._targets[number].queued_bytes
+        self._targets[number] = replace(target, queued_bytes=queued)
+
+    def put(self, request: Request) -> None:
+        """A request comes. UsageError where its id is that of one not done, its holders are no
+        targets, or it comes from the past; LimitError beyond `limits.pieces_max`."""
+        if request.id in self._undone:
+            raise UsageError(f"request {request.id} is not done yet: give each an id of its own")
+        if request.holders and max(request.holders) >= len(self._targets):
+            raise UsageError(
+                f"request {request.id} can be served by the targets {request.holders}: there are"
+                f" {len(self._targets)}"
+            )
+        if request.arrived_ns < self._last_ns:
+            raise UsageError(
+                f"request {request.id} arrived at {request.arrived_ns} ns, before the last one at"
+                f" {self._last_ns}: put requests as they come"
+            )
+        count = max(1, -(-request.length // self._unit_bytes))
+        if self._count + count > limits.pieces_max:
+            raise LimitError(
+                f"request {request.id} has {count} pieces and {self._count} wait, more than"
+                f" pieces_max {limits.pieces_max}: take and finish some first"
+            )
+        self._last_ns = request.arrived_ns
+        self._count += count
+        rank, step = self._policy.rank(request), request.step
+        step = limits.order_count_max if step is None else step
+        conflicting = [
+            piece
+            for earlier in self._of_file[request.file].values()
+            if hazard(earlier, request)
+            for piece in self._undone[earlier.id]
+        ]
+        own = []
+        for part in pieces(request, self._unit_bytes):
+            piece = _Piece(part, (rank, step, self._pieces))
+            self._pieces += 1
+            own.append(piece)
+            piece.before.update(each for each in conflicting if hazard(each.request, part))
+            for each in piece.before:
+                each.after.append(piece)
+                self._hasten(each, piece.turn)
+            if not piece.before:
+                self._release(piece)
+        self._undone[request.id] = own
+        self._of_file[request.file][request.id] = request
+
+    def take(self) -> Unit | None:
+        """What goes next; None where nothing may, before something is done or comes."""
+        heads = []
+        for group in list(self._ready):
+            waiting = self._ready[group]
+            while waiting and (waiting[0][1].gone or waiting[0][1].turn != waiting[0][0]):
+                heappop(waiting)  # it went as a neighbour, or was hastened
+            if waiting:
+                heads.append(waiting[0])
+            else:
+                del self._ready[group]
+        for _, piece in sorted(heads, key=lambda head: head[0]):
+            open_to = dict(self._open_to(piece.request))
+            if open_to:
+                number = self._policy.choose(piece.request, open_to)
+                if number not in open_to:
+                    raise UsageError(
+                        f"{self._policy!r} chose target {number!r} of {sorted(open_to)}: choose one"
+                        " of these"
+                    )
+                return self._send(piece, number)
+        return None
+
+    def done(self, unit: Unit) -> list[int]:
+        """A unit has ended, well or not. Returns the ids of the requests that ended with it."""
+        parts = self._under_way.pop(unit.number, None)
+        if parts is None:
+            raise UsageError(f"unit {unit.number} is not under way: say so once")
+        target = self._targets[unit.target]
+        queued = target.queued_bytes - sum(piece.request.length for piece in parts)
+        self._targets[unit.target] = replace(target, queued_bytes=queued)
+        self._count -= len(parts)
+        ended = []
+        for piece in parts:
+            for each in piece.after:
+                each.before.discard(piece)
+                if not each.before:
+                    self._release(each)
+            left = self._undone[piece.request.id]
+            left.remove(piece)
+            if not left:
+                del self._undone[piece.request.id]
+                of_file = self._of_file[piece.request.file]
+                del of_file[piece.request.id]
+                if not of_file:
+                    del self._of_file[piece.request.file]
+                ended.append(piece.request.id)
+        return ended
+
+    def _open_to(self, request: Request) -> Iterator[tuple[int, Target]]:
+        for number in request.holders or range(len(self._targets)):
+            if self._targets[number].takes(request):
+                yield number, self._targets[number]
+
+    def _hasten(self, piece: _Piece, turn: _Turn) -> None:
+        """A piece holds up another one: it goes as soon as that would, and so does what holds it
+        up."""
+        hastened = [piece]
+        while hastened:
+            each = hastened.pop()
+            if each.gone or each.turn[:2] <= turn[:2]:
+                continue
+            each.turn = (*turn[:2], each.turn[2])
+            if not each.before:
+                heappush(self._ready[each.group], (each.turn, each))
+            hastened += each.before
+
+    def _release(self, piece: _Piece) -> None:
+        """Nothing holds the piece up any more."""
+        heappush(self._ready[piece.group], (piece.turn, piece))
+        if piece.request.length:
+            self._starts[_edge(piece, piece.request.offset)].append(piece)
+            self._ends[_edge(piece, piece.request.end)].append(piece)
+
+    def _send(self, piece: _Piece, number: int) -> Unit:
+        """The piece goes, with its neighbours, as far as there is room."""
+        target = self._targets[number]
+        room = max(
+            piece.request.length,
+            min(self._unit_bytes, target.queued_bytes_max - target.queued_bytes),
+        )
+        parts = [piece]
+        self._forget(piece)
+        length = piece.request.length
+        for edges, last in ((self._starts, True), (self._ends, False)):
+            while length:  # an empty piece has no neighbours
+                at = parts[-1].request.end if last else parts[0].request.offset
+                found = edges.get(_edge(piece, at))
+                if not found or length + found[0].request.length > room:
+                    break
+                each = found[0]
+                self._forget(each)
+                length += each.request.length
+                parts.insert(len(parts) if last else 0, each)
+        self._targets[number] = replace(target, queued_bytes=target.queued_bytes + length)
+        unit = Unit(self._units, number, tuple(each.request for each in parts))
+        self._units += 1
+        self._under_way[unit.number] = parts
+        return unit
+
+    def _forget(self, piece: _Piece) -> None:
+        """A piece goes: it waits no more."""
+        piece.gone = True
+        if not piece.request.length:
+            return
+        for edges, at in (
+            (self._starts, piece.request.offset),
+            (self._ends, piece.request.end),
+        ):
+            found = edges[_edge(piece, at)]
+            found.remove(piece)
+            if not found:
+                del edges[_edge(piece, at)]
+
+
+def _edge(piece: _Piece, at: int) -> tuple[object, ...]:
+    """Where a piece touches another one that may go along with it."""
+    request = piece.request
+    return request.file, at, request.kind, request.purpose, request.holders

@@ -1,0 +1,95 @@
+"""A request as a value: who wants which bytes of a file, for what, since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from ..errors import UsageError
+
+Kind = Literal["read", "write"]
+Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]
+"""What bytes are for, the most urgent first: a rank stands still for them; a rank will want them;
+the cache is filled; a snapshot is written."""
+Hazard = Literal["read after write", "write after write", "write after read"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Bytes [offset, offset + length) of a file, to be read or written.
+
+    id:           of whoever asks, unique among requests that are not done.
+    file:         its number.
+    arrived_ns:   when, on a clock that never goes back.
+    deadline_ns:  when it is late; None for never.
+    step:         that the bytes are for; None for no step. Decides between equals.
+    holders:      numbers of the targets that can serve it; () for all of them.
+
+    Not to be confused with `extent.Requests`, the columns of one submission to an engine: one
+    request here may be all extents of a run there. Raises UsageError where a field is something
+    else.
+    """
+
+    id: int
+    kind: Kind
+    purpose: Purpose
+    file: int
+    offset: int
+    length: int
+    arrived_ns: int
+    deadline_ns: int | None = None
+    step: int | None = None
+    holders: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UsageError(f"Request.kind is {self.kind!r}: use one of {_all(Kind)}")
+        if self.purpose not in get_args(Purpose):
+            raise UsageError(f"Request.purpose is {self.purpose!r}: use one of {_all(Purpose)}")
+        for name in ("id", "file", "offset", "length", "arrived_ns"):
+            _whole(name, getattr(self, name))
+        for name in ("deadline_ns", "step"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name))
+        if self.end > 1 << 63:
+            raise UsageError(f"Request {self.id} ends at {self.end}: stay below 2^63")
+        if not isinstance(self.holders, tuple):
+            raise UsageError(f"Request.holders is {self.holders!r}: use a tuple of target numbers")
+        for number in self.holders:
+            _whole("holders", number)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.offset + self.length
+
+
+def _whole(name: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise UsageError(f"Request.{name} is {value!r}: use a whole number of 0 or above")
+
+
+def _all(literal: object) -> str:
+    return ", ".join(get_args(literal))
+
+
+def hazard(earlier: Request, later: Request) -> Hazard | None:
+    """Why the later one must wait until the earlier one is done; None where it need not."""
+    if earlier.file != later.file:
+        return None
+    if max(earlier.offset, later.offset) >= min(earlier.end, later.end):
+        return None
+    if later.kind == "read":
+        return "read after write" if earlier.kind == "write" else None
+    return "write after write" if earlier.kind == "write" else "write after read"
+
+
+def pieces(request: Request, piece_bytes: int) -> Iterator[Request]:
+    """The request in pieces of at most so many bytes, ascending; each has its id."""
+    if request.length <= piece_bytes:
+        yield request
+        return
+    for offset in range(request.offset, request.end, piece_bytes):
+        length = min(piece_bytes, request.end - offset)
+        yield replace(request, offset=offset, length=length)

@@ -1,0 +1,222 @@
+"""Online rules: whose transfer goes first, decided whenever one begins or ends. Pure.
+
+After Gainaru et al., Scheduling the I/O of HPC Applications under Congestion (IPDPS 2015). `grant`
+is the decision, for whoever shares a storage among running jobs; `simulate` asks it again and
+again, for jobs that keep to their cycles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from .. import limits
+from ..errors import LimitError, UsageError
+from .jobs import Outcome, PeriodicJob, outcome, require, require_jobs
+
+RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How bandwidth is granted.
+
+    name:           "round-robin":     first who has waited longest since its last transfer;
+                    "min-dilation":    first who is slowed down most;
+                    "max-efficiency":  first who has most weight, where all are slowed down alike;
+                    "min-max":         the same, but while somebody's progress is below `gamma`,
+                                       first who is slowed down most;
+                    "fair":            to all at once, nobody gets less than another who could do
+                                       with less: what storage does that is left to itself.
+    gamma:          progress, as in `Waiting`, of 0..1; for "min-max" alone.
+    divisible:      the last one who gets something may get a part of what it could take; without
+                    it, who cannot have all of that waits.
+    started_first:  transfers that have begun go before the others.
+
+    Raises UsageError where one is something else.
+    """
+
+    name: RuleName = "round-robin"
+    gamma: float = 0.5
+    divisible: bool = True
+    started_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(RuleName):
+            raise UsageError(
+                f"Rule.name is {self.name!r}: use one of {', '.join(get_args(RuleName))}"
+            )
+        require("Rule.gamma", self.gamma, zero=True)
+        if self.gamma > 1:
+            raise UsageError(f"Rule.gamma is {self.gamma!r}: use a fraction of 0..1")
+
+
+RULES = (
+    Rule("round-robin"),
+    Rule("min-dilation"),
+    Rule("max-efficiency"),
+    Rule("min-max", gamma=0.5),
+)
+"""The rules of the paper, with bandwidth that can be divided. On the paper's own jobs that is
+better in both objectives than without, for every rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that has something to transfer now.
+
+    bytes_per_s:  what it could take.
+    weight:       of the job.
+    idle_since_s: when its last transfer ended, 0 where there was none.
+    progress:     its cycles so far, over those that it could have finished alone: 0..1.
+    started:      a part of this transfer is done.
+    """
+
+    bytes_per_s: float
+    weight: float
+    idle_since_s: float
+    progress: float
+    started: bool = False
+
+
+def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[float]:
+    """Bytes/s for each of them: none gets more than it could take, nor all more than `bandwidth`,
+    and with a divisible bandwidth nothing is left while somebody could take it."""
+    if rule.name == "fair":
+        return _fair(waiting, bandwidth)
+    rates = [0.0] * len(waiting)
+    left = bandwidth
+    for number in _by_rule(waiting, rule):
+        wanted = min(waiting[number].bytes_per_s, bandwidth)
+        if rule.divisible or wanted <= left * (1 + 1e-9):
+            rates[number] = min(wanted, left)
+            left -= rates[number]
+    return rates
+
+
+def _by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
+    """Who goes first; among equals who is named first."""
+    by_progress = rule.name == "min-dilation" or (
+        rule.name == "min-max" and any(each.progress < rule.gamma for each in waiting)
+    )
+
+    def key(number: int) -> tuple[bool, float]:
+        each = waiting[number]
+        behind = rule.started_first and not each.started
+        if rule.name == "round-robin":
+            return behind, each.idle_since_s
+        if by_progress:
+            return behind, each.progress
+        return behind, each.progress / each.weight
+
+    return sorted(range(len(waiting)), key=key)
+
+
+def _fair(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
+    rates = [0.0] * len(waiting)
+    left, unserved = bandwidth, len(waiting)
+    for number in sorted(range(len(waiting)), key=lambda number: waiting[number].bytes_per_s):
+        rates[number] = min(waiting[number].bytes_per_s, left / unserved)
+        left -= rates[number]
+        unserved -= 1
+    return rates
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job on its way through its cycles: it computes until `ready_s`, or has `left` bytes to
+    transfer."""
+
+    job: PeriodicJob
+    cycle_s: float
+    ready_s: float
+    left: float = 0.0
+    rate: float = 0.0
+    cycles: int = 0
+    idle_since_s: float = field(default=0.0)
+
+
+def simulate(
+    jobs: Sequence[PeriodicJob], bandwidth: float, rule: Rule, *, cycles: int | None = None
+) -> Outcome:
+    """What jobs get that all begin to compute at once, over so many of the longest cycles; by
+    default as many as hold `limits.simulated_transfers`, and 20 at least.
+
+    A job's cycles count up to the end of its last one, so that what is found may exceed a bound,
+    by one part in `cycles` at most. A few microseconds for each transfer and job that waits
+    meanwhile. Raises LimitError where that would be more than `limits.simulated_transfers_max`
+    transfers.
+    """
+    require_jobs(jobs, bandwidth)
+    longest_s = max(job.cycle_s(bandwidth) for job in jobs)
+    transfers = sum(longest_s / job.cycle_s(bandwidth) for job in jobs)  # in a longest cycle
+    if cycles is None:
+        cycles = max(20, int(limits.simulated_transfers / transfers))
+    if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
+        raise UsageError(f"cycles is {cycles!r}: use a whole number above 0, or None")
+    transfers *= cycles
+    if transfers > limits.simulated_transfers_max:
+        raise LimitError(
+            f"{cycles} of the longest cycles hold {transfers:,.0f} transfers of all jobs, more than"
+            f" simulated_transfers_max {limits.simulated_transfers_max:,}: use fewer cycles"
+        )
+    running = [_Running(job, job.cycle_s(bandwidth), job.compute_s) for job in jobs]
+    horizon_s = cycles * longest_s
+    tiny_s = 1e-12 * horizon_s
+    now_s = 0.0
+    while True:
+        _decide(running, bandwidth, rule, now_s, tiny_s)
+        next_s = min(_next_s(each, now_s) for each in running)
+        if next_s > horizon_s:
+            break
+        for each in running:
+            if each.left:
+                _advance(each, now_s, next_s, tiny_s)
+        now_s = next_s
+    return outcome(
+        jobs,
+        bandwidth,
+        [each.idle_since_s / each.cycles if each.cycles else math.inf for each in running],
+    )
+
+
+def _decide(
+    running: Sequence[_Running], bandwidth: float, rule: Rule, now_s: float, tiny_s: float
+) -> None:
+    """Who has done computing waits from now on; everybody who waits gets a rate."""
+    for each in running:
+        if not each.left and each.ready_s <= now_s + tiny_s:
+            each.left = each.job.transfer_bytes
+    active = [each for each in running if each.left]
+    elapsed_s = now_s or math.inf
+    waiting = [
+        Waiting(
+            each.job.bytes_per_s,
+            each.job.weight,
+            each.idle_since_s,
+            each.cycles * each.cycle_s / elapsed_s,
+            each.left < each.job.transfer_bytes,
+        )
+        for each in active
+    ]
+    for each, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
+        each.rate = rate
+
+
+def _next_s(each: _Running, now_s: float) -> float:
+    """When something happens to a job, as things are."""
+    if not each.left:
+        return each.ready_s
+    return now_s + each.left / each.rate if each.rate else math.inf
+
+
+def _advance(each: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
+    """A transfer goes on, or ends."""
+    each.left -= each.rate * (next_s - now_s)
+    if each.left <= each.rate * tiny_s:
+        each.left, each.rate = 0.0, 0.0
+        each.cycles += 1
+        each.idle_since_s = next_s
+        each.ready_s = next_s + each.job.compute_s

@@ -1,0 +1,256 @@
+"""What every policy of `penstock.dispatch` must do: `PolicySuite`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .. import limits
+from ..dispatch import Policy, Purpose, Queue, Request, Target, Unit
+from .suite import Suite
+
+_checked = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+_file_bytes = 64
+_purposes = st.sampled_from(get_args(Purpose))
+_ns = st.integers(0, 2 * limits.patience_ns_max)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, targets: int = 3) -> list[Request]:
+    """Requests for a few bytes of two files, as they come: they overlap and touch each other."""
+    at_ns = 0
+    found = []
+    for number in range(draw(st.integers(0, 25))):
+        at_ns += draw(st.sampled_from([0, 1, 10**6, 10**9]))
+        offset = draw(st.integers(0, _file_bytes))
+        found.append(
+            Request(
+                id=number,
+                kind=draw(st.sampled_from(["read", "write"])),
+                purpose=draw(_purposes),
+                file=draw(st.integers(0, 1)),
+                offset=offset,
+                length=draw(st.integers(0, _file_bytes - offset)),
+                arrived_ns=at_ns,
+                deadline_ns=draw(st.none() | _ns),
+                step=draw(st.none() | st.integers(0, 5)),
+                holders=tuple(sorted(draw(st.sets(st.integers(0, targets - 1))))),
+            )
+        )
+    return found
+
+
+_targets = st.dictionaries(
+    st.integers(0, 9),
+    st.builds(
+        Target,
+        queued_bytes_max=st.integers(1, 1 << 30),
+        queued_bytes=st.integers(0, 1 << 30),
+        speed=st.floats(0, 1),
+        free=st.floats(0.01, 1),
+    ),
+    min_size=1,
+)
+
+
+def _demand(number: int, at_ns: int) -> Request:
+    return Request(number, "read", "demand", 0, 0, 1, at_ns, deadline_ns=0, step=0)
+
+
+class PolicySuite(Suite):
+    """The tests that every policy passes. A subclass, named Test..., defines `make` and no more."""
+
+    subject = "policy"
+
+    def make(self) -> Policy:
+        """A policy that has chosen nothing yet."""
+        raise NotImplementedError("a PolicySuite says how to make its policy")
+
+    # -- whose turn --------------------------------------------------------------------------
+
+    @given(arrivals())
+    @_checked
+    def test_rank_lies_between_arrival_and_patience(self, requests: list[Request]) -> None:
+        """No rank is before the arrival, nor later than any patience allows."""
+        policy = self.make()
+        for each in requests:
+            assert 0 <= policy.rank(each) - each.arrived_ns <= limits.patience_ns_max
+
+    @given(arrivals(), _targets)
+    @_checked
+    def test_rank_is_of_the_request_alone(
+        self, requests: list[Request], targets: dict[int, Target]
+    ) -> None:
+        """Whatever was asked and chosen before, the rank stays."""
+        policy = self.make()
+        for each in requests:
+            policy.rank(each)
+            policy.choose(each, targets)
+        for each in requests:
+            assert policy.rank(each) == self.make().rank(each)
+
+    @given(arrivals(), st.integers(0, limits.patience_ns_max))
+    @_checked
+    def test_who_comes_later_is_not_before_its_like(
+        self, requests: list[Request], later_ns: int
+    ) -> None:
+        """Of two requests that differ in arrival alone, the earlier one goes first."""
+        policy = self.make()
+        for each in requests:
+            later = replace(each, arrived_ns=each.arrived_ns + later_ns)
+            assert policy.rank(each) <= policy.rank(later)
+
+    @given(_purposes, st.sampled_from(["read", "write"]), st.integers(0, 1 << 40))
+    @_checked
+    def test_nobody_starves(self, purpose: Purpose, kind: str, at_ns: int) -> None:
+        """Whoever waits goes in the end, though demands, all late, come without end."""
+        queue = Queue(self.make(), [Target()], unit_bytes=1)
+        waiting = Request(0, kind, purpose, 1, 0, 1, at_ns)  # type: ignore[arg-type]
+        queue.put(waiting)
+        wait_ns = limits.patience_ns_max // 16
+        for number in range(1, 20):
+            queue.put(_demand(number, at_ns + (number - 1) * wait_ns))
+            unit = queue.take()
+            assert unit is not None
+            if 0 in queue.done(unit):
+                return
+        raise AssertionError("it waits longer than the longest patience")
+
+    # -- at which target ---------------------------------------------------------------------
+
+    @given(arrivals(), st.lists(_targets, min_size=1, max_size=5))
+    @_checked
+    def test_chooses_one_that_is_offered(
+        self, requests: list[Request], offers: list[dict[int, Target]]
+    ) -> None:
+        """However the targets change."""
+        policy = self.make()
+        for number, each in enumerate(requests):
+            offered = offers[number % len(offers)]
+            assert policy.choose(each, offered) in offered
+
+    @given(arrivals(), st.lists(_targets, min_size=1, max_size=5))
+    @_checked
+    def test_same_calls_same_choices(
+        self, requests: list[Request], offers: list[dict[int, Target]]
+    ) -> None:
+        """Also where the targets are listed in another order: every rank can work them out."""
+
+        def choices(policy: Policy, turned: bool) -> list[int]:
+            return [
+                policy.choose(
+                    each,
+                    dict(sorted(offers[number % len(offers)].items(), reverse=turned)),
+                )
+                for number, each in enumerate(requests)
+            ]
+
+        assert choices(self.make(), False) == choices(self.make(), True)
+
+    # -- in a queue --------------------------------------------------------------------------
+
+    @given(arrivals(), st.integers(1, 100), st.integers(0, 1 << 32))
+    @_checked
+    def test_a_queue_keeps_what_depends_on_order(
+        self, requests: list[Request], unit_bytes: int, seed: int
+    ) -> None:
+        """Each byte of each request goes once, to a target that can serve it and has room; reads
+        find, and files keep, what they would if everything were done at once as it comes."""
+        run = _Run(self.make(), requests, unit_bytes, np.random.default_rng(seed))
+        run.to_the_end()
+        expected, kept = _in_order(requests)
+        assert run.found == expected
+        assert run.files == kept
+        assert sorted(run.ended) == [each.id for each in requests]
+
+
+def _in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
+    """What each read finds, and what files hold in the end: a byte is the id of who wrote it."""
+    files = [[-1] * _file_bytes, [-1] * _file_bytes]
+    found = {}
+    for each in requests:
+        if each.kind == "read":
+            found[each.id] = files[each.file][each.offset : each.end]
+        else:
+            files[each.file][each.offset : each.end] = [each.id] * each.length
+    return found, files
+
+
+class _Run:
+    """A queue that is driven at random; writes happen at any time while they are under way, reads
+    then and at the end, and both must find the same."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        requests: Sequence[Request],
+        unit_bytes: int,
+        random: np.random.Generator,
+    ) -> None:
+        self.queue = Queue(policy, [Target(), Target(40), Target(7, free=0.0)], unit_bytes)
+        self.to_come = list(requests)
+        self.waiting = {each.id: each.length for each in requests}
+        self.unit_bytes = unit_bytes
+        self.random = random
+        self.under_way: list[tuple[Unit, list[list[int]]]] = []
+        self.files = [[-1] * _file_bytes, [-1] * _file_bytes]
+        self.found = {each.id: [-2] * each.length for each in requests if each.kind == "read"}
+        self.offsets = {each.id: each.offset for each in requests}
+        self.ended: list[int] = []
+
+    def to_the_end(self) -> None:
+        # Only to the full target there is: such writes would wait for ever.
+        self.to_come = [
+            replace(each, holders=(0, 2)) if each.holders == (2,) else each for each in self.to_come
+        ]
+        while self.to_come or len(self.queue):
+            chance = self.random.random()
+            if self.to_come and chance < 0.4:
+                self.queue.put(self.to_come.pop(0))
+            elif chance < 0.7:
+                self._take()
+            elif self.under_way:
+                self._end(int(self.random.integers(len(self.under_way))))
+            elif not self.to_come:
+                assert self._take(), "something waits, nothing is under way, and nothing may go"
+
+    def _take(self) -> bool:
+        unit = self.queue.take()
+        if unit is None:
+            return False
+        target = self.queue.targets[unit.target]
+        assert unit.length == sum(each.length for each in unit.requests)
+        assert unit.length <= self.unit_bytes
+        assert target.queued_bytes <= max(target.queued_bytes_max, unit.length)
+        for each, following in zip(unit.requests, unit.requests[1:], strict=False):
+            assert (each.end, each.file) == (following.offset, following.file)
+        assert len({(each.kind, each.purpose) for each in unit.requests}) == 1
+        for each in unit.requests:
+            assert not each.holders or unit.target in each.holders
+            assert each.kind == "read" or target.free
+        self.under_way.append((unit, [self._execute(each) for each in unit.requests]))
+        return True
+
+    def _end(self, number: int) -> None:
+        unit, found = self.under_way.pop(number)
+        assert [self._execute(each) for each in unit.requests] == found
+        for each, content in zip(unit.requests, found, strict=True):
+            self.waiting[each.id] -= each.length
+            if each.kind == "read":
+                start = each.offset - self.offsets[each.id]
+                assert self.found[each.id][start : start + each.length] == [-2] * each.length
+                self.found[each.id][start : start + each.length] = content
+        for ended in self.queue.done(unit):
+            assert self.waiting[ended] == 0
+            self.ended.append(ended)
+
+    def _execute(self, piece: Request) -> list[int]:
+        file = self.files[piece.file]
+        if piece.kind == "write":
+            file[piece.offset : piece.end] = [piece.id] * piece.length
+        return file[piece.offset : piece.end]

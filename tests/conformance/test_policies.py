@@ -1,0 +1,54 @@
+"""Every policy of dispatch passes the suite."""
+
+from __future__ import annotations
+
+from penstock.dispatch import (
+    HIGH_BANDWIDTH,
+    Fifo,
+    LeastLoaded,
+    Patience,
+    Policy,
+    RoundRobin,
+    WeightedScore,
+)
+from penstock.testing import PolicySuite
+
+
+class TestFifo(PolicySuite):
+    """As they come."""
+
+    def make(self) -> Policy:
+        """Purposes do not count."""
+        return Fifo()
+
+
+class TestRoundRobin(PolicySuite):
+    """One target after the other."""
+
+    def make(self) -> Policy:
+        """With the patience it comes with."""
+        return RoundRobin()
+
+
+class TestLeastLoaded(PolicySuite):
+    """The emptiest queue."""
+
+    def make(self) -> Policy:
+        """A prefetch is as urgent as a demand."""
+        return LeastLoaded(Patience(prefetch=0))
+
+
+class TestWeightedScore(PolicySuite):
+    """The highest score, for low latency."""
+
+    def make(self) -> Policy:
+        """With the weights it comes with."""
+        return WeightedScore()
+
+
+class TestWeightedScoreForBandwidth(PolicySuite):
+    """The highest score, for high bandwidth."""
+
+    def make(self) -> Policy:
+        """With the longest patience there is."""
+        return WeightedScore(Patience(checkpoint=60_000_000_000), HIGH_BANDWIDTH)
