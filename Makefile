@@ -35,8 +35,9 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-long: $(STAMPS)/penstock  ## the tests that `make test` leaves out, because they take long
-	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m long $(ARGS)
+test-long: $(STAMPS)/penstock  ## what `make test` leaves out because it takes long, and five times its examples
+	PENSTOCK_EXAMPLES=100 $(RUN) -m pytest -n $(WORKERS) --dist worksteal -m long $(ARGS)
+	PENSTOCK_EXAMPLES=100 $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'

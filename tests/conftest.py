@@ -12,7 +12,7 @@ from hypothesis import settings
 
 # Time limits belong to benchmarks: a shared machine may pause a test for a second.
 # PENSTOCK_EXAMPLES=1000 looks longer for what breaks a property.
-examples = int(os.environ.get("PENSTOCK_EXAMPLES", "30"))
+examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
 settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples)
 settings.load_profile("penstock")
 

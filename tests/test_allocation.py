@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from benchmarks.share_study import study
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -88,7 +88,6 @@ def given_out(shares: Sequence[Share]) -> tuple[float, float, float]:
     )
 
 
-@settings(max_examples=300)
 @given(mixes, hosts, objectives, solvers, st.sampled_from([0.0, 0.5, 1.0]))
 def test_nobody_below_its_floor_and_nothing_given_out_twice(
     jobs: list[JobProfile | None],
@@ -126,7 +125,6 @@ def test_nobody_below_its_floor_and_nothing_given_out_twice(
         assert found.value >= score(known, promised, objective) * (1 - 1e-9)
 
 
-@settings(max_examples=200)
 @given(mixes, hosts, objectives, st.sampled_from([0.0, 1.0]))
 def test_three_ways_agree(
     jobs: list[JobProfile | None], host: Resources, objective: Objective, floors: float
@@ -210,7 +208,6 @@ def test_makespan_is_the_least(seed: int, floored: bool) -> None:
         assert found.value == pytest.approx(closed, rel=1e-9)
 
 
-@settings(max_examples=200)
 @given(st.lists(st.none() | profiles, min_size=1, max_size=7), hosts, objectives, st.integers(0, 9))
 def test_whole_workers(
     jobs: list[JobProfile | None], host: Resources, objective: Objective, more: int
@@ -326,6 +323,7 @@ def test_wrong_arguments_are_told() -> None:
         allocate([CPU, replace(READ, remaining_samples=None)], HOST, "makespan")
 
 
+@pytest.mark.long
 def test_figures_of_the_study() -> None:
     """Random mixes give what another implementation found in mixes drawn alike."""
     found = {row["name"]: row for row in study(400, seed=3)}

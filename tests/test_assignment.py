@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.assignment import Locality, expected_moves, seat
@@ -166,7 +166,6 @@ def test_many_steps_of_many_nodes() -> None:
             assert np.array_equal(dealt[spare], np.sort(dealt[spare]))
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_no_assignment_moves_fewer(job: tuple[Steps, Ordering]) -> None:
     """As many samples stay with their owner as in an optimal linear assignment."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -156,7 +156,6 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     assert total(told, "ram_bytes") + total(told, "peer_bytes") == 2 * data.nbytes
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
     ram_bytes=st.sampled_from([0, 4096, 40_000, 200_000, 1 << 20]),

@@ -442,6 +442,7 @@ def assert_same(found: Path, expected: Path) -> None:
             assert ours[name] == theirs[name], name
 
 
+@pytest.mark.long
 def test_killed_again_and_again(photos: Path, tmp_path: Path) -> None:
     """Killed amidst samples each time it goes on, it still comes to the same end."""
     options = {"to": "tfrecord", "raw": True, "name": "x", "shard_bytes": 2000}

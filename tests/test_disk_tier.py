@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.disk_tier import DiskTier, noted
@@ -173,7 +173,6 @@ def test_less_room_keeps_what_fits(folder: Path) -> None:
         assert found(tier) == [1, 2, 5]
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_damage_is_a_miss(data: st.DataObject) -> None:
     """Whatever bytes change, in a run or between, no wrong one is read, and lots come back."""

@@ -319,6 +319,7 @@ def test_the_suite_is_not_overridden() -> None:
                 pass
 
 
+@pytest.mark.long
 def test_the_suite_finds_a_policy_that_starves() -> None:
     """One that goes by purpose alone."""
 

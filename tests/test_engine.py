@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
@@ -120,7 +120,6 @@ def _peaks(trace: list[TraceEvent]) -> tuple[int, int]:
     return bytes_peak, tickets_peak
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 5000), max_size=40),
     bytes_max=st.integers(1, 8000),
@@ -172,7 +171,6 @@ def test_limited_reports_what_the_engine_refuses_later() -> None:
 # -- Throttled -------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(0, 10_000), min_size=1, max_size=30))
 def test_throttled_keeps_the_rate(lengths: list[int]) -> None:
     """A backlog takes its bytes over the rate, plus the latency once."""

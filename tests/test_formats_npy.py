@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -31,7 +31,6 @@ DTYPES = st.sampled_from(["u1", "<i2", ">i4", "<f4", "<f8", "<c16", "?", "S3", "
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=4, max_side=5)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     array=DTYPES.flatmap(lambda d: arrays.arrays(np.dtype(d), SHAPES)),
     version=st.sampled_from([(1, 0), (2, 0), (3, 0)]),
@@ -98,7 +97,6 @@ def test_what_cannot_be_read_is_an_error(content, message, tmp_path):
     assert str(path) in str(caught.value)
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_a_damaged_file_is_an_error_or_reads_like_numpy(data, tmp_path_factory):
     """Random bytes in the header: a PenstockError, or what numpy reads."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -130,7 +130,6 @@ PART = st.text(
 ).filter(lambda part: not part.startswith(".") and not part.endswith(".penstock"))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.sets(st.lists(PART, min_size=1, max_size=3).map("/".join), min_size=1, max_size=20))
 def test_the_scan_equals_a_plain_walk(tmp_path_factory, names):
     """Names, order and sizes are those that os.walk finds and sorted() sorts, as bytes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits, sidecar
@@ -275,7 +275,6 @@ def test_a_sidecar_cut_at_any_byte_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("index", ALL, ids=lambda index: index.format)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_damaged_sidecar_is_an_error_or_harmless(index, data, tmp_path_factory):
     """Random bytes overwritten, inserted or removed: SidecarError, or the same index."""

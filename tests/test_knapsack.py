@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.knapsack import Program, exact, greedy, highs
@@ -86,6 +86,7 @@ def best_vertex(program: Program) -> float:
     return found
 
 
+@pytest.mark.long
 def test_equal_to_highs() -> None:
     """In 3,000 random programs of 1 to 8 jobs, the dual method's value is HiGHS's."""
     random = np.random.default_rng(7)
@@ -96,7 +97,7 @@ def test_equal_to_highs() -> None:
         assert ours == pytest.approx(theirs, rel=CLOSE)
 
 
-@settings(max_examples=300)
+@pytest.mark.long
 @given(programs())
 def test_equal_to_the_best_vertex(program: Program) -> None:
     """Nothing is better than what is found, where ties and full resources are frequent."""
@@ -105,7 +106,6 @@ def test_equal_to_the_best_vertex(program: Program) -> None:
     assert check(program, highs(program).rates) == pytest.approx(wanted, abs=1e-6)
 
 
-@settings(max_examples=300)
 @given(programs(jobs=12))
 def test_prices_prove_the_optimum(program: Program) -> None:
     """The value is the bound that the prices give, so nothing is better."""
@@ -127,7 +127,6 @@ def test_prices_prove_the_optimum_of_many_jobs(jobs: int, seed: int) -> None:
     assert np.count_nonzero((raised > 1e-9) & (raised < 1 - 1e-9)) <= 2
 
 
-@settings(max_examples=200)
 @given(programs(jobs=8), st.integers(0, 1), st.integers(1, 5))
 def test_more_is_never_worse(program: Program, resource: int, more: int) -> None:
     """With the same floors, a resource more adds to the value, at most its price a unit."""
@@ -140,14 +139,12 @@ def test_more_is_never_worse(program: Program, resource: int, more: int) -> None
     assert -1e-9 <= gain <= found.prices[resource] * more + 1e-9
 
 
-@settings(max_examples=200)
 @given(programs(jobs=8))
 def test_greedy_keeps_the_bounds(program: Program) -> None:
     """It is never beyond a limit and never better than the optimum."""
     assert check(program, greedy(program).rates) <= check(program, exact(program).rates) + 1e-9
 
 
-@settings(max_examples=200)
 @given(programs(jobs=8), st.integers(0, 1), st.booleans())
 def test_greedy_is_exact_for_one_resource(program: Program, other: int, endless: bool) -> None:
     """Where the other resource costs nothing, or has no limit, the greedy finds the optimum."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -82,7 +82,6 @@ def assert_read(dataset: Dataset, expected: dict[str, list[bytes]], budgets: lis
 BUDGETS = [penstock.Budget(pread="required"), penstock.Budget()]
 
 
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_pieces_lie_end_to_end(data, tmp_path_factory):
     """Samples of no, one and many pieces, over several files, beside a field of single extents."""
@@ -111,7 +110,6 @@ def test_pieces_lie_end_to_end(data, tmp_path_factory):
     assert [dataset.index.key(k) for k in range(count)] == [f"n{k}" for k in range(count)]
 
 
-@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_bands_are_decoded(data, tmp_path_factory):
     """Samples come out of bands of one or several compressed pieces, whichever batch wants them."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import _order_numpy as twin
@@ -205,7 +205,6 @@ counts = st.one_of(
 words = st.integers(0, twin.WORD)
 
 
-@settings(deadline=None, max_examples=150)
 @given(count=counts, state=words, cipher=st.booleans(), start=words, size=st.integers(0, 200))
 def test_every_level_equals_the_twin(count, state, cipher, start, size):
     """All instruction sets and numpy give the same bits, forward, back and in runs."""
@@ -359,7 +358,6 @@ def blocked_by_lists(order):
     return result
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     count=st.integers(1, 700),
     block=st.integers(8, 40),
@@ -396,7 +394,6 @@ def test_blocked_keeps_groups_in_few_blocks(count):
         assert len(np.unique(samples[start : start + 6400] // 64)) <= 101
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     count=st.one_of(st.integers(1, 3000), st.integers(1, 2**62)),
     span=st.one_of(st.integers(100, 400), st.integers(100, 2**62)),  # below, numpy walks long

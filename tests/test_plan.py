@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -187,7 +187,6 @@ def test_separate_keeps_the_sequence() -> None:
     assert second.runs.tolist() == list(range(7))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 20), st.sampled_from([None, 0, 4096]), st.integers(0, 9))
 def test_window_places_every_sample(count: int, batch: int, gap: int | None, seed: int) -> None:
     """Executing a window's requests on a byte array gives each step's samples in batch order."""

@@ -72,6 +72,7 @@ def test_a_perfect_shuffle_is_found_perfect(count: int) -> None:
     assert shuffle_quality(Order(count, 5)) >= least
 
 
+@pytest.mark.long
 def test_quality_tells_shuffles_apart() -> None:
     """Nothing is 0, blocks lie between, and mixing more of them is better; always the same."""
     count = 1 << 16

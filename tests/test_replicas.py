@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -34,7 +34,6 @@ def replicas_of(layout: Layout, ranks: int, fields: int = 1) -> list[Replicas]:
     return [Replicas(layout, memories, rank, fields) for rank in range(ranks)]
 
 
-@settings(deadline=None)
 @given(
     sizes=st.one_of(
         st.lists(st.integers(0, 2000), min_size=12, max_size=40),
@@ -248,7 +247,7 @@ def most(
     return hits_of(stream, ranks[host] * layout.pages)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.long
 @given(
     hosts=st.sampled_from([[0], [0, 1], [0, 1, 1], [0, 1, 2]]),
     copies=st.integers(0, 200),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits, replication
@@ -39,7 +39,6 @@ def test_positions_belong_to_the_ranks_that_they_were_dealt_to(steps):
     assert steps.ranks(np.arange(steps.count)).tolist() == expected.tolist()
 
 
-@settings(deadline=None)
 @given(
     steps=geometries(),
     shuffle=st.sampled_from(["exact", "blocked", "none"]),
@@ -103,7 +102,6 @@ def most_hits(stream: list[list[int]], room: int) -> int:
     return hits
 
 
-@settings(deadline=None)
 @given(
     stream=st.lists(st.lists(st.integers(0, 12), max_size=6, unique=True), max_size=40),
     room=st.integers(0, 10),
@@ -145,7 +143,6 @@ def hits_of(stream: list[list[int]], room: int) -> int:
     return hits
 
 
-@settings(deadline=None)
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 7)), max_size=8), max_size=15

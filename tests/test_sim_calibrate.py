@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -104,7 +104,6 @@ def run_of(record: dict[str, Any]) -> Run:
 memory = Measured(memory=5000.0)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     compute=st.floats(85, 400),
     storage=st.floats(20, 80),

@@ -152,7 +152,6 @@ def test_frequencies_by_monte_carlo(nodes: int, epochs: int, fraction: float) ->
 
 
 @given(st.integers(1, 40), st.integers(1, 200), st.lists(st.floats(0, 1), min_size=2, max_size=9))
-@settings(max_examples=60, deadline=None)
 def test_frequencies_promises(nodes: int, epochs: int, fractions: list[float]) -> None:
     """More cache serves more and leaves less; no cache serves nothing; a cache for everything
     serves everything; what is kept somewhere is at most what all caches hold together."""
@@ -202,7 +201,7 @@ def single(machine: Settings, row: int) -> Settings:
     return Settings(**{name: getattr(machine, name)[row] for name in NAMES})
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(machines())
 def test_as_it_is_worded(machine: Settings) -> None:
     """Vectorised over settings, each has what the formula in words gives for it alone."""
@@ -243,7 +242,6 @@ def test_as_it_is_worded(machine: Settings) -> None:
     assert len(RESOURCES) == len(busy)
 
 
-@settings(max_examples=40, deadline=None)
 @given(machines(), st.sampled_from([0.5, 2.0, 8.0]))
 def test_bounds_and_units(machine: Settings, factor: float) -> None:
     """Nothing is below the bound, this library reaches it where neither peers nor caches bind, and
@@ -278,7 +276,7 @@ def test_strided() -> None:
 # -- planning --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_cheapest_as_by_trying_all(data: st.DataObject) -> None:
     """No candidate with any of a hundred cache sizes is fast enough for less, and the choice is

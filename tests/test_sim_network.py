@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LimitError, UsageError
@@ -138,7 +138,6 @@ def by_programs(crosses: np.ndarray, capacity: np.ndarray, demand: np.ndarray) -
     return fixed
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_fair_rates_as_by_linear_programs(data: st.DataObject) -> None:
     """Progressive filling finds what programs find that know only the definition."""
@@ -346,7 +345,6 @@ def test_what_flows_is_conserved(network: Routed, routing: Any) -> None:
             assert loads.sum() <= rate * 3 or isinstance(network, Torus)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(ROUTED), st.data())
 def test_routed_promises(network: Routed, data: st.DataObject) -> None:
     """No link is above its capacity, more demand divides the throughput, flows keep their
@@ -366,7 +364,6 @@ def test_routed_promises(network: Routed, data: st.DataObject) -> None:
     assert found["ugal"] >= common * (1 - 1e-6)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_routed_networks_ignore_where_counting_starts(data: st.DataObject) -> None:
     """Groups of a dragonfly turn, and a torus shifts along any dimension."""

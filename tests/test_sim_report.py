@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
@@ -168,7 +168,6 @@ def test_hostile_names_are_text(name):
 
 
 @given(name=st.text(st.characters(), max_size=30))
-@settings(max_examples=60, deadline=None)
 def test_any_text_survives_as_text(name):
     """Text comes back as it was, but for characters that no page may hold."""
     text = ElementTree.tostring(svg.element("p", name), "unicode")
@@ -282,7 +281,6 @@ def test_varied_changes_one_thing(key):
 
 
 @given(mean=st.floats(0.1, 2.0), ratio=st.floats(0.0, 2.0))
-@settings(max_examples=20, deadline=None)
 def test_expected_size_is_the_drawn_size(mean, ratio):
     """What the page says of the data is what the simulator draws, but for chance."""
     scenario = small()

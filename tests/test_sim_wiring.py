@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import cli
@@ -106,7 +106,6 @@ def test_oversubscription_slows_who_exchanges() -> None:
             assert totals[0] == totals[2]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 12),
     st.integers(1, 5),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
@@ -177,7 +177,6 @@ def test_other_protocols(scene: Scene) -> None:
     scene.assert_serves()
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_any_bytes_of_a_stranger(noises: list[bytes]) -> None:
     """No bytes on the wire keep the node from serving."""
@@ -305,7 +304,6 @@ _any_frame = (
 _any_messages = st.lists(st.lists(_any_frame, min_size=1, max_size=4), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_any_messages)
 def test_any_messages_of_a_member(messages: list[list[bytes]]) -> None:
     """Whatever a member sends, each message is a request or is counted, and others are served."""
@@ -417,7 +415,6 @@ def test_answer_of_another_node(scene: Scene) -> None:
     asked_of_good.assert_done(drive([scene.node, scene.good], [ticket])[ticket])
 
 
-@settings(max_examples=40, deadline=None)
 @given(_any_messages)
 def test_any_answers(messages: list[list[bytes]]) -> None:
     """Whatever an owner sends, the fetch is reported once, and nothing beside it is written."""

@@ -37,8 +37,8 @@ def run(
     loader: Annotated[
         list[str] | None,
         typer.Option(
-            help="penstock, torch, grain, litdata, webdataset, spdl, none (no reading), or "
-            "module:function for your own; repeatable. (default: penstock)"
+            help="penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
+            "or module:function for your own; repeatable. (default: penstock)"
         ),
     ] = None,
     ranks: Annotated[
@@ -65,6 +65,16 @@ def run(
         Path | None,
         typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
     ] = None,
+    writer: Annotated[
+        str,
+        typer.Option(
+            help="What saves checkpoints: torch, numpy, penstock, or module:name for your own. "
+            "(default: torch where it is installed)"
+        ),
+    ] = "auto",
+    scale: Annotated[
+        float, typer.Option(help="Shrink the tensors of checkpoints; the record says so.")
+    ] = 1.0,
     control: Annotated[
         bool, typer.Option(help="Also take the steps without reading: what could be reached.")
     ] = True,
@@ -101,10 +111,11 @@ def run(
     results = _Results(out or _folder(asked, started, compat), texts, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
-            results.checkpoints(asked, ranks, compat, verify)
+            results.checkpoints(asked, ranks, compat, verify, writer, scale)
         return
     job = _prepare(lambda _: _job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
+    job = replace(job, writer=writer, scale=scale)
     for turn in range(repeat):
         for name in names:
             results.measure(replace(job, loader=name), ranks, turn)
@@ -240,7 +251,13 @@ class _Results:
         self._measured.append((job, walks))
 
     def checkpoints(
-        self, workload: Workload, ranks: int | None, compat: bool, verify: bool
+        self,
+        workload: Workload,
+        ranks: int | None,
+        compat: bool,
+        verify: bool,
+        writer: str,
+        scale: float,
     ) -> None:
         """Checkpoints alone, saved and loaded."""
         from .bench.checkpoints import run_checkpoints
@@ -251,7 +268,14 @@ class _Results:
             place = Place(crew.rank, crew.ranks, "bench")
             gather = partial(_gathered, crew)
             found = run_checkpoints(
-                workload, place, crew.barrier, gather, verify=verify, compat=compat
+                workload,
+                place,
+                crew.barrier,
+                gather,
+                writer=writer,
+                scale=scale,
+                verify=verify,
+                compat=compat,
             )
             return found, crew.ranks, crew.hosts
 

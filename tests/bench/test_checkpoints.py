@@ -214,6 +214,7 @@ def test_auto_is_torch_where_it_is_installed() -> None:
     assert writer_named("auto").name == ("torch" if installed else "numpy")
 
 
+@pytest.mark.long
 def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (

@@ -31,6 +31,7 @@ def row_of(runs: list[recorded.Run], name: str) -> compare.Row:
 # -- chance ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epochs", [3, 25])
 def test_runs_alike_are_within_noise(epochs):
     """Of pairs of runs that differ by their seed alone, about 95 % have intervals with 1 in them,

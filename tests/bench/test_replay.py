@@ -213,6 +213,7 @@ def test_a_damaged_block_ends_all_threads(tmp_path):
         replays.replay(trace, names_of(trace))
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_trace(tmp_path):
     """A million operations take no more than a few blocks of them."""
     (path,) = files_in(tmp_path / "data", 1)

@@ -11,7 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import records as made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import (
@@ -163,7 +163,6 @@ def test_cautions_come_first():
     wait=st.sampled_from([0.0, 1.0, 50.0]),
     parts=st.tuples(st.booleans(), st.booleans()),
 )
-@settings(max_examples=20)
 def test_any_shape_has_a_page(loaders, ranks, epochs, steps, wait, parts):
     """No loader, epoch or step at all, one of each, 64 ranks, no waits: there is a page, which is
     well formed and the same twice."""
@@ -219,7 +218,6 @@ PLACES = places_of(SMALL)
 
 
 @given(unknown=st.sets(st.sampled_from(PLACES), max_size=12), gone=st.booleans())
-@settings(max_examples=30)
 def test_unknown_figures_are_left_out(unknown, gone):
     """Whatever in a record is null, or is not there, there is a page, and it has no NaN; but for
     what makes it a record, without which it is refused by name."""
@@ -242,6 +240,7 @@ def test_unknown_figures_are_left_out(unknown, gone):
     assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
 
 
+@pytest.mark.long
 def test_a_large_record_has_a_small_page():
     """Five epochs of 1,000 steps on 8 ranks of three loaders are less than a megabyte, and ten
     times the steps are no longer a page: steps share what is drawn."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.dispatch import (
     HIGH_BANDWIDTH,
     Fifo,
@@ -22,6 +24,7 @@ class TestFifo(PolicySuite):
         return Fifo()
 
 
+@pytest.mark.long
 class TestRoundRobin(PolicySuite):
     """One target after the other."""
 
@@ -30,6 +33,7 @@ class TestRoundRobin(PolicySuite):
         return RoundRobin()
 
 
+@pytest.mark.long
 class TestLeastLoaded(PolicySuite):
     """The emptiest queue."""
 
@@ -46,6 +50,7 @@ class TestWeightedScore(PolicySuite):
         return WeightedScore()
 
 
+@pytest.mark.long
 class TestWeightedScoreForBandwidth(PolicySuite):
     """The highest score, for high bandwidth."""
 

@@ -191,7 +191,7 @@ def run_on(
     return list(shares), states[0]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     cuts=st.lists(st.integers(1, SAMPLES // BATCH - 1), min_size=3, max_size=3, unique=True),
     assignment=st.sampled_from(["local", "strided", "contiguous"]),

@@ -60,6 +60,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_both_ranks_have_what_rank_0_chose(folder: Path) -> None:
     """Choice, figures and states are equal, and the ranks share the epoch exactly."""
     one, other = found_by(folder, "works")

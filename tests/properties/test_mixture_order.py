@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
@@ -42,7 +42,6 @@ def test_slots_are_proportional(weights: list[float]) -> None:
         assert abs(held - weight / total * PERIOD) < 1 + 1e-6
 
 
-@settings(max_examples=30)
 @given(recipe=recipes(), seed=seeds, epochs=st.integers(1, 3))
 def test_every_pass_is_a_permutation(recipe: Recipe, seed: int, epochs: int) -> None:
     """Over all epochs, each dataset's samples come once a pass, pass after pass, and the counts of
@@ -72,7 +71,6 @@ def test_every_pass_is_a_permutation(recipe: Recipe, seed: int, epochs: int) -> 
     assert drawn == np.bincount(before, minlength=len(recipe.counts)).tolist()
 
 
-@settings(max_examples=30)
 @given(recipe=recipes(), seed=seeds, data=st.data())
 def test_shares_are_exact_in_each_stretch(recipe: Recipe, seed: int, data: st.DataObject) -> None:
     """Any whole period within a stretch of constant weights holds the shares of these weights."""
@@ -96,7 +94,6 @@ def test_shares_are_exact_in_each_stretch(recipe: Recipe, seed: int, data: st.Da
     assert found.tolist() == list(recipe.slots[stretch])
 
 
-@settings(max_examples=30)
 @given(recipe=recipes(), seed=seeds, epoch=st.integers(0, 2**40), data=st.data())
 def test_there_is_a_way_back(recipe: Recipe, seed: int, epoch: int, data: st.DataObject) -> None:
     """The position of a sample in a pass is where it is drawn, in any epoch however late."""

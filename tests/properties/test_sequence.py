@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -72,7 +72,6 @@ def global_steps(
     return found, states[0]
 
 
-@settings(max_examples=40)
 @given(
     world=st.integers(1, 6),
     batch=st.integers(6, 50),
@@ -92,7 +91,6 @@ def test_exactly_once(
     assert [len(step) for step in found[:-1]] == [batch] * (len(found) - 1)
 
 
-@settings(max_examples=30)
 @given(
     worlds=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     batch=st.integers(5, 40),
@@ -113,7 +111,6 @@ def test_same_sequence_at_any_speed(
     assert runs[0] == runs[1]
 
 
-@settings(max_examples=30)
 @given(
     worlds=st.lists(st.integers(1, 5), min_size=2, max_size=5),
     batch=st.integers(5, 40),

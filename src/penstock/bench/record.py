@@ -123,7 +123,7 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
         from .checkpoint_shapes import totals
         from .checkpoints import dlio_metrics
 
-        whole = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]))
+        whole = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
         found |= dlio_metrics(whole, saved, (), compat=job.compat)
     return found
 

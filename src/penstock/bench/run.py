@@ -46,6 +46,7 @@ class Job:
              compared with, while the steps compute.
     stage:   a folder near by that the data is copied to first.
     place:   where the data was converted to, for contenders that want that.
+    writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
     """
 
     loader: str
@@ -59,6 +60,8 @@ class Job:
     truth: Mapping[str, frozenset[int]] | None = None
     stage: str | None = None
     place: str | None = None
+    writer: str = "auto"
+    scale: float = 1.0
 
     def steps(self, part: str, ranks: int) -> int:
         """Steps of an epoch of a part; UsageError where there are none."""
@@ -245,7 +248,7 @@ class _Runner:
         workload = job.workload
         self._evaluated = "valid" in job.paths
         self._next_eval = workload.evaluation.eval_after_epoch
-        self._saver = _Saver(workload, crew) if workload.workflow.checkpoint else None
+        self._saver = _Saver(job, crew) if workload.workflow.checkpoint else None
 
     def all_epochs(self) -> None:
         """Training, and evaluation where it is due, one epoch after the other."""
@@ -331,13 +334,18 @@ class _Runner:
 class _Saver:
     """Takes checkpoints where the workload has them due, and notes them."""
 
-    def __init__(self, workload: Workload, crew: Crew) -> None:
+    def __init__(self, job: Job, crew: Crew) -> None:
         from .checkpoints import Checkpoints
 
         place = Place(crew.rank, crew.ranks, "bench")
-        self._settings = workload.checkpoint
+        self._settings = job.workload.checkpoint
         self._checkpoints = Checkpoints(
-            workload, place, crew.barrier, lambda value: crew.share(crew.gather(value)) or []
+            job.workload,
+            place,
+            crew.barrier,
+            lambda value: crew.share(crew.gather(value)) or [],
+            writer=job.writer,
+            scale=job.scale,
         )
 
     def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:

@@ -40,6 +40,7 @@ PACKAGES = {
     "torch": ("torch",),
     "grain": ("grain",),
     "litdata": ("litdata", "torch"),
+    "ffcv": ("ffcv", "torch"),
     "webdataset": ("webdataset",),
     "spdl": ("spdl",),
     "none": (),
@@ -82,7 +83,7 @@ def make(name: str, task: Task) -> Contender:
 
 def converts(name: str) -> bool:
     """Whether a contender reads a format of its own, which the data is converted to first."""
-    return name in ("litdata",)
+    return name in ("litdata", "ffcv")
 
 
 def convert(name: str, task: Task) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import litdata
-import numpy as np
 from litdata.utilities.env import _DistributedEnv
 
-from .samples import opened, stacked
+from .samples import flat, opened, stacked
 from .task import Task
 
 _CHUNK_BYTES = "64MB"
@@ -25,12 +24,7 @@ class _Samples:
     def __call__(self, path: str) -> Iterator[Any]:
         samples = opened(self._data, path)
         for number in range(self._data.num_samples_per_file):
-            sample = samples[number]
-            parts = sample if isinstance(sample, tuple) else (sample,)
-            raw = (
-                each if isinstance(each, bytes) else np.asarray(each).tobytes() for each in parts
-            )
-            yield np.frombuffer(b"".join(raw), np.uint8)
+            yield flat(samples[number])
 
 
 def convert(task: Task) -> None:

@@ -69,6 +69,13 @@ def opened(data: Data, path: str) -> Opened:
     raise UsageError(f"dataset.format is {data.format!r}: no reader is known for it")
 
 
+def flat(sample: Any) -> npt.NDArray[np.uint8]:
+    """A sample as one row of bytes, for containers of other people."""
+    parts = sample if isinstance(sample, tuple) else (sample,)
+    raw = (each if isinstance(each, bytes) else np.asarray(each).tobytes() for each in parts)
+    return np.frombuffer(b"".join(raw), np.uint8)
+
+
 class ByNumber:
     """Samples of all files by number, for loaders that ask for them one by one.
 
