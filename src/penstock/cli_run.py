@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from .errors import PenstockError
+from .errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from .bench.ranks import Crew
@@ -65,6 +65,13 @@ def run(
         Path | None,
         typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="The page cache before each loader: cold (the data are put out of it), warm (read "
+            "once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
+        ),
+    ] = None,
     writer: Annotated[
         str,
         typer.Option(
@@ -105,6 +112,10 @@ def run(
     started, load_before = time.time(), os.getloadavg()
     asked, texts = _workload(workload, overrides or [], compat)
     names = loader or ["penstock"]
+    if cache not in (None, "cold", "warm", "as-is"):
+        raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
+    # Whoever comes second must not find what the first one has read.
+    cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
     for name in names:
         check(name, asked.dataset.format)
     _prepare(partial(_generate, asked))
@@ -118,6 +129,7 @@ def run(
     job = replace(job, writer=writer, scale=scale)
     for turn in range(repeat):
         for name in names:
+            _make_cache(job, cached)
             results.measure(replace(job, loader=name), ranks, turn)
     results.write(verdict)
 
@@ -165,6 +177,22 @@ def _job(workload: Workload, compat: bool, verify: bool) -> Job:
         compat=compat,
     )
     return replace(job, truth=_truth(job)) if verify else job
+
+
+def _make_cache(job: Job, how: str) -> None:
+    """Have the page cache hold all of the data, or none of it, as far as that can be."""
+    if how == "as-is":
+        return
+    from . import terminal
+    from .bench.replay_files import warm
+    from .page_cache import evict
+
+    paths = [path for part in job.paths.values() for path in part]
+    if how == "warm":
+        with terminal.progress("Reading the data once") as progress:
+            warm(paths, progress)
+    else:
+        evict(paths)
 
 
 def _truth(job: Job) -> dict[str, frozenset[int]]:

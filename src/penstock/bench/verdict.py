@@ -8,7 +8,17 @@ from typing import Any
 
 from ..doctor import Examination, examine
 from ..doctor import Job as Doing
-from ..roofline import Data, Demand, Resource, Supply, computing, roofline, staging
+from ..roofline import (
+    Counted,
+    Data,
+    Demand,
+    Resource,
+    Supply,
+    computing,
+    roofline,
+    staging,
+    verdict,
+)
 from .contenders.penstock import dataset_of, decode_of
 from .contenders.task import Task
 from .run import Job
@@ -43,13 +53,27 @@ class Verdicts:
 
     def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The roofline of a run, as records have it: what was cached before its epochs is not read
-        from storage."""
+        from storage, and what the run did is believed before what was measured afterwards."""
         supplies = dict(self._supplies)
         epochs = [each for each in run["epochs"] if each["kind"] == "train"]
         if run["staging_s"]:
             supplies["staging"] = staging(self._samples, run["staging_s"], len(epochs))
         cached = self._demand.cached(_hit(epochs))
-        return roofline(supplies, cached, measured=run["samples_per_s"], data=self._data).as_json()
+        samples = sum(each["samples"] for each in epochs)
+        if not (samples and run["samples_per_s"]):
+            return roofline(supplies, cached, data=self._data).as_json()
+        seconds = samples / run["samples_per_s"]
+        counted = Counted(
+            seconds=seconds,
+            samples=samples,
+            waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
+            bytes=cached.bytes * samples,
+            reads=cached.reads * samples,
+            opens=cached.opens * samples,
+            network_bytes=cached.network_bytes * samples,
+            copied_bytes=cached.copied_bytes * samples,
+        )
+        return verdict(counted, supplies, data=self._data).as_json()
 
 
 def _data(found: Examination, own_files: bool) -> Data:
