@@ -38,6 +38,8 @@ NAMES: Mapping[Resource, str] = {
 
 _waiting_min = 0.05
 """Who waits for less than this part of the time is not kept waiting."""
+_large_read_bytes = 1 << 20
+"""Reads of this size are limited by bandwidth; their rate says the same in other words."""
 _gain_min = 1.05
 """Advice that would gain less is not given."""
 
@@ -213,12 +215,18 @@ def roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    ceilings = [
+    return _sorted(_ceilings(supplies, demand), measured, data)
+
+
+def _ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+    found = [
         Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
         for resource in RESOURCES
         if resource in supplies and demand.of(resource) > 0
     ]
-    return _sorted(ceilings, measured, data)
+    if "bandwidth" in supplies and demand.bytes >= _large_read_bytes * demand.reads:
+        return [each for each in found if each.resource != "iops"]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +292,7 @@ def verdict(
         known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
     demand = counted.demand()
     waited = counted.waited_s / counted.seconds
-    others = [
-        Ceiling(resource, known[resource].per_s / demand.of(resource), known[resource].how)
-        for resource in RESOURCES
-        if resource in known and demand.of(resource) > 0
-    ]
+    others = _ceilings(known, demand)
     if waited <= _waiting_min:
         compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
         return _sorted([compute, *(_at_least(each, measured) for each in others)], measured, data)

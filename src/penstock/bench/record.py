@@ -42,7 +42,7 @@ def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
         "startup_s": max(rank.startup_s for rank in ranks),
         "staging_s": max(rank.staging_s for rank in ranks),
         "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
-        "epochs": [_epoch(each) for each in epochs],
+        "epochs": [_epoch(each, _counted(ranks[0].settings)) for each in epochs],
         "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
         "samples_per_s": rate,
         "bytes_per_s": rate * size / samples if samples else 0.0,
@@ -63,7 +63,12 @@ def _total(values: Iterable[float | None]) -> float | None:
     return None if None in known else sum(each for each in known if each is not None)
 
 
-def _epoch(ranks: Sequence[Walked]) -> dict[str, Any]:
+def _counted(settings: Mapping[str, Any]) -> bool:
+    """Whether the kernel counts as read what a loader reads: not by io_uring and memory maps."""
+    return settings.get("backend") not in ("io_uring", "mmap")
+
+
+def _epoch(ranks: Sequence[Walked], counted: bool) -> dict[str, Any]:
     first = ranks[0]
     return {
         "epoch": first.number,
@@ -72,7 +77,7 @@ def _epoch(ranks: Sequence[Walked]) -> dict[str, Any]:
         "seconds": max(each.ended - each.started for each in ranks),
         "samples": sum(each.samples for each in ranks),
         "bytes": sum(each.bytes for each in ranks),
-        "ranks": [_rank(number, each) for number, each in enumerate(ranks)],
+        "ranks": [_rank(number, each, counted) for number, each in enumerate(ranks)],
         "checkpoints": [
             {name: each[name] for name in ("step", "seconds", "bytes")}
             for each in first.checkpoints
@@ -82,7 +87,7 @@ def _epoch(ranks: Sequence[Walked]) -> dict[str, Any]:
     }
 
 
-def _rank(number: int, walked: Walked) -> dict[str, Any]:
+def _rank(number: int, walked: Walked, counted: bool) -> dict[str, Any]:
     stamps = walked.stamps
     columns = {
         "wait_s": stamps.got - stamps.asked,
@@ -96,7 +101,7 @@ def _rank(number: int, walked: Walked) -> dict[str, Any]:
         "samples": walked.samples,
         "bytes": walked.bytes,
         "cpu_s": walked.spent.cpu_s,
-        "read_bytes": walked.spent.read_bytes,
+        "read_bytes": walked.spent.read_bytes if counted else None,
         "device_bytes": walked.spent.device_bytes,
     }
 
