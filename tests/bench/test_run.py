@@ -370,13 +370,19 @@ def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
         monkeypatch.setattr(limits, name, 0.01)
     paths = write(tmp_path, 12, per_file)
     load = workload(tmp_path, 12, per_file, train=Train(computation_time=seconds(0.01)))
-    epoch = {"kind": "train", "cached_before": None}
-    found = {"epochs": [epoch] * 2, "staging_s": 0.5, "samples_per_s": 77.0}
+    epoch = {"kind": "train", "cached_before": None, "samples": 12 * per_file}
+    found = {"epochs": [epoch] * 2, "staging_s": 0.5, "samples_per_s": 7.0}
+    found["decomposition"] = {"storage_wait": 0.0}
     verdict = Verdicts(job(load, paths), 3).of(found)
-    assert verdict["measured"] == 77.0
+    assert verdict["measured"] == pytest.approx(7.0)
     ceilings = {each["resource"]: each["samples_per_s"] for each in verdict["ceilings"]}
-    assert ceilings["compute"] == pytest.approx(3 * 2 / 0.01)
+    assert verdict["bound"] == "compute"  # it never waits
+    assert ceilings["compute"] == pytest.approx(7.0)
     assert ceilings["staging"] == pytest.approx(2 * 12 * per_file / 0.5)
+    waiting = Verdicts(job(load, paths), 3).of(found | {"decomposition": {"storage_wait": 0.75}})
+    assert waiting["bound"] != "compute"
+    (compute,) = (each for each in waiting["ceilings"] if each["resource"] == "compute")
+    assert compute["samples_per_s"] == pytest.approx(7.0 / 0.25)
     size = sum(Path(path).stat().st_size for path in paths) / (12 * per_file)
     found["staging_s"] = 0.0
     verdicts = Verdicts(job(load, paths), 1)
