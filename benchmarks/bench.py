@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from penstock.bench import metrics
-from penstock.bench.contenders import PACKAGES, make
+from penstock.bench.contenders import PACKAGES, converts, make
 from penstock.bench.contenders.task import Task
 from penstock.bench.distribution import Distribution
 from penstock.bench.pace import Pace, sharpen_timers
@@ -36,6 +36,7 @@ from penstock.bench.walk import walk
 from penstock.bench.workload import Data, Reading, Train, Workload
 
 from . import __main__ as command
+from . import generation
 from .record import Record, Row
 
 STEP_S = {3.5e-3: 0.99, 375e-6: 0.97}
@@ -45,6 +46,8 @@ FILES = 16_000
 SMALL_PER_S = 4_000
 FLAT = 0.9
 START_S = 0.5
+FOLDER = Path("bench-data")
+"""On a disk: where data is generated."""
 
 
 def main() -> None:
@@ -66,6 +69,9 @@ def main() -> None:
         record.rows += rates(raw, small, rounds)
         record.rows.append(start(raw, small[0], rounds))
         record.rows += loaders(raw, small[0], 3 if quick else 7)
+    if not quick:
+        found, raw["generation"] = generation.rows(FOLDER)
+        record.rows += found
     command.finish(record)
 
 
@@ -191,7 +197,9 @@ def loaders(raw: dict[str, Any], task: Task, rounds: int) -> list[Row]:
     names = [
         name
         for name, packages in PACKAGES.items()
-        if name not in ("none", "litdata", "webdataset") and all(map(find_spec, packages))
+        if name not in ("none", "webdataset")
+        and not converts(name)
+        and all(map(find_spec, packages))
     ]
     found: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
