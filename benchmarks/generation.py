@@ -78,7 +78,7 @@ def rows(
         floor=median(raw["floor"]),
         ratio=median(ratios),
         target=TARGET,
-        met=high >= TARGET or rate >= TARGET_MB_PER_S,
+        met=median(ratios) >= TARGET or rate >= TARGET_MB_PER_S,
         low=low,
         high=high,
         note=f"{files} files, {count / 1e6:,.0f} MB, {THREADS} threads",
