@@ -399,10 +399,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind == "tar" else pytest.param(kind, marks=pytest.mark.long) for kind in OPTIONS],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", OPTIONS)
 def test_killed_and_resumed(kind: str, photos: Path, numbers: Path, tmp_path: Path) -> None:
     """Killed at any operation on files, a conversion that is run again ends up as one that was not
     killed, byte by byte; and until then nothing half-written has a final name."""
@@ -442,7 +440,6 @@ def assert_same(found: Path, expected: Path) -> None:
             assert ours[name] == theirs[name], name
 
 
-@pytest.mark.long
 def test_killed_again_and_again(photos: Path, tmp_path: Path) -> None:
     """Killed amidst samples each time it goes on, it still comes to the same end."""
     options = {"to": "tfrecord", "raw": True, "name": "x", "shard_bytes": 2000}

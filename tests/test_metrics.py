@@ -124,6 +124,7 @@ def test_a_port_that_cannot_be_had(loader: penstock.Loader, monkeypatch: Any, ca
         metrics.serve(loader, 1 << 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("face", ["loader", "processes"])
 def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: str) -> None:
     """An unchanged script serves its loaders at the port plus its LOCAL_RANK, and ends."""

@@ -347,6 +347,7 @@ def test_parse(s3: S3) -> None:
             store.parse(files, parse)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_worker_processes(s3: S3, tmp_path: Path, start: str) -> None:
     """Worker processes that are not forked read objects by themselves."""

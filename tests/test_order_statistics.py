@@ -301,12 +301,14 @@ def test_controls_differ_in_what_they_say(n):
     assert np.array_equal(walked(mixfeistel(n, 8), n, everything(n), keys), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [5, 100])
 def test_control_identity(n):
     """No shuffle at all is caught."""
     assert forward_z(np.tile(everything(n), (KEYS_MMD, 1))) > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "bits"), [(5, 3), (100, 7)])
 def test_control_congruential(n, bits):
     """A linear congruential shuffle is caught by all three uses of the Mallows kernel."""

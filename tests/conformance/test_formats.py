@@ -202,6 +202,7 @@ class TestArrow(FormatSuite):
         return arrow_written(folder, counts, random, None)
 
 
+@pytest.mark.long
 class TestArrowCompressed(FormatSuite):
     """Arrow streams and files of compressed buffers."""
 
@@ -244,6 +245,7 @@ class TestHdf5(FormatSuite):
         return hdf5_written(folder, counts, random, None)
 
 
+@pytest.mark.long
 class TestHdf5Compressed(FormatSuite):
     """Datasets in deflated chunks."""
 
