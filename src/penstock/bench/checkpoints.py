@@ -32,11 +32,13 @@ from ..errors import (
     UsageError,
     WorkerError,
 )
+from ..machine import this_machine
+from ..page_cache import evict
 from ..topology import Place
 from ..writers import storing, sync_folder
 from .checkpoint_contents import Contents, content
 from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
-from .checkpoint_writers import Writer, reading, writer_named
+from .checkpoint_writers import Writer, writer_named
 from .workload import Checkpoint, Workload
 
 GIB = 1 << 30
@@ -251,7 +253,7 @@ class Checkpoints:
         self._together(lambda: self._require_files(epoch, step))
         self._require_memory(sum(file.bytes for file in mine))
         paths = self.paths(epoch, step, self.loads_rank)
-        self._together(lambda: _forget(paths))
+        self._together(lambda: evict(paths))
         loaded: list[State] = []
         read_before = _device_bytes()
         seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
@@ -374,7 +376,7 @@ class Checkpoints:
     def _require_memory(self, wanted: int) -> None:
         """LimitError where the ranks of a host need more than it has."""
         host = self._hosts[self.place.rank]
-        asked = self._gather([wanted, _available_bytes()])
+        asked = self._gather([wanted, this_machine().available_bytes])
         here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
         total = sum(each[0] for each in here)
         available = min((each[1] for each in here if each[1] is not None), default=None)
@@ -496,25 +498,8 @@ def _described(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
 
 
-def _forget(paths: Iterable[str]) -> None:
-    """The page cache lets go of files, once they are on the device."""
-    for path in paths:
-        with reading(path):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fdatasync(file)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(file)
-
-
 def _device_bytes() -> int | None:
     return _said("/proc/self/io", "read_bytes")
-
-
-def _available_bytes() -> int | None:
-    kib = _said("/proc/meminfo", "MemAvailable")
-    return None if kib is None else kib * 1024
 
 
 def _said(path: str, name: str) -> int | None:
