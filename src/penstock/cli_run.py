@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -110,7 +112,7 @@ def run(
     from .bench.contenders import check
 
     started, load_before = time.time(), os.getloadavg()
-    asked, texts = _workload(workload, overrides or [], compat)
+    asked, given = _workload(workload, overrides or [], compat)
     names = loader or ["penstock"]
     if cache not in (None, "cold", "warm", "as-is"):
         raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
@@ -119,7 +121,7 @@ def run(
     for name in names:
         check(name, asked.dataset.format)
     _prepare(partial(_generate, asked))
-    results = _Results(out or _folder(asked, started, compat), texts, started, load_before)
+    results = _Results(out or _folder(asked, started, compat), given, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
             results.checkpoints(asked, ranks, compat, verify, writer, scale)
@@ -129,13 +131,21 @@ def run(
     job = replace(job, writer=writer, scale=scale)
     for turn in range(repeat):
         for name in names:
-            _make_cache(job, cached)
+            _prepare(lambda _: _make_cache(job, cached))
             results.measure(replace(job, loader=name), ranks, turn)
     results.write(verdict)
 
 
-def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, list[str]]:
-    """The workload, and those of the overrides that are of it, in one spelling."""
+class _Given(NamedTuple):
+    """Overrides of the workload, as they may be written; and the folder of the configuration."""
+
+    overrides: list[str]
+    subfolder: str
+
+
+def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, _Given]:
+    """The workload, and what else was said of it."""
+    from .bench import overrides
     from .bench.strict import read_workload
 
     warnings: list[str] = []
@@ -143,7 +153,7 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
-    return found, own
+    return found, _Given(overrides.shown(own), overrides.read(texts).subfolder)
 
 
 def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
@@ -257,13 +267,20 @@ def _generate(workload: Workload, barrier: Callable[[], None] | None) -> None:
 class _Results:
     """What was measured so far, and where it goes."""
 
-    def __init__(
-        self, folder: Path, overrides: Sequence[str], started: float, load: Sequence[float]
-    ) -> None:
-        self._folder, self._overrides = folder, overrides
+    def __init__(self, folder: Path, given: _Given, started: float, load: Sequence[float]) -> None:
+        self._folder, self._given = folder, given
         self._started, self._load = started, load
         self._runs: list[dict[str, Any]] = []
         self._measured: list[tuple[Job, list[Walks]]] = []
+        above = (folder.absolute(), *folder.absolute().parents)
+        there = next(each for each in above if each.exists())
+        with self._storing(), tempfile.TemporaryFile(dir=there):
+            pass  # said before hours of measuring, not after; nothing is left
+
+    def _storing(self) -> AbstractContextManager[None]:
+        from .writers import storing
+
+        return storing(str(self._folder), "run it again, or give another folder (--out)")
 
     def measure(self, job: Job, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""
@@ -311,17 +328,17 @@ class _Results:
         if done is None:
             return
         found, count, hosts = done
-        run = {"loader": "checkpoints", "epochs": [], **found}
-        folder = workload.checkpoint.checkpoint_folder
-        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
         from . import terminal
 
         for name, value in found["dlio"].items():
             terminal.show(f"{name}: {value:,.4f}")
+        run = {"loader": "checkpoints", "epochs": [], **found}
+        folder = workload.checkpoint.checkpoint_folder
+        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
         terminal.show(f"results: {terminal.escaped(str(path))}")
 
     def write(self, verdict: bool) -> None:
-        """Write record.json and the files that DLIO leaves, and show what was found."""
+        """Show what was found; write record.json and the files that DLIO leaves."""
         if not self._runs:
             return
         from . import terminal
@@ -329,20 +346,27 @@ class _Results:
         from .bench.strict import as_dict
 
         job, walks = self._measured[0]
-        config = as_dict(job.workload)
-        for number, (each, found) in enumerate(self._measured):
-            name = self._name(number)
-            folder = self._folder / name if len(self._measured) > 1 else self._folder
-            outputs.write(
-                folder, each, found, self._runs[number], config=config, overrides=self._overrides
-            )
+        config, where = as_dict(job.workload), job.folders["train"]
         if verdict:
             self._judge(job, len(walks))
-        where = job.folders["train"]
+        # Shown first: it is not lost where it cannot be written.
+        _show(job.workload.model.name, len(walks), self._runs)
         path = self._record(
             job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
         )
-        _show(job.workload.model.name, len(walks), self._runs)
+        for number, (each, found) in enumerate(self._measured):
+            name = self._name(number)
+            folder = self._folder / name if len(self._measured) > 1 else self._folder
+            with self._storing():
+                outputs.write(
+                    folder,
+                    each,
+                    found,
+                    self._runs[number],
+                    config=config,
+                    overrides=self._given.overrides,
+                    subfolder=self._given.subfolder,
+                )
         terminal.show(f"results: {terminal.escaped(str(path))}")
 
     def _judge(self, job: Job, ranks: int) -> None:
@@ -369,13 +393,14 @@ class _Results:
         where: str,
     ) -> Path:
         from .bench import outputs, record
+        from .bench.overrides import shown
         from .bench.report import page
         from .bench.strict import as_dict
 
         values = record.whole(
-            command=shlex.join(["penstock", *sys.argv[1:]]),
+            command=shlex.join(["penstock", *shown(sys.argv[1:])]),
             workload=as_dict(workload),
-            overrides=self._overrides,
+            overrides=self._given.overrides,
             compat=compat,
             seed=seed,
             started=self._started,
@@ -386,8 +411,9 @@ class _Results:
             path=where,
             runs=runs,
         )
-        path = outputs.write_record(self._folder, values)
-        path.with_name("report.html").write_text(page([values]))
+        with self._storing():
+            path = outputs.write_record(self._folder, values)
+            path.with_name("report.html").write_text(page([values]))
         return path
 
     def _name(self, number: int) -> str:

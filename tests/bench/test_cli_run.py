@@ -126,6 +126,33 @@ def test_what_cannot_run_is_one_message(small, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_results_that_cannot_be_written(small, tmp_path):
+    """One message, before anything is generated or measured; a file in the way counts."""
+    (tmp_path / "file").write_text("")
+    done = run(small, "--out", tmp_path / "file" / "out", code=1)
+    assert f"{tmp_path / 'file' / 'out'} cannot be written: Not a directory" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_message(small, tmp_path, small_disk):
+    """What was found is shown all the same."""
+    (small_disk / "x").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 8192))
+    done = run(small, "--no-verdict", "--out", small_disk / "out", code=1)
+    assert "samples/s" in done.stdout
+    assert "No space left on device: make room there" in done.stderr
+
+
+def test_access_keys_are_not_written(small, tmp_path):
+    """Neither as overrides nor in the command; the configuration lies where hydra.* wants it. A
+    whole number of seconds is a time as any."""
+    out, quick = tmp_path / "out", "++workload.train.computation_time=0"
+    key = "++workload.storage.storage_options.secret_access_key=HUSH"
+    run(small, quick, key, "++hydra.output_subdir=dlio_config", "--no-verdict", "--out", out)
+    written = [path for path in out.rglob("*") if path.is_file()]
+    assert out / "dlio_config" / "config.yaml" in written
+    assert not any("HUSH" in path.read_text() for path in written)
+
+
 def test_ending_a_run_ends_all_of_it(small, tmp_path):
     """SIGTERM leaves neither ranks nor staged data."""
     near = tmp_path / "near"

@@ -58,7 +58,7 @@ class Distribution:
         drawn: npt.NDArray[np.float64]
         match self.kind:
             case "constant":
-                drawn = np.full(count, p[0])
+                drawn = np.full(count, p[0], np.float64)  # YAML's 5 is an int
             case "normal":
                 drawn = generator.normal(p[0], p[1], count)
             case "uniform":

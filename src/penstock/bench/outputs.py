@@ -33,10 +33,12 @@ def write(
     """Write DLIO's files of one run.
 
     config:     the resolved workload, by sections.
-    subfolder:  of the configuration; MLPerf's tools want "dlio_config".
+    subfolder:  of the configuration, "" for none; MLPerf's tools want "dlio_config".
     """
-    (folder / subfolder).mkdir(parents=True, exist_ok=True)
-    _write_config(folder / subfolder, config, overrides)
+    folder.mkdir(parents=True, exist_ok=True)
+    if subfolder:
+        (folder / subfolder).mkdir(exist_ok=True)
+        _write_config(folder / subfolder, config, overrides)
     started = min(walked.started for walks in ranks for walked in walks.epochs)
     ended = max(walked.ended for walks in ranks for walked in walks.epochs)
     host = _host(job)

@@ -16,7 +16,17 @@ from . import metrics
 from .run import Job, Walked, Walks
 
 VERSION = 1
-_PACKAGES = ("penstock", "numpy", "torch", "grain", "litdata", "webdataset", "spdl", "mpi4py")
+_PACKAGES = (
+    "penstock",
+    "numpy",
+    "torch",
+    "grain",
+    "litdata",
+    "webdataset",
+    "spdl",
+    "ffcv",
+    "mpi4py",
+)
 
 
 def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
