@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -287,7 +288,10 @@ class _Results:
         from .bench.ranks import launch
         from .bench.run import run as measured
 
-        walks = launch(ranks, partial(measured, job))
+        try:
+            walks = launch(ranks, partial(measured, job))
+        finally:  # a rank that was killed has not removed what was staged
+            shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
         if walks is None:
             return
         from .bench.record import as_run

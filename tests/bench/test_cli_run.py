@@ -153,13 +153,15 @@ def test_access_keys_are_not_written(small, tmp_path):
     assert not any("HUSH" in path.read_text() for path in written)
 
 
-def test_ending_a_run_ends_all_of_it(small, tmp_path):
-    """SIGTERM leaves neither ranks nor staged data."""
+@pytest.mark.parametrize("heeds", [True, False])
+def test_ending_a_run_ends_all_of_it(small, tmp_path, heeds):
+    """SIGTERM leaves neither ranks nor staged data, nor do ranks that have to be killed."""
     near = tmp_path / "near"
     (tmp_path / "slow_of_test.py").write_text(
-        "import sys, time\n"
+        "import signal, time\n"
         "def loader():\n"
-        "    print('begun', flush=True)\n"
+        + ("" if heeds else "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
+        + "    print('begun', flush=True)\n"
         "    time.sleep(60)\n"
         "    return []\n"
     )

@@ -47,6 +47,7 @@ class Job:
     stage:   a folder near by that the data is copied to first.
     place:   where the data was converted to, for contenders that want that.
     writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
+    room:    the name of the folder that is made for what is staged or converted; rank 0's counts.
     """
 
     loader: str
@@ -62,6 +63,12 @@ class Job:
     place: str | None = None
     writer: str = "auto"
     scale: float = 1.0
+    room: str = field(default_factory=lambda: f"penstock-stage-{os.getpid()}")
+
+    @property
+    def near(self) -> str:
+        """Where that folder is made."""
+        return self.stage or tempfile.gettempdir()
 
     def steps(self, part: str, ranks: int) -> int:
         """Steps of an epoch of a part; UsageError where there are none."""
@@ -202,9 +209,7 @@ def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
         return
     from .staging import copied, room
 
-    near = job.stage or tempfile.gettempdir()
-    name = f"penstock-stage-{crew.share(os.getpid())}"
-    with room(near, name, crew.first_of_host) as folder:
+    with room(job.near, crew.share(job.room), crew.first_of_host) as folder:
         crew.barrier()
         started = time.perf_counter()
         if job.stage is not None:
