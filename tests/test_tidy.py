@@ -95,6 +95,7 @@ LAYERS = {
             "timeline",
             "collate",
             "decode",
+            "pacing",
             "codecs",
             "bucket",
             "apart",

@@ -31,6 +31,7 @@ class Budget:
 
     threads: int | None = None
     requests: int | None = None
+    cores: float | None = None
     bytes_per_s: float | None = None
     readahead_bytes: int = limits.readahead_bytes_default
     io_uring: FastPath = "auto"
@@ -50,6 +51,10 @@ class Budget:
         ):
             raise UsageError(
                 f"Budget.requests is {self.requests!r}: use None or 1..{limits.object_requests_max}"
+            )
+        if self.cores is not None and not (isinstance(self.cores, (int, float)) and self.cores > 0):
+            raise UsageError(
+                f"Budget.cores is {self.cores!r}: use None (unlimited) or a number above 0"
             )
         rate = self.bytes_per_s
         if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):

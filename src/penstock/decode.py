@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import math
 import os
 import queue
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 
 from .collate import Arrays, Collation, Leaves, Take
 from .meter import Span
+from .pacing import Pacing
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]
@@ -72,6 +74,10 @@ def _end_threads() -> None:
         thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
+def _no_wait() -> None:
+    pass
+
+
 class Job:
     """One step on its way through the threads.
 
@@ -110,8 +116,11 @@ class Job:
         if rows == 0:
             self._done.set()
 
-    def run(self) -> None:
-        """Decode rows until none is left or the job has ended; called by each thread."""
+    def run(self, turn: Callable[[], None] = _no_wait) -> None:
+        """Decode rows until none is left or the job has ended; called by each thread.
+
+        turn:  called before each row; may wait.
+        """
         count = 0
         try:
             samples = self._opened()
@@ -121,6 +130,7 @@ class Job:
             for row in self._next_row:
                 if self._done.is_set() or _exiting.is_set():
                     return
+                turn()
                 self._decode_row(samples, row)
                 count += 1
         except BaseException as error:
@@ -199,30 +209,42 @@ class Job:
 class DecodeThreads:
     """Threads that run jobs in the order in which they are given.
 
+    cores:  processor time a second that they may take together, on average; None is without limit.
+
     They end with `close` or with the object, and never keep the interpreter from exiting.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cores: float | None = None) -> None:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._pacing = Pacing(cores)
         self.pid = os.getpid()
         self._threads = [
             threading.Thread(
-                target=_run_jobs, args=(self._queue,), name=f"penstock-decode-{i}", daemon=True
+                target=_run_jobs,
+                args=(self._queue, self._pacing),
+                name=f"penstock-decode-{i}",
+                daemon=True,
             )
             for i in range(threads)
         ]
-        stop = functools.partial(_stop, self._queue, threads, self.pid)
+        stop = functools.partial(_stop, self._queue, self._pacing, threads, self.pid)
         for thread in self._threads:
             end_with_interpreter(thread, stop)
             thread.start()
-        self._finalizer = weakref.finalize(self, _stop, self._queue, threads, self.pid)
+        self._finalizer = weakref.finalize(self, stop)
 
     def __len__(self) -> int:
         return len(self._threads)
 
+    def adopt(self, cores: float | None) -> None:
+        """From the next row on, and for those who wait for their turn."""
+        self._pacing.adopt(cores)
+
     def submit(self, job: Job) -> None:
-        """Queue a job; every thread will join it."""
-        for _ in self._threads:
+        """Queue a job; every thread will join it, or as many as the cores keep busy."""
+        rate = self._pacing.rate
+        wanted = len(self) if rate is None else min(len(self), math.ceil(rate))
+        for _ in range(wanted):
             self._queue.put(job)
 
     def close(self) -> None:
@@ -234,16 +256,17 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
+def _run_jobs(jobs: queue.SimpleQueue[Job | None], pacing: Pacing) -> None:
     while True:
         job = jobs.get()
         if job is None or _exiting.is_set():
             return
-        job.run()
+        job.run(pacing.turn)
         del job  # the batch must not live until the next one comes
 
 
-def _stop(jobs: queue.SimpleQueue[Job | None], threads: int, pid: int) -> None:
+def _stop(jobs: queue.SimpleQueue[Job | None], pacing: Pacing, threads: int, pid: int) -> None:
     if pid == os.getpid():
+        pacing.close()
         for _ in itertools.repeat(None, threads):
             jobs.put(None)

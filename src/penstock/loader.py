@@ -228,6 +228,8 @@ class Loader:
         budget = _budget(budget)
         if self._engine is not None:
             self._engine.adopt(budget)
+        if self._threads is not None:
+            self._threads.adopt(budget.cores)
         self._budget = budget
         for reading in self._readings:
             reading.adopt_budget()
@@ -455,7 +457,7 @@ class Loader:
 
     def _pool(self) -> DecodeThreads:
         if self._threads is None:
-            self._threads = DecodeThreads(self._decode_threads)
+            self._threads = DecodeThreads(self._decode_threads, self._budget.cores)
         return self._threads
 
 
