@@ -26,20 +26,28 @@ from .work import KINDS, Job
 
 READAHEAD_S = 0.5
 """Of bytes at its rate, that a job may have read ahead: a change is seen that much later."""
-READAHEAD_BYTES_MIN = 1 << 20
+READAHEAD_STEPS_MIN = 3
+"""And at least so many steps: with fewer, nobody reads while a step is decoded."""
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+}
+"""Memory that was used is used again, as jobs' allocators do: fresh pages are slow in a virtual
+machine, the slower the less often they are asked for."""
 LEAST_CORES, LEAST_BYTES_PER_S = 0.01, 100e3
 """A job that was found to need nothing of a resource is left so much, to begin an epoch with."""
 
 Report = Mapping[str, Any]
 
 
-def budget_of(share: Share) -> dict[str, Any]:
+def budget_of(job: Job, share: Share) -> dict[str, Any]:
     """The fields of the Budget that holds a loader to a share."""
     rate = max(LEAST_BYTES_PER_S, share.bytes_per_s)
     return {
         "cores": max(LEAST_CORES, share.workers),
         "bytes_per_s": rate,
-        "readahead_bytes": max(READAHEAD_BYTES_MIN, int(rate * READAHEAD_S)),
+        "readahead_bytes": max(READAHEAD_STEPS_MIN * job.step_bytes, int(rate * READAHEAD_S)),
     }
 
 
@@ -90,8 +98,12 @@ class Running:
         self.job = job
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         options = {
-            **{"kind": job.kind, "path": str(path), "batch": job.batch, "step_ms": job.step_ms},
-            **{"budget": dict(budget), "seed": seed},
+            "kind": job.kind,
+            "path": str(path),
+            "batch": job.batch,
+            "step_ms": job.step_ms,
+            "budget": dict(budget),
+            "seed": seed,
         }
         self._child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.baselines.sharing_job", json.dumps(options)],
@@ -99,7 +111,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=ROOT,
-            env={**os.environ, "PENSTOCK_BROKER": "off", **environment},
+            env={**os.environ, "PENSTOCK_BROKER": "off", **ALLOCATOR, **environment},
             start_new_session=True,
         )
         assert self._child.stdout is not None
@@ -224,7 +236,7 @@ class Host:
             each.tell(budget=dict(budget))
 
     def share(self, shares: Sequence[Share]) -> None:
-        self.hold([budget_of(share) for share in shares])
+        self.hold([budget_of(*each) for each in zip(self.jobs, shares, strict=True)])
 
     def reports(self) -> list[Report]:
         """Of all jobs, each at its next step's boundary."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -13,6 +13,9 @@ from .host import UNLIMITED, Host
 
 PROFILE_S, SETTLE_S = 1.5, 1.0
 """A job is profiled for so long, after so long."""
+JOIN_S = 8.0
+"""Until jobs have found a broker that was started, and it has measured them."""
+START_S = 20.0
 
 
 class Mode(Protocol):
@@ -56,10 +59,18 @@ def even(count: int, resources: Resources) -> Static:
     return Static("even", even_shares(count, resources))
 
 
+class Managed(Mode, Protocol):
+    """`environment` is for jobs, from their start on."""
+
+    environment: Mapping[str, str]
+
+
 class Allocated:
     """What the allocator makes of profiles that are measured with even shares, each time anew."""
 
-    def __init__(self, resources: Resources, objective: Objective = "utilisation") -> None:
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, resources: Resources, objective: Objective) -> None:
         self.name = f"broker, {objective}"
         self._resources, self._objective = resources, objective
 
@@ -75,3 +86,7 @@ def allocated(
     profiles: Sequence[JobProfile | None], resources: Resources, objective: Objective
 ) -> list[Share]:
     return list(allocate(profiles, resources, objective).shares)
+
+
+def managed(resources: Resources, objective: Objective = "utilisation") -> Managed:
+    return Allocated(resources, objective)

@@ -1,11 +1,12 @@
-"""What jobs were predicted to do with a share, from profiles measured live, against what they do.
+"""What jobs do with a share, against what was predicted from profiles that were measured live.
 
-All jobs run together. They are profiled while they have even shares, in one window; then the host is
-divided at random, several times, and each job's throughput is predicted before it is measured.
+All jobs run together. The host is divided at random, several times; what each job was seen to need
+with one share says what it will do with the next.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -14,10 +15,9 @@ import numpy as np
 from benchmarks.race import say
 from benchmarks.record import Row
 from penstock.allocation import Resources
-from penstock.throughput import Share, predict
+from penstock.throughput import JobProfile, Share, predict
 
-from .host import Site
-from .modes import even_shares
+from .host import Site, Window
 from .work import Job
 
 JOBS = (
@@ -29,7 +29,7 @@ JOBS = (
 )
 LEAST = 0.35
 """Of an even share, that each job has in each division: with less, a window has too few steps."""
-PROFILE_S, SETTLE_S, WINDOW_S = 4.0, 1.5, 4.0
+SETTLE_S, WINDOW_S = 1.5, 4.0
 MEDIAN, WORST = 0.05, 0.15
 
 
@@ -53,38 +53,41 @@ def divisions(count: int, jobs: int, resources: Resources, seed: int) -> list[li
 def measure(site: Site, count: int, seed: int, window_s: float = WINDOW_S) -> list[dict[str, Any]]:
     """A point for each division and job."""
     points: list[dict[str, Any]] = []
-    first = even_shares(len(JOBS), site.resources)
     with site.start(JOBS, [{}] * len(JOBS)) as host:
-        host.share(first)
         host.go()
-        profiles = [each.profile for each in host.windows(PROFILE_S, 2 * SETTLE_S)]
-        for shares in divisions(count, len(JOBS), site.resources, seed):
+        before: list[JobProfile | None] = []
+        for shares in divisions(count + 1, len(JOBS), site.resources, seed):
             host.share(shares)
             windows = host.windows(window_s, SETTLE_S)
-            for job, profile, share, window in zip(JOBS, profiles, shares, windows, strict=True):
-                assert profile is not None
-                found = predict(profile, share)
-                point = {
-                    "job": job.name,
-                    "cores": share.workers,
-                    "bytes_per_s": share.bytes_per_s,
-                    "predicted": found.samples_per_s,
-                    "binding": found.binding,
-                    "measured": window.samples_per_s,
-                    "error": found.samples_per_s / window.samples_per_s - 1,
-                    "took": {"cores": window.cores, "bytes_per_s": window.bytes_per_s},
-                    "profile": [profile.samples_per_s, profile.cpu_s, profile.storage_bytes],
-                }
-                now = window.profile
-                if now is not None:
-                    point["profile_now"] = [now.samples_per_s, now.cpu_s, now.storage_bytes]
-                points.append(point)
-                say(
-                    f"  {job.name}: {share.workers:.2f} cores, {share.bytes_per_s / 1e6:.0f} MB/s: "
-                    f"{found.samples_per_s:.1f} predicted ({found.binding}), "
-                    f"{window.samples_per_s:.1f} measured, {100 * point['error']:+.1f} %"
-                )
+            for job, profile, share, window in zip(JOBS, before, shares, windows, strict=False):
+                assert profile is not None, f"{job.name} got no batch: windows are too short"
+                points.append(point(job, profile, share, window))
+            before = [each.profile for each in windows]
     return points
+
+
+def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[str, Any]:
+    """A prediction, and what came of it."""
+    found, now = predict(profile, share), window.profile
+    error = found.samples_per_s / window.samples_per_s - 1
+    say(
+        f"  {job.name}: {share.workers:.2f} cores ({window.cores:.2f} taken), "
+        f"{share.bytes_per_s / 1e6:.0f} MB/s ({window.bytes_per_s / 1e6:.0f}): "
+        f"{found.samples_per_s:.1f} predicted ({found.binding}), "
+        f"{window.samples_per_s:.1f} measured, {100 * error:+.1f} %"
+    )
+    return {
+        "job": job.name,
+        "cores": share.workers,
+        "bytes_per_s": share.bytes_per_s,
+        "profile": asdict(profile),
+        "predicted": found.samples_per_s,
+        "binding": found.binding,
+        "measured": window.samples_per_s,
+        "error": error,
+        "taken": {"cores": window.cores, "bytes_per_s": window.bytes_per_s},
+        "profile_then": None if now is None else asdict(now),
+    }
 
 
 def rows(points: list[dict[str, Any]]) -> list[Row]:
