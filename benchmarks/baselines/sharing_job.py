@@ -5,7 +5,7 @@ so. A running job looks for lines once a step, so that an answer comes at a step
 
     {"budget": {...}}         adopt it (no answer)
     {"go": N or null}         begin, or go on: so many more steps, or until told otherwise (no
-                              answer); after the last of N steps, a report that has "done": true
+                              answer); after the last of N steps it says {"done": true}
     {"stop": true}            stand still until the next "go" (no answer)
     {"report": true}          -> a report: what was counted so far
     {"trace": true}           -> when each step came and how many samples it had, with the digest of
@@ -85,7 +85,7 @@ class Training:
             self._pace.until(given_ns + self._step_ns)
             self._left -= 1
             if self._left == 0:
-                self._say(self._report() | {"done": True})
+                self._say({"done": True})
 
     def _batches(self) -> Iterator[Any]:
         while True:
@@ -103,8 +103,7 @@ class Training:
             if "report" in line:
                 self._say(self._report())
             if "trace" in line:
-                steps = len(self._steps)
-                self._say({"steps": self._steps, "ids": self._ids.hexdigest(), "count": steps})
+                self._say({"steps": self._steps, "ids": self._ids.hexdigest()})
             line = self._lines.take(block=self._left == 0)
 
     def _report(self) -> dict[str, Any]:

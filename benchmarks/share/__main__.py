@@ -23,8 +23,8 @@ from . import predictions
 from .host import Site
 
 CORES, BYTES_PER_S = 1.6, 120e6
-"""What is shared: of two cores, the rest is for the storage's daemon, the loaders' threads that read
-and the steps."""
+"""What is shared; the rest of two cores is for the storage's daemon, the threads of loaders that
+read, and the steps."""
 SPARE = 1.05
 """The storage gives so much more than is shared, or its queue would be what is measured."""
 READ_NS = 500_000

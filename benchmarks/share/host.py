@@ -69,7 +69,7 @@ class Window:
 
 def window_of(job: Job, before: Report, after: Report) -> Window:
     """`profile` is None where nothing was handed over."""
-    new = {name: after[name] - before[name] for name in after if name not in ("tasks", "done")}
+    new = {name: after[name] - before[name] for name in after if name != "tasks"}
     seconds = new["time_ns"] * 1e-9
     profile = None
     if new["samples"] and new["tickets"]:
@@ -117,6 +117,7 @@ class Running:
         assert self._child.stdout is not None
         os.set_blocking(self._child.stdout.fileno(), False)
         self._rest = b""
+        self._done = False
 
     @property
     def pid(self) -> int:
@@ -128,7 +129,28 @@ class Running:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._child.stdin.fileno(), json.dumps(line).encode() + b"\n")
 
-    def hears(self) -> dict[str, Any] | None:
+    def share(self, share: Share, *, report: bool = False) -> None:
+        """From its next step on; with a report of that moment."""
+        self.tell(budget=budget_of(self.job, share), **({"report": True} if report else {}))
+
+    def report(self) -> Report:
+        """At its next step's boundary."""
+        self.tell(report=True)
+        return self.answer()
+
+    def trace(self) -> Mapping[str, Any]:
+        """Of a job that stands still, or at its next step's boundary."""
+        self.tell(trace=True)
+        return self.answer()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has done the steps that it was told to."""
+        while not self._done and self._hears() is not None:
+            pass
+        return self._done
+
+    def _hears(self) -> dict[str, Any] | None:
         """An answer, if there is one."""
         assert self._child.stdout is not None
         while b"\n" not in self._rest:
@@ -141,12 +163,13 @@ class Running:
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
+        self._done |= "done" in found
         return found
 
     def answer(self) -> dict[str, Any]:
         """The next answer, waited for."""
         deadline_s = time.monotonic() + ANSWER_S
-        while (found := self.hears()) is None:
+        while (found := self._hears()) is None or "done" in found:
             if time.monotonic() > deadline_s:
                 raise ContenderError(f"{self.job.name}: no answer in {ANSWER_S} s")
             time.sleep(0.002)
@@ -236,7 +259,8 @@ class Host:
             each.tell(budget=dict(budget))
 
     def share(self, shares: Sequence[Share]) -> None:
-        self.hold([budget_of(*each) for each in zip(self.jobs, shares, strict=True)])
+        for each, share in zip(self.running, shares, strict=True):
+            each.share(share)
 
     def reports(self) -> list[Report]:
         """Of all jobs, each at its next step's boundary."""
