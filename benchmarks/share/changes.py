@@ -80,15 +80,19 @@ def sampled(count: Callable[[], float], seconds: float) -> np.ndarray:
 def steps_until_held(
     samples: np.ndarray, set_s: float, steps_s: np.ndarray, rate: float
 ) -> tuple[int, list[float]]:
-    """The least number of steps' times after which what was taken since the change is as it should
-    be, there and later on; and what was taken by then, step by step, as a part of that."""
+    """The least number of steps' times after the change, 0 if there and then, from which on what is
+    taken is as it should be, however long that is watched; and what each step took, as a part of
+    that."""
     end_s = samples[-1, 0]
     step_s = np.diff(steps_s[(steps_s > (set_s + end_s) / 2) & (steps_s <= end_s)]).mean()
-    ends = np.arange(set_s + step_s, end_s, step_s)
-    totals = np.interp(np.array([set_s, *ends]), samples[:, 0], samples[:, 1])
-    parts = (totals[1:] - totals[0]) / (ends - set_s) / rate
-    off = np.flatnonzero(np.abs(parts - 1) > CLOSE)
-    return (int(off[-1]) + 2 if len(off) else 1), [round(float(part), 3) for part in parts]
+    ends = np.arange(set_s, end_s, step_s)
+    totals = np.interp(ends, samples[:, 0], samples[:, 1]) / (rate * step_s)
+    parts = [round(float(part), 3) for part in np.diff(totals)]
+    for first in range(len(totals) - 1):
+        since = totals[first + 1 :] - totals[first]
+        if (np.abs(since / np.arange(1, len(since) + 1) - 1) <= CLOSE).all():
+            return first, parts
+    return len(parts), parts
 
 
 def changes(site: Site, case: Case) -> tuple[list[Change], dict[str, Any], int]:
