@@ -70,7 +70,8 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"},
+        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
+        | {"profiling"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -174,6 +175,7 @@ TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
+    | {"profiling"}
     | {"mixture", "quality", "augmentation"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
