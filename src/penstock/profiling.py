@@ -18,8 +18,8 @@ _window_ns = 1_000_000_000
 _batches = 4
 
 
-class Measured(NamedTuple):
-    """What a loader did in a window.
+class Window(NamedTuple):
+    """What a loader did in some time.
 
     samples, seconds:  handed over; that the window took.
     samples_per_s:     the ceiling of the user's steps; 0 where none was seen.
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
         return self.samples / self.seconds
 
 
-def measured(window: Counters) -> Measured | None:
+def measured(window: Counters) -> Window | None:
     """Of a difference of counters; None where it holds too little: no whole step, or none read.
 
     Reading runs ahead of the user, so bytes are counted by the steps that were read, unless what is
@@ -55,7 +55,7 @@ def measured(window: Counters) -> Measured | None:
     if window.samples == 0 or steps_s == 0 or (by_steps and tickets == 0):
         return None
     rows = window.samples / window.batches
-    return Measured(
+    return Window(
         samples=window.samples,
         seconds=seconds,
         samples_per_s=window.samples / steps_s,
@@ -72,9 +72,9 @@ class Profiler:
 
     def __init__(self) -> None:
         self._since: Counters | None = None
-        self._last: Measured | None = None
+        self._last: Window | None = None
 
-    def measure(self, counters: Counters) -> Measured | None:
+    def measure(self, counters: Counters) -> Window | None:
         """The newest whole window; None before there is one."""
         if self._since is None:
             self._since = counters
