@@ -60,7 +60,8 @@ class Layer(NamedTuple):
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
     "values": Layer(
-        {"extent", "budget", "topology", "cursor", "meter", "history", "dispatch"}, {"ground"}
+        {"extent", "budget", "topology", "cursor", "meter", "history", "dispatch", "lease"},
+        {"ground"},
     ),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
@@ -70,7 +71,8 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"},
+        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
+        | {"ledger"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -102,6 +104,7 @@ LAYERS = {
             "objects",
             "object_engine",
             "writers",
+            "lines",
         },
         {"ground", "values"},
     ),
@@ -134,7 +137,7 @@ LAYERS = {
             "convert_lmdb",
             "convert_shards",
         }
-        | {"checkpoint", "broker"},
+        | {"checkpoint", "broker", "tenant"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
@@ -150,7 +153,15 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_doctor", "cli_generate"}
+        {
+            "cli",
+            "cli_bench",
+            "cli_broker",
+            "cli_calibrate",
+            "cli_compare",
+            "cli_doctor",
+            "cli_generate",
+        }
         | {
             "cli_options",
             "cli_plan",
@@ -173,7 +184,7 @@ TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-    | {"mixture", "quality", "augmentation"}
+    | {"mixture", "quality", "augmentation", "ledger"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
