@@ -25,7 +25,6 @@ class Window(NamedTuple):
     samples_per_s:     the ceiling of the user's steps; 0 where none was seen.
     cpu_s, storage_bytes:  of a sample.
     stall:             part of the time in which the user waited for batches.
-    step_s:            from batch to batch.
     """
 
     samples: int
@@ -34,7 +33,6 @@ class Window(NamedTuple):
     cpu_s: float
     storage_bytes: float
     stall: float
-    step_s: float
 
     @property
     def rate(self) -> float:
@@ -62,7 +60,6 @@ def measured(window: Counters) -> Window | None:
         cpu_s=window.decode_cpu_ns * 1e-9 / window.samples,
         storage_bytes=read / tickets / rows if by_steps else read / window.samples,
         stall=min(1.0, window.stall_ns / max(1, window.time_ns)),
-        step_s=seconds / window.batches,
     )
 
 
@@ -72,17 +69,16 @@ class Profiler:
 
     def __init__(self) -> None:
         self._since: Counters | None = None
-        self._last: Window | None = None
 
     def measure(self, counters: Counters) -> Window | None:
-        """The newest whole window; None before there is one."""
+        """A window that has ended now; None where it goes on."""
         if self._since is None:
             self._since = counters
-        elif (
+        ended = (
             counters.time_ns - self._since.time_ns >= _window_ns
             and counters.batches - self._since.batches >= _batches
-        ):
-            found = measured(counters.since(self._since))
-            if found is not None:
-                self._last, self._since = found, counters
-        return self._last
+        )
+        found = measured(counters.since(self._since)) if ended else None
+        if found is not None:
+            self._since = counters
+        return found

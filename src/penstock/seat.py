@@ -60,9 +60,10 @@ class Seat:
         ask = self._counters()
         assert ask is not None, "the loader is asking"
         counters = ask()
+        step_s = counters.steps_ns * 1e-9 / max(1, counters.batches)
         found = self._profiler.measure(counters)
         if found is None:
-            return Report(profile=None, measured=Measured(samples_per_s=0.0))
+            return Report(profile=None, measured=Measured(samples_per_s=0.0, step_s=step_s))
         return Report(
             profile={
                 "samples_per_s": found.samples_per_s,
@@ -75,7 +76,7 @@ class Seat:
                 bytes_per_s=found.storage_bytes * found.rate,
                 stall=found.stall,
                 samples=counters.samples,
-                step_s=found.step_s,
+                step_s=step_s,
             ),
         )
 
