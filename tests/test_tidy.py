@@ -60,7 +60,8 @@ class Layer(NamedTuple):
 LAYERS = {
     "ground": Layer({"errors", "limits", "clock"}, set()),
     "values": Layer(
-        {"extent", "budget", "topology", "cursor", "meter", "history", "dispatch"}, {"ground"}
+        {"extent", "budget", "topology", "cursor", "meter", "history", "dispatch", "lease"},
+        {"ground"},
     ),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
@@ -70,7 +71,8 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"},
+        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
+        | {"profiling", "ledger"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -103,6 +105,7 @@ LAYERS = {
             "objects",
             "object_engine",
             "writers",
+            "lines",
         },
         {"ground", "values"},
     ),
@@ -135,7 +138,7 @@ LAYERS = {
             "convert_lmdb",
             "convert_shards",
         }
-        | {"checkpoint", "broker"},
+        | {"checkpoint", "broker", "tenant", "seat"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
@@ -151,7 +154,15 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_doctor", "cli_generate"}
+        {
+            "cli",
+            "cli_bench",
+            "cli_broker",
+            "cli_calibrate",
+            "cli_compare",
+            "cli_doctor",
+            "cli_generate",
+        }
         | {
             "cli_options",
             "cli_plan",
@@ -174,7 +185,7 @@ TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-    | {"mixture", "quality", "augmentation"}
+    | {"mixture", "quality", "augmentation", "profiling", "ledger"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}

@@ -22,6 +22,8 @@ class Budget:
     threads:          reading threads; None lets the engine choose for its backend.
     requests:         requests to an object store in flight; None is 64.
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
+    cores:            processor time a second that decoding takes, on average over some tens of ms;
+                      fractions are time-shared; None is unlimited.
     readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
                       always allowed.
     io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
@@ -31,8 +33,8 @@ class Budget:
 
     threads: int | None = None
     requests: int | None = None
-    cores: float | None = None
     bytes_per_s: float | None = None
+    cores: float | None = None
     readahead_bytes: int = limits.readahead_bytes_default
     io_uring: FastPath = "auto"
     mmap: FastPath = "auto"
@@ -52,15 +54,18 @@ class Budget:
             raise UsageError(
                 f"Budget.requests is {self.requests!r}: use None or 1..{limits.object_requests_max}"
             )
-        if self.cores is not None and not (isinstance(self.cores, (int, float)) and self.cores > 0):
-            raise UsageError(
-                f"Budget.cores is {self.cores!r}: use None (unlimited) or a number above 0"
-            )
         rate = self.bytes_per_s
         if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):
             raise UsageError(
                 f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate"
                 " above 0"
+            )
+        if self.cores is not None and not (
+            isinstance(self.cores, (int, float)) and 0 < self.cores <= limits.threads_max
+        ):
+            raise UsageError(
+                f"Budget.cores is {self.cores!r}: use None (unlimited), or a number above 0, at "
+                f"most {limits.threads_max}"
             )
         if not (isinstance(self.readahead_bytes, int) and self.readahead_bytes > 0):
             raise UsageError(

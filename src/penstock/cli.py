@@ -1,4 +1,5 @@
-"""`penstock index | inspect | doctor | formats | convert | simulate | plan | bench | trace`.
+"""`penstock index | inspect | doctor | formats | convert | simulate | plan | broker | bench |
+trace`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -42,6 +43,7 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from . import cli_bench, cli_trace
+from .cli_broker import broker
 from .cli_doctor import doctor
 from .cli_options import (
     Dtype,
@@ -301,6 +303,7 @@ def convert(
 app.command()(simulate)
 app.command()(plan)
 app.command()(doctor)
+app.command()(broker)
 app.add_typer(cli_bench.app(), name="bench")
 app.add_typer(cli_trace.app, name="trace")
 

@@ -254,3 +254,22 @@ allocation_number_min = 1e-12
 allocation_number_max = 1e18
 """What a profile, share or resource may be, in its unit: beyond, it is a mistake, and products and
 quotients of several would leave what floats hold."""
+
+# -- the broker ------------------------------------------------------------------------------------
+
+broker_line_bytes = 4096
+"""Longest line that a broker or a job takes; reports take some 400."""
+broker_state_bytes = 1 * MIB
+"""Longest line that somebody who watches a broker takes: 300 bytes a member."""
+broker_waiting_bytes = 2 * MIB
+"""What is kept for somebody who does not read, before the connection is closed."""
+broker_members_max = 512
+"""Connections of one broker; further ones are refused."""
+broker_tick_s = 0.25
+"""How late it may be seen that a member has fallen silent."""
+broker_retry_s = 2.0
+"""How often a loader without a broker looks for one."""
+lease_readahead_s = 2.0
+lease_readahead_bytes_min = 1 * MIB
+"""What a loader with a lease reads ahead, at most: for so long what it is leased brings, and at
+least so much. More would only hold back those that wait for the rate."""

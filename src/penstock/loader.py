@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ from .native import Arena
 from .order import Shuffle
 from .plan import Assignment, Group, StepPlan, Steps
 from .quality import shuffle_quality
+from .seat import Seat
 from .session import Session
 from .topology import Place
 from .workers import timed_out
@@ -158,7 +159,8 @@ class Loader:
             if decode_threads is None
             else positive("decode_threads", decode_threads)
         )
-        self._budget = _budget(budget)
+        self._asked = self._budget = _budget(budget)  # by the user; what a broker leaves of it
+        self._seat: Seat | None = None
         self._arena: Arena | None = None
         self._engine: Reader | None = None
         self._threads: DecodeThreads | None = None
@@ -220,12 +222,20 @@ class Loader:
 
     @property
     def budget(self) -> Budget:
-        """What the loader may use. Assign another to change it while running."""
-        return self._budget
+        """What the loader may use. Assign another to change it while running.
+
+        Where jobs share the host through a broker (docs/sharing.md), it uses less: see
+        `stats()["lease"]`.
+        """
+        return self._asked
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        budget = _budget(budget)
+        self._asked = _budget(budget)
+        self._hold(self._asked if self._seat is None else self._seat.of(self._asked))
+
+    def _hold(self, budget: Budget) -> None:
+        """Go on under this one, from now on."""
         if self._engine is not None:
             self._engine.adopt(budget)
         if self._threads is not None:
@@ -234,15 +244,23 @@ class Loader:
         for reading in self._readings:
             reading.adopt_budget()
 
+    def _heed(self) -> None:
+        """Take what the broker has granted, and tell it what was measured; once a step, and while
+        the user waits."""
+        if self._seat is not None and self._seat.changed():
+            self._hold(self._seat.of(self._asked))
+
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
         bytes, runs (read operations), extents, and how the engine reads; with `cache` also "lot"
-        (see `penstock.Cache`) and what docs/cluster.md lists."""
+        (see `penstock.Cache`) and what docs/cluster.md lists; and "lease", what a broker grants."""
         found: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
         if self._course.choice_record:
             found["shuffle"] = self._course.choice_record
         if self._joined is not None:
             found["lot"] = dict(self._joined.lot)
+        if self._seat is not None and self._seat.lease is not None:
+            found["lease"] = self._seat.lease.message()
         if self._engine is not None:
             choice = self._engine.choice
             found |= self._engine.counters()
@@ -272,7 +290,8 @@ class Loader:
         choice = None if self._engine is None else self._engine.choice
         threads = 0 if self._decode is None else self._decode_threads
         cores = len(os.sched_getaffinity(0))
-        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record)
+        leased = self._budget != self._asked
+        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record, leased)
         return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
@@ -338,6 +357,9 @@ class Loader:
                 self._ended = dict(Counter(self._ended) + Counter(self._engine.counters()))
             self._engine.close()
             self._engine = self._joined = None
+        if self._seat is not None:
+            self._seat.leave()
+            self._seat, self._budget = None, self._asked
         self._waiting.clear()
         self._arena = None
 
@@ -395,6 +417,8 @@ class Loader:
             )
 
     def _resources(self) -> tuple[Reader, Arena]:
+        if self._seat is None:
+            self._seat = Seat(self.counters, self.dataset.index.files.root, self.place)
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
@@ -520,6 +544,7 @@ class Reading:
         asked = self._session.head.step
         try:
             loader._check_process()
+            loader._heed()
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
             of_next = self._next_raw if loader._decode is None else self._next_decoded
@@ -611,11 +636,16 @@ class Reading:
         if self._meter.timeline is not None:
             self._meter.timeline.arrived(self._epoch, planned.step)
 
-    def _arrive(self, planned: StepPlan) -> Buffer:
-        """Wait until a step is in its buffer; raises what kept its bytes from arriving."""
+    def _arrive(self, planned: StepPlan, heed: Callable[[], None] | None = None) -> Buffer:
+        """Wait until a step is in its buffer; raises what kept its bytes from arriving.
+
+        heed:  called now and then meanwhile.
+        """
         with self._loader._moved:
             while self._session.reached <= planned.step and not self._closed:
                 self._loader._wait()
+                if heed is not None:
+                    heed()
                 self._check_deadline()
             if planned.step in self._faults:
                 raise self._faults[planned.step]
@@ -635,7 +665,7 @@ class Reading:
     def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
         head = self._session.head
-        buffer = self._arrive(head)
+        buffer = self._arrive(head, self._loader._heed)
         arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
         fields = fields_of(self._index, head, buffer)
@@ -649,6 +679,7 @@ class Reading:
     def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
+            self._loader._heed()
             self._check_deadline()  # and Ctrl-C is noticed
         batch = job.result()
         self._jobs.popleft()

@@ -5,6 +5,7 @@ So a part of a core can be granted, and changed at any time, without threads bei
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -16,8 +17,8 @@ class Pacing:
     """An account of processor time that several threads share.
 
     `rate` seconds a second flow into it; None is without limit. Each thread calls `turn` before
-    each piece of its work, which charges what the thread has used since the last time, and returns
-    when no more is owed. Whoever waits goes on when the rate has been raised, or with `close`.
+    each piece of its work; or one `charge`s for the work of others, and `wait`s before it gives out
+    more. Whoever waits goes on when the rate has been raised, or with `close`.
     """
 
     def __init__(self, rate: float | None = None) -> None:
@@ -40,7 +41,7 @@ class Pacing:
             self._settle()
             if self._rate is None:
                 self._limits += 1
-                self._owed_s = 0.0
+                self._owed_s = 0.0  # what was used without a limit
             self._rate = rate
             self._changed.notify_all()
 
@@ -50,20 +51,41 @@ class Pacing:
             self._closed = True
             self._changed.notify_all()
 
+    @property
+    def owes(self) -> bool:
+        """Whether somebody would have to wait now."""
+        with self._changed:
+            self._settle()
+            return self._rate is not None and self._owed_s > 0
+
+    def charge(self, used_s: float) -> None:
+        """Somebody has used so much. Does not wait."""
+        with self._changed:
+            self._settle()
+            self._owed_s += used_s
+
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Until nothing is owed."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            self._settle()
+            while self._rate is not None and self._owed_s > 0 and not self._closed:
+                left_s = deadline_s - self._settled_s
+                if left_s <= 0:
+                    return
+                self._changed.wait(min(self._owed_s / self._rate, left_s, _wait_s))
+                self._settle()
+
     def turn(self) -> None:
-        """The calling thread pays, and waits for its turn."""
+        """The calling thread pays for all that it has used since its last turn, and waits."""
         if self._rate is None:
             return
         used_ns = time.thread_time_ns()
         before_ns, limits = getattr(self._own, "paid", (used_ns, self._limits))
-        with self._changed:
-            if limits == self._limits:
-                self._owed_s += (used_ns - before_ns) * 1e-9
-            self._own.paid = used_ns, self._limits
-            self._settle()
-            while self._rate is not None and self._owed_s > 0 and not self._closed:
-                self._changed.wait(min(self._owed_s / self._rate, _wait_s))
-                self._settle()
+        self._own.paid = used_ns, self._limits
+        if limits == self._limits:
+            self.charge((used_ns - before_ns) * 1e-9)
+        self.wait()
 
     def _settle(self) -> None:
         now_s = time.monotonic()

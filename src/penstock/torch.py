@@ -13,6 +13,7 @@ import contextlib
 import operator
 import os
 import random
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +48,8 @@ from .order import Order, Shuffle
 from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
-from .topology import Place
+from .seat import Seat
+from .topology import Place, detect
 from .walk import Walk
 from .workers import Inline, Workers, WorkerThreads
 
@@ -224,6 +226,7 @@ class DataLoader:
         self.batch_size = batch_size
         self._loader = self._native() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
+        self._seat: Seat | None = None
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -321,6 +324,9 @@ class DataLoader:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
+        if self._seat is not None:
+            self._seat.leave()
+            self._seat = None
 
     def __repr__(self) -> str:
         return (
@@ -396,15 +402,20 @@ class DataLoader:
         )
 
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
+        if self._seat is None:
+            place = detect(None, None, os.environ, sys.modules)
+            self._seat = Seat(self.counters, type(self.dataset).__name__, place)
         return Walk(
             self._epochs,
             workers,
             self.meter,
+            self._seat,
             epoch,
             first,
             ahead=self.num_workers * (self.prefetch_factor or 1),
             timeout_s=float(self.timeout) or None,
             batched=self._batched,
+            budget=self._budget,
         )
 
     def _check_seed(self) -> None:

@@ -7,9 +7,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from .budget import Budget
 from .epochs import Epochs, Task
 from .meter import Meter
+from .pacing import Pacing
+from .seat import Seat
 from .workers import Ahead, Workers
+
+_heed_s = 0.1  # how soon somebody who waits for processors learns that there are more
 
 
 class Walk:
@@ -17,6 +22,8 @@ class Walk:
 
     ahead:    tasks that workers have beyond the batch that is asked for.
     batched:  whether a task is of many samples, or of one.
+    seat:     of the loader among those that share the host; of what is granted there, and of the
+              budget, workers obey the cores.
 
     What an exception of a worker leaves out is not given again: the next call gives the next batch.
     """
@@ -26,22 +33,27 @@ class Walk:
         epochs: Epochs,
         workers: Workers,
         meter: Meter,
+        seat: Seat,
         epoch: int,
         first: int,
         *,
         ahead: int,
         timeout_s: float | None,
         batched: bool,
+        budget: Budget,
     ) -> None:
         meter.began(time.perf_counter_ns())
         self._epochs = epochs
         self._workers = workers
         self._meter = meter
+        self._seat = seat
+        self._budget = budget
+        self._pacing = Pacing(seat.of(budget).cores)
         self._epoch = epoch
         self._step = first
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
         tasks = _counted(epochs.tasks(epoch, first), self._sizes, batched)
-        self._results = Ahead(workers, tasks, ahead, timeout_s)
+        self._results = Ahead(workers, tasks, ahead, timeout_s, self._pacing)
 
     def __iter__(self) -> Walk:
         return self
@@ -49,6 +61,10 @@ class Walk:
     def __next__(self) -> Any:
         asked_ns = time.perf_counter_ns()
         self._meter.asked(asked_ns)
+        self._heed()
+        while not self._results.begun and self._pacing.owes:
+            self._pacing.wait(_heed_s)
+            self._heed()
         before = self._workers.spent
         try:
             batch = next(self._results)
@@ -64,6 +80,7 @@ class Walk:
         ready_ns = time.perf_counter_ns()
         # A worker was busy with this batch; what was waited for is taken for the end of that.
         busy_ns, ran_ns = self._workers.spent.minus(before)
+        self._pacing.charge(ran_ns * 1e-9)
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * ran_ns // max(1, busy_ns)
         waited = waiting_ns - decode_ns, decode_ns
@@ -76,6 +93,10 @@ class Walk:
         now_ns = time.perf_counter_ns()
         meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), *waited)
         return batch
+
+    def _heed(self) -> None:
+        if self._seat.changed():
+            self._pacing.adopt(self._seat.of(self._budget).cores)
 
 
 def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .decode import end_with_interpreter, raisable
 from .errors import ForkError, UsageError, WorkerError
+from .pacing import Pacing
 
 Fetch = Callable[[Any], Any]
 """Turns a task into a result."""
@@ -107,12 +108,21 @@ class Workers(Protocol):
 
 class Ahead:
     """An iterator over the results of tasks, with `ahead` of them submitted before they are asked
-    for. Results come in the order of the tasks."""
+    for. Results come in the order of the tasks.
+
+    pacing:  while it owes, nothing is submitted but what is asked for.
+    """
 
     def __init__(
-        self, workers: Workers, tasks: Iterator[Any], ahead: int, timeout_s: float | None = None
+        self,
+        workers: Workers,
+        tasks: Iterator[Any],
+        ahead: int,
+        timeout_s: float | None = None,
+        pacing: Pacing | None = None,
     ) -> None:
         self._workers = workers
+        self._pacing = pacing or Pacing()
         self._tasks = tasks
         self._ahead = ahead
         self._timeout_s = timeout_s
@@ -123,12 +133,19 @@ class Ahead:
         return self
 
     def __next__(self) -> Any:
-        self._fill(max(1, self._ahead))
+        self._fill(self._ahead)
+        if not self._tickets:
+            self._submit()
         if not self._tickets:
             raise StopIteration
         result = self._workers.result(self._tickets.popleft(), self._timeout_s)
         self._fill(self._ahead)
         return result
+
+    @property
+    def begun(self) -> bool:
+        """Whether the next result has been submitted."""
+        return bool(self._tickets)
 
     def __del__(self) -> None:
         self.close()
@@ -140,11 +157,15 @@ class Ahead:
             self._workers.drop(self._tickets.popleft())
 
     def _fill(self, ahead: int) -> None:
-        while len(self._tickets) < ahead:
-            task = next(self._tasks, self)
-            if task is self:
-                return
-            self._tickets.append(self._workers.submit(task))
+        while len(self._tickets) < ahead and not self._pacing.owes and self._submit():
+            pass
+
+    def _submit(self) -> bool:
+        task = next(self._tasks, self)
+        if task is self:
+            return False
+        self._tickets.append(self._workers.submit(task))
+        return True
 
 
 # -- in the calling thread -------------------------------------------------------------------------

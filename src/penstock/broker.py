@@ -1,0 +1,345 @@
+"""The broker of a host: jobs come, report and go over a UNIX socket; the ledger says who gets what.
+
+A loop over sockets, and nothing else: no threads, no decisions. Whoever ends, in whatever way,
+closes its connection, which is how it leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import resource
+import selectors
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import limits
+from .clock import Clock, SystemClock
+from .errors import UsageError
+from .lease import Report
+from .ledger import Ledger
+from .lines import VERSION, Gone, Lines, Message, Wrong
+
+log = logging.getLogger("penstock")
+
+_PEER_GROUPS = 59
+"""SO_PEERGROUPS, which Python does not name."""
+_path_bytes = 107
+"""Longest path of a UNIX socket."""
+_new = ".new"
+"""Behind the name of the socket while it is made."""
+
+
+@dataclass(slots=True)
+class _Caller:
+    """A connection. It may have joined; it may watch."""
+
+    number: int
+    lines: Lines
+    owner: int
+    joined: bool = False
+    watch_s: float | None = None
+
+
+class Broker:
+    """Serves a ledger on a UNIX socket, from when it is made; `serve` answers.
+
+    path:    of the socket. Its folder is made if need be, for this user alone. Beside it lies a
+             lock file, held by the broker that serves there: what a dead one left is taken over.
+    group:   members of it may join as well; else this user and root alone.
+
+    Raises UsageError where another broker serves, or the socket cannot be made.
+    """
+
+    def __init__(
+        self, path: Path, ledger: Ledger, *, group: str | None = None, clock: Clock | None = None
+    ) -> None:
+        self.path = path
+        self._ledger = ledger
+        self._clock = SystemClock() if clock is None else clock
+        self._group = None if group is None else group_of(group)
+        self._counts: Counter[str] = Counter()
+        self._callers: dict[int, _Caller] = {}
+        self._next = 0
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = min(limits.broker_members_max, max(1, files - 32))
+        self._stopped = False
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_locked(path))
+            self._listener = undo.enter_context(_listening(path, self._group))
+            self._wake, self._woken = socket.socketpair()
+            undo.callback(self._wake.close)
+            undo.callback(self._woken.close)
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._woken, selectors.EVENT_READ)
+            self._undo = undo.pop_all()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all connections, and removes the socket."""
+        for caller in list(self._callers.values()):
+            self._drop(caller)
+        self._undo.close()
+
+    def stop(self) -> None:
+        """Lets `serve` return; from any thread or signal handler."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b".")
+
+    def serve(self) -> None:
+        """Answers until it is stopped."""
+        while not self._stopped:
+            # Time passes for those who are here alone.
+            timeout = limits.broker_tick_s if self._callers else None
+            for key, events in self._selector.select(timeout):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.data, _Caller):
+                    self._attend(key.data, events)
+            self._tell(self._now_s())
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() * 1e-9
+
+    # -- who calls ---------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # it has gone again
+            log.debug("a connection was not made: %s", error)
+            return
+        pid, user, group = _credentials(connection)
+        lines = Lines(connection)
+        why = None
+        if len(self._callers) >= self._most:
+            why = f"there are {self._most} connections already"
+            self._counts["crowded"] += 1
+        elif not self._admitted(connection, user, group):
+            why = f"user {user} is not admitted: this broker serves user {os.getuid()}" + (
+                "" if self._group is None else f" and group {self._group}"
+            )
+            self._counts["strangers"] += 1
+            log.warning("user %d (process %d) was refused", user, pid)
+        if why is not None:
+            with contextlib.suppress(Gone):
+                lines.send({"say": "refused", "why": why})
+            lines.close()
+            return
+        caller = _Caller(self._next, lines, user)
+        self._next += 1
+        self._callers[caller.number] = caller
+        self._selector.register(lines, selectors.EVENT_READ, caller)
+
+    def _admitted(self, connection: socket.socket, user: int, group: int) -> bool:
+        """Whether the kernel says that it is this user, root, or a member of the group."""
+        if user in (os.getuid(), 0):
+            return True
+        return self._group is not None and self._group in (group, *_groups(connection))
+
+    def _attend(self, caller: _Caller, events: int) -> None:
+        """What one of them says, or has room for."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._send(caller, None)
+            if events & selectors.EVENT_READ:
+                for message in caller.lines.receive():
+                    self._hear(caller, message)
+        except Wrong as wrong:
+            self._refuse(caller, wrong.why, f"a line was {wrong.why}")
+            self._drop(caller)
+        except Gone:
+            self._drop(caller)
+
+    def _drop(self, caller: _Caller) -> None:
+        """It is gone, and what it had goes to the others."""
+        if self._callers.pop(caller.number, None) is None:
+            return
+        if caller.joined:
+            self._ledger.leave(caller.number)
+        self._selector.unregister(caller.lines)
+        caller.lines.close()
+
+    # -- what is said ------------------------------------------------------------------------------
+
+    def _hear(self, caller: _Caller, message: Message) -> None:
+        say, now_s = message["say"], self._now_s()
+        try:
+            if say == "join":
+                self._join(caller, message, now_s)
+            elif say == "report" and caller.joined:
+                self._ledger.report(caller.number, now_s, Report.of(message))
+            elif say == "leave" and caller.joined:
+                caller.joined = False
+                self._ledger.leave(caller.number)
+            elif say == "watch":
+                caller.watch_s = now_s
+            else:
+                raise Wrong("unexpected")
+        except UsageError as error:
+            self._refuse(caller, "absurd", str(error))
+
+    def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
+        if caller.joined:
+            raise Wrong("unexpected")
+        if message.get("version") != VERSION:
+            raise UsageError(
+                f"version is {message.get('version')!r:.100}: this broker speaks {VERSION}; use "
+                "the same penstock on both sides"
+            )
+        said: dict[str, Any] = {}
+        for name, kind in (("job", str), ("rank", int), ("pid", int), ("name", str)):
+            said[name] = message.get(name)
+            if type(said[name]) is not kind:
+                raise UsageError(f"join.{name} is {said[name]!r:.100}: use {kind.__name__}")
+        self._ledger.join(caller.number, now_s, owner=caller.owner, **said)
+        caller.joined = True
+
+    def _refuse(self, caller: _Caller, counter: str, why: str) -> None:
+        self._counts[counter] += 1
+        self._send(caller, {"say": "refused", "why": why[:1000]})
+
+    def _send(self, caller: _Caller, message: Message | None) -> None:
+        """Says something, or goes on with what has not gone yet. Never raises: who has gone is
+        dropped."""
+        if caller.number not in self._callers:
+            return
+        waited = caller.lines.waiting > 0
+        try:
+            if message is None:
+                caller.lines.flush()
+            else:
+                caller.lines.send(message)
+        except Gone:
+            self._drop(caller)
+            return
+        if (caller.lines.waiting > 0) != waited:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if not waited else 0)
+            self._selector.modify(caller.lines, events, caller)
+
+    def _tell(self, now_s: float) -> None:
+        """New leases to those who have them, the state to those who watch."""
+        for number, lease in self._ledger.tick(now_s).items():
+            self._send(self._callers[number], {"say": "lease", **lease.message()})
+        watching = [
+            caller
+            for caller in self._callers.values()
+            if caller.watch_s is not None and caller.watch_s <= now_s
+        ]
+        if watching:
+            state = {"say": "state", **self.state(now_s)}
+            for caller in watching:
+                caller.watch_s = now_s + 1.0
+                self._send(caller, state)
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """What the ledger says, and how often whom was refused, as JSON has it."""
+        return {**self._ledger.state(now_s), "refused": dict(self._counts)}
+
+
+# -- the socket ------------------------------------------------------------------------------------
+
+
+def group_of(name: str) -> int:
+    """The number of a group, by its name or number."""
+    try:
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise UsageError(
+            f"group {name!r} is not known: use a name that `getent group` lists"
+        ) from None
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group of the other side, as the kernel saw them when it connected."""
+    size = struct.calcsize("3i")
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, user, group = struct.unpack("3i", found)
+    return pid, user, group
+
+
+def _groups(connection: socket.socket) -> tuple[int, ...]:
+    """The other groups of the other side."""
+    try:
+        found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 4096)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(found) // 4}I", found)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The right to serve there, while this process lives."""
+    if len(os.fsencode(path)) > _path_bytes - len(_new):
+        raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
+    with contextlib.ExitStack() as undo:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 20, 0).decode("ascii", "replace") or "unknown"
+            raise UsageError(
+                f"a broker serves at {path} already (process {holder}): end it first, or serve at "
+                "another path"
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"socket {str(path)!r} cannot be made ({error}): use another path"
+            ) from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        yield
+
+
+@contextlib.contextmanager
+def _listening(path: Path, group: int | None) -> Iterator[socket.socket]:
+    """The socket, which is there once it has its mode."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    new = f"{path}{_new}"
+    with listener:
+        try:
+            if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+                raise UsageError(f"{path} is there and no socket: use another path")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)
+            listener.bind(new)
+            os.chmod(new, 0o600)
+            if group is not None:
+                os.chown(new, -1, group)
+                os.chmod(new, 0o660)
+            listener.listen(128)
+            os.replace(new, path)
+        except OSError as error:
+            raise UsageError(
+                f"socket {str(path)!r} cannot be made ({error}): use another path, or a group that "
+                "you belong to"
+            ) from None
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

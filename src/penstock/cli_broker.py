@@ -1,0 +1,90 @@
+"""`penstock broker`: serves a host's budget to the jobs on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import terminal
+from .allocation import Resources
+from .broker import Broker
+from .errors import UsageError
+from .ledger import Ledger
+from .lines import socket_path
+
+
+def broker(
+    cores: Annotated[
+        float | None, typer.Option(help="That loaders share. (default: those of this process)")
+    ] = None,
+    bytes_per_s: Annotated[
+        str | None, typer.Option(help="Of storage, such as 1GB/s. (default: not limited)")
+    ] = None,
+    socket: Annotated[
+        str | None, typer.Option(help="Where to serve, instead of the usual place.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Whose members may join, too.")] = None,
+    objective: Annotated[
+        str, typer.Option(help="What to maximise: utilisation, samples or makespan.")
+    ] = "utilisation",
+    floor: Annotated[
+        float, typer.Option(help="Of what an even split would bring: what each job keeps, 0.01..1.")
+    ] = 1.0,
+) -> None:
+    """Share this host's cores and storage bandwidth among the jobs on it.
+
+    Loaders find it by themselves, also those that run already: they report what they can do and
+    what a sample costs them, and are leased what brings the accelerators most work together, with
+    nobody below what an even split would bring. When the broker ends, each goes on with its own
+    budget.
+
+    Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
+    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it.
+
+    Examples:
+
+      penstock broker --cores 8 --bytes-per-s 1GB/s
+
+      penstock broker --cores 32 --group research --socket /run/penstock/broker.sock
+    """
+    path = Path(socket) if socket is not None else socket_path(os.environ)
+    if path is None:
+        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
+    resources = Resources(
+        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
+        bytes_per_s=float("inf") if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
+    )
+    ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
+    with Broker(path, ledger, group=group) as serving:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: serving.stop())
+        terminal.say(f"serving at {path}")
+        serving.serve()
+
+
+_UNITS = {
+    "": 1,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def rate_of(option: str, text: str) -> float:
+    """Bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
+    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGT]?i?)B?(?:/s)?\s*", text)
+    with contextlib.suppress(ValueError, KeyError):
+        if found is not None:
+            return float(found[1]) * _UNITS[found[2]]
+    raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s")

@@ -1,0 +1,184 @@
+"""What a job is granted of a host that it shares, for how long, and what it reports in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any
+
+from . import limits
+from .budget import Budget
+from .errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a broker and its jobs deal with each other.
+
+    lease_s:     how long a lease lasts that is not renewed, and how long a member may be silent;
+                 leases are renewed at half of it.
+    report_s:    how often a member reports.
+    settle_s:    how long after a change of its share a job is not judged by what it takes: what it
+                 has read ahead is used up first.
+    hold_s:      how long shares stay at least that are divided anew because a job has drifted.
+    horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
+                 all jobs' work changing them costs: see `drift.worthwhile`.
+    doubt_s:     how long a job that lied is at its floor.
+    lie:         how many times more or less than predicted is a lie,
+    excess:      and so is taking so many times what was leased,
+    lies:        in so many windows in a row.
+    """
+
+    lease_s: float = 5.0
+    report_s: float = 0.5
+    settle_s: float = 3.0
+    hold_s: float = 2.0
+    horizon_s: float = 60.0
+    switch_s: float = 1.0
+    doubt_s: float = 30.0
+    lie: float = 2.0
+    excess: float = 1.5
+    lies: int = 3
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _check(self, each.name, zero=each.name in ("settle_s", "hold_s", "switch_s"))
+        for name in ("lie", "excess"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """What one loader may use.
+
+    cores:              processor time a second; fractions are time-shared.
+    bytes_per_s:        from storage; None where it is not limited.
+    floor_cores, floor_bytes_per_s:  the same once the lease has ended: the part of an even split.
+    lasts_s:            from when it was received, unless it is renewed.
+    """
+
+    cores: float
+    bytes_per_s: float | None
+    floor_cores: float
+    floor_bytes_per_s: float | None
+    lasts_s: float
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _check(self, each.name, none=each.name.endswith("bytes_per_s"))
+
+    @property
+    def ended(self) -> Lease:
+        """What is left of it once it has ended: its floor."""
+        return replace(self, cores=self.floor_cores, bytes_per_s=self.floor_bytes_per_s)
+
+    def message(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Lease:
+        """From JSON. UsageError names what is wrong with it."""
+        return cls(**_named(cls, message))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a loader saw of itself.
+
+    samples_per_s:  handed over.
+    cores:          processor time a second that it took.
+    bytes_per_s:    that it took from storage.
+    stall:          the part of the time in which the model waited for it, 0..1.
+    samples:        handed over since it joined.
+    step_s:         from one batch to the next, as it can say nothing in between.
+    """
+
+    samples_per_s: float
+    cores: float = 0.0
+    bytes_per_s: float = 0.0
+    stall: float = 0.0
+    samples: float = 0.0
+    step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _check(self, each.name, zero=True)
+        if self.stall > 1:
+            raise UsageError(f"Measured.stall is {self.stall!r}: use a part of the time, 0..1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a loader says of itself.
+
+    profile:   fields of `throughput.JobProfile`, of this loader alone; None where nothing has been
+               measured since the last report: it is still there.
+    measured:  in the same time as the profile.
+    """
+
+    profile: Mapping[str, Any] | None
+    measured: Measured
+
+    def message(self) -> dict[str, Any]:
+        """As JSON has it, which has no infinite numbers: such a stream rate is the default."""
+        profile = self.profile
+        if profile is not None:
+            profile = {
+                name: value
+                for name, value in profile.items()
+                if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
+            }
+        return {"profile": profile, "measured": asdict(self.measured)}
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Report:
+        """From JSON. UsageError names what is wrong with it; the profile is for the ledger."""
+        profile, measured = message.get("profile"), message.get("measured")
+        if profile is not None and not isinstance(profile, dict):
+            raise UsageError(f"Report.profile is {profile!r:.100}: use an object or null")
+        if not isinstance(measured, dict):
+            raise UsageError(f"Report.measured is {measured!r:.100}: use an object")
+        return cls(profile=profile, measured=Measured(**_named(Measured, measured)))
+
+
+def granted(budget: Budget, lease: Lease, *, ended: bool = False) -> Budget:
+    """A loader's own budget, with no more than it was leased; than its floor once that has ended.
+
+    Where the rate is limited, so is what is read ahead: `limits.lease_readahead_s` of it.
+    """
+    if ended:
+        lease = lease.ended
+    cores = lease.cores if budget.cores is None else min(budget.cores, lease.cores)
+    cores = min(cores, float(limits.threads_max))
+    rate = lease.bytes_per_s
+    if rate is None:
+        return replace(budget, cores=cores)
+    ahead = max(limits.lease_readahead_bytes_min, int(rate * limits.lease_readahead_s))
+    return replace(
+        budget,
+        cores=cores,
+        bytes_per_s=rate if budget.bytes_per_s is None else min(budget.bytes_per_s, rate),
+        readahead_bytes=min(budget.readahead_bytes, ahead),
+    )
+
+
+def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) -> None:
+    """UsageError where a number is absurd."""
+    value = getattr(owner, name)
+    if none and value is None:
+        return
+    plain = isinstance(value, int | float) and type(value) is not bool
+    if not plain or not (0 < value <= limits.allocation_number_max or (zero and value == 0)):
+        low = "0 or more" if zero else "above 0"
+        raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
+
+
+def _named(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a value in a message; UsageError where one is missing that has no default."""
+    for each in fields(cls):
+        if each.default is MISSING and each.name not in message:
+            raise UsageError(f"{cls.__name__}.{each.name} is missing: give a number")
+    return {each.name: message[each.name] for each in fields(cls) if each.name in message}

@@ -1,0 +1,84 @@
+"""The profile of a running loader, from what it counts anyway. Pure.
+
+    samples_per_s   what the user's steps would take if batches were there at once
+    cpu_s           processor time that decoding took, by the threads' own clocks
+    storage_bytes   bytes that were read
+
+each of a sample, over a window of some batches. None of it depends on the share that the loader
+has: a starved one is measured as well as one that has plenty.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .meter import Counters
+
+_window_ns = 1_000_000_000
+_batches = 4
+
+
+class Window(NamedTuple):
+    """What a loader did in some time.
+
+    samples, seconds:  handed over; that the window took.
+    samples_per_s:     the ceiling of the user's steps; 0 where none was seen.
+    cpu_s, storage_bytes:  of a sample.
+    stall:             part of the time in which the user waited for batches.
+    """
+
+    samples: int
+    seconds: float
+    samples_per_s: float
+    cpu_s: float
+    storage_bytes: float
+    stall: float
+
+    @property
+    def rate(self) -> float:
+        """Samples a second that were handed over."""
+        return self.samples / self.seconds
+
+
+def measured(window: Counters) -> Window | None:
+    """Of a difference of counters; None where it holds too little: no whole step, or none read.
+
+    Reading runs ahead of the user, so bytes are counted by the steps that were read, unless what is
+    read is kept for several (a cache), which is ahead of nobody for long.
+    """
+    engine = window.engine
+    read, tickets = engine.get("bytes", 0), engine.get("tickets", 0)
+    by_steps = "tickets" in engine and "loaded_bytes" not in engine
+    seconds, steps_s = window.time_ns * 1e-9, (window.compute_ns + window.own_ns) * 1e-9
+    if window.samples == 0 or steps_s == 0 or (by_steps and tickets == 0):
+        return None
+    rows = window.samples / window.batches
+    return Window(
+        samples=window.samples,
+        seconds=seconds,
+        samples_per_s=window.samples / steps_s,
+        cpu_s=window.decode_cpu_ns * 1e-9 / window.samples,
+        storage_bytes=read / tickets / rows if by_steps else read / window.samples,
+        stall=min(1.0, window.stall_ns / max(1, window.time_ns)),
+    )
+
+
+class Profiler:
+    """Measures one loader again and again, each time over a window of a second and some batches
+    at least: what is shorter says little."""
+
+    def __init__(self) -> None:
+        self._since: Counters | None = None
+
+    def measure(self, counters: Counters) -> Window | None:
+        """A window that has ended now; None where it goes on."""
+        if self._since is None:
+            self._since = counters
+        ended = (
+            counters.time_ns - self._since.time_ns >= _window_ns
+            and counters.batches - self._since.batches >= _batches
+        )
+        found = measured(counters.since(self._since)) if ended else None
+        if found is not None:
+            self._since = counters
+        return found

@@ -1,0 +1,93 @@
+"""A loader's seat among those that share a host: its budget, as a broker has it for now.
+
+There is nothing to start or to wait for: a loader asks once a step, and while it waits for a batch.
+Without a broker, its budget is its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+
+from .budget import Budget
+from .lease import Lease, Measured, Report, granted
+from .meter import Counters
+from .profiling import Profiler
+from .tenant import Tenant
+from .topology import Place
+
+
+class Seat:
+    """One loader's.
+
+    counters:  a method of the loader; asked a few times a second at most.
+    name:      by which people know it.
+    place:     of its process. Ranks of one job that run on this host share what the job gets.
+    """
+
+    def __init__(self, counters: Callable[[], Counters], name: str, place: Place) -> None:
+        self._counters = weakref.WeakMethod(counters)  # loaders end with their last reference
+        self._tenant = Tenant(job_of(place, os.environ), place.rank, name)
+        self._profiler = Profiler()
+        self._lease: Lease | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """What is leased now; None without a broker."""
+        return self._lease
+
+    def changed(self) -> bool:
+        """Once a step: whether another lease holds than the last time. Never waits; 2 us."""
+        lease = self._tenant.step(time.monotonic(), self._report)
+        if lease is self._lease:
+            return False
+        changed = lease != self._lease
+        self._lease = lease
+        return changed
+
+    def of(self, budget: Budget) -> Budget:
+        """What is left of a loader's own budget under the lease."""
+        return budget if self._lease is None else granted(budget, self._lease)
+
+    def leave(self) -> None:
+        """Give back what is leased."""
+        self._tenant.close()
+        self._lease = None
+
+    def _report(self) -> Report:
+        ask = self._counters()
+        assert ask is not None, "the loader is asking"
+        counters = ask()
+        step_s = counters.steps_ns * 1e-9 / max(1, counters.batches)
+        found = self._profiler.measure(counters)
+        if found is None:
+            return Report(profile=None, measured=Measured(samples_per_s=0.0, step_s=step_s))
+        return Report(
+            profile={
+                "samples_per_s": found.samples_per_s,
+                "cpu_s": found.cpu_s,
+                "storage_bytes": found.storage_bytes,
+            },
+            measured=Measured(
+                samples_per_s=found.rate,
+                cores=found.cpu_s * found.rate,
+                bytes_per_s=found.storage_bytes * found.rate,
+                stall=found.stall,
+                samples=counters.samples,
+                step_s=step_s,
+            ),
+        )
+
+
+def job_of(place: Place, environ: Mapping[str, str]) -> str:
+    """What the ranks of a job have in common on a host: $PENSTOCK_JOB, or Slurm's number, or the
+    process that started them, which for several ranks is their launcher."""
+    if "PENSTOCK_JOB" in environ:
+        return environ["PENSTOCK_JOB"]
+    if place.world_size == 1:
+        return f"process {os.getpid()}"
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}"
+    return f"ranks of process {os.getppid()}"

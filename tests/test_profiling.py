@@ -1,0 +1,102 @@
+"""Profiles measured from a loader's counters, against loops whose figures are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.meter import Counters, Meter, Span
+from penstock.profiling import Profiler, measured
+from penstock.throughput import JobProfile
+
+MS = 1_000_000
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 64),
+    st.integers(1, 5000),
+    st.integers(0, 5000),
+    st.integers(0, 20),
+    st.integers(0, 10**6),
+)
+def test_what_went_in_comes_out(
+    batches: int, rows: int, compute_ms: int, wait_ms: int, cpu_ms: int, sample_bytes: int
+) -> None:
+    """Of steps that are all alike, whatever was read ahead: ceiling, cost and stall are exact."""
+    meter = Meter()
+    now = 1
+    meter.began(now)
+    for _ in range(batches):
+        meter.asked(now)
+        ready = now + wait_ms * MS
+        meter.decoded([Span(1, now, ready, cpu_ms * MS)])
+        meter.given(now, ready, ready, rows, 0, 0)
+        now = ready + compute_ms * MS
+    meter.asked(now)
+    ahead = 3
+    engine = {"bytes": (batches + ahead) * rows * sample_bytes, "tickets": batches + ahead}
+    found = measured(meter.counters(now, engine).since(Counters(time_ns=1)))
+    assert found is not None
+    assert found.samples_per_s == pytest.approx(rows / (compute_ms * 1e-3))
+    assert found.cpu_s == pytest.approx(cpu_ms * 1e-3 / rows)
+    assert found.storage_bytes == pytest.approx(sample_bytes)
+    assert found.stall == pytest.approx(wait_ms / (wait_ms + compute_ms))
+    assert found.rate == pytest.approx(rows / ((wait_ms + compute_ms) * 1e-3))
+
+
+def test_nothing_is_measured_of_nothing() -> None:
+    """No batch, or no step of the user's: no profile."""
+    assert measured(Counters(time_ns=10)) is None
+    assert measured(Counters(time_ns=10, batches=1, samples=4)) is None
+    stepped = Counters(time_ns=10, batches=1, samples=4, compute_ns=5, engine={"tickets": 0})
+    assert measured(stepped) is None
+
+
+def test_windows_are_whole() -> None:
+    """A window holds a second and four batches; until then the last one stands."""
+    profiler = Profiler()
+
+    def at(second: float, batches: int) -> Counters:
+        return Counters(
+            time_ns=int(second * 1e9),
+            batches=batches,
+            samples=8 * batches,
+            compute_ns=batches * 100 * MS,
+        )
+
+    assert profiler.measure(at(0, 0)) is None
+    assert profiler.measure(at(0.9, 9)) is None
+    first = profiler.measure(at(1.1, 10))
+    assert first is not None
+    assert first.samples == 80
+    assert profiler.measure(at(9.0, 13)) is None
+    second = profiler.measure(at(9.1, 14))
+    assert second is not None
+    assert second.samples == 32
+
+
+def test_a_loader_is_measured(tmp_path: Path) -> None:
+    """The bytes of a sample are those of the file, whatever is read ahead; and a profile it is."""
+    path = tmp_path / "records.bin"
+    path.write_bytes(np.arange(64 * 500, dtype=np.uint64).tobytes())
+    dataset = penstock.open(path, record_bytes=512, index="memory")
+    loader = penstock.Loader(dataset, 20, budget=penstock.Budget(readahead_bytes=20 * 512))
+    batches = iter(loader)
+    next(batches)
+    before = loader.counters()
+    for _ in range(5):
+        next(batches)
+    found = measured(loader.counters().since(before))
+    assert found is not None
+    assert found.samples == 100
+    assert found.cpu_s == 0
+    assert found.storage_bytes == 512
+    JobProfile(
+        samples_per_s=found.samples_per_s, cpu_s=found.cpu_s, storage_bytes=found.storage_bytes
+    )
