@@ -60,8 +60,6 @@ class Training:
             kind.open(options["path"]),
             options["batch"],
             decode=kind.decode,
-            seed=options["seed"],
-            budget=penstock.Budget(**options["budget"]),
         )
         self._step_ns = int(options["step_ms"] * 1e6)
         self._pace = Pace()
@@ -85,6 +83,7 @@ class Training:
             self._pace.until(given_ns + self._step_ns)
             self._left -= 1
             if self._left == 0:
+                self._loader.close()  # what it had is the others'
                 self._say({"done": True})
 
     def _batches(self) -> Iterator[Any]:

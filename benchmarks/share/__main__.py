@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from benchmarks import emulation
@@ -32,13 +32,16 @@ READ_NS = 500_000
 
 @contextmanager
 def emulated(folder: Path, resources: Resources, seed: int) -> Iterator[Site]:
-    with emulation.Shared(
-        read_ns=READ_NS,
-        meta_ns=READ_NS,
-        bytes_per_s=SPARE * resources.bytes_per_s,
-        calibrate=True,
-    ) as storage:
-        yield Site(Corpora(folder, Sizes.quick(), seed), resources, storage)
+    with (
+        emulation.Shared(
+            read_ns=READ_NS,
+            meta_ns=READ_NS,
+            bytes_per_s=SPARE * resources.bytes_per_s,
+            calibrate=True,
+        ) as storage,
+        closing(Site(Corpora(folder, Sizes.quick(), seed), resources, storage)) as site,
+    ):
+        yield site
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def steps_until_held(
 def changes(site: Site, case: Case) -> tuple[list[Change], dict[str, Any], int]:
     """Each change of a case; the job's trace; and how many of its threads did not live through."""
     found: list[Change] = []
-    with site.start([case.job], [{}]) as host:
+    with site.start([case.job]) as host:
         (job,) = host.running
         job.share(case.shares[0])
         job.tell(go=None)
@@ -126,7 +126,7 @@ def changes(site: Site, case: Case) -> tuple[list[Change], dict[str, Any], int]:
 
 def undisturbed(site: Site, job: Job, steps: int) -> str:
     """The digest of the ids of so many steps, with nothing limited or changed."""
-    with site.start([job], [{}]) as host:
+    with site.start([job]) as host:
         (running,) = host.running
         running.tell(go=steps)
         while not running.done:

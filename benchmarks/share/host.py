@@ -92,9 +92,7 @@ def window_of(job: Job, before: Report, after: Report) -> Window:
 class Running:
     """One job's process."""
 
-    def __init__(
-        self, job: Job, path: Path, budget: Mapping[str, Any], seed: int = 0, **environment: str
-    ) -> None:
+    def __init__(self, job: Job, path: Path, socket: Path) -> None:
         self.job = job
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         options = {
@@ -102,8 +100,6 @@ class Running:
             "path": str(path),
             "batch": job.batch,
             "step_ms": job.step_ms,
-            "budget": dict(budget),
-            "seed": seed,
         }
         self._child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.baselines.sharing_job", json.dumps(options)],
@@ -111,7 +107,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=ROOT,
-            env={**os.environ, "PENSTOCK_BROKER": "off", **ALLOCATOR, **environment},
+            env={**os.environ, **ALLOCATOR, "PENSTOCK_BROKER": str(socket)},
             start_new_session=True,
         )
         assert self._child.stdout is not None
@@ -200,6 +196,8 @@ class Site:
     def __init__(self, corpora: Corpora, resources: Resources, storage: Shared) -> None:
         self.corpora, self.resources, self.storage = corpora, resources, storage
         self.mount: Mount = storage.mount(corpora.folder, direct=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="share-")
+        self.socket = Path(self._folder.name) / "broker.sock"
 
     def path(self, job: Job) -> Path:
         """Below the mount; what plays the storage's disk is in memory."""
@@ -210,25 +208,30 @@ class Site:
         for made in {KINDS[job.kind].made for job in jobs}:
             make_warm(made(self.corpora))
 
-    def start(
-        self, jobs: Sequence[Job], budgets: Sequence[Mapping[str, Any]], **environment: str
-    ) -> Host:
-        """Processes that wait to be told to go."""
-        pairs = zip(jobs, budgets, strict=True)
-        return Host([Running(job, self.path(job), held, **environment) for job, held in pairs])
+    def start(self, jobs: Sequence[Job]) -> Host:
+        """Processes that wait to be told to go, with nothing limited. Where there is a broker at
+        the socket, they find it."""
+        with contextlib.ExitStack() as started:
+            found = []
+            for job in jobs:
+                running = Running(job, self.path(job), self.socket)
+                started.callback(running.close)
+                found.append(running)
+            host = Host(found, self.socket)
+            started.pop_all()
+        return host
+
+    def close(self) -> None:
+        self._folder.cleanup()
 
 
 class Host:
     """Jobs that run together."""
 
-    def __init__(self, running: Sequence[Running]) -> None:
-        self.running = list(running)
-        try:
-            for each in self.running:
-                each.answer()
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, running: Sequence[Running], socket: Path) -> None:
+        self.running, self.socket = list(running), socket
+        for each in self.running:
+            each.answer()
 
     @property
     def jobs(self) -> list[Job]:

@@ -21,7 +21,7 @@ from penstock.allocation import Objective, Resources, allocate
 from penstock.throughput import JobProfile, Share
 
 from .host import Host, Site, Window
-from .modes import Mode, Static, Unmanaged, even, managed
+from .modes import Brokered, Mode, Static, Unmanaged, even
 from .work import Job
 
 SETTLE_S = 1.5
@@ -214,8 +214,8 @@ def measure(site: Site, mix: Mix, effort: Effort, seed: int) -> tuple[list[Row],
     say(f"{mix.name}: {mix.about}")
     site.warm(mix.jobs)
     resources = site.resources
-    brokers = [managed(resources, objective) for objective in OBJECTIVES]
-    with site.start(mix.jobs, [{}] * len(mix.jobs), **brokers[0].environment) as host:
+    brokers = [Brokered(resources, objective) for objective in OBJECTIVES]
+    with site.start(mix.jobs) as host:
         host.go()
         oracles, log = searched(host, resources, effort, seed)
         modes: list[Mode] = [even(len(mix.jobs), resources), *brokers, *oracles.values()]

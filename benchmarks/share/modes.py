@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
-from penstock.allocation import Objective, Resources, allocate, even_share
-from penstock.throughput import JobProfile, Share
+from benchmarks.contender import ContenderError
+from penstock.allocation import Objective, Resources, even_share
+from penstock.throughput import Share
 
 from .host import UNLIMITED, Host
 
-PROFILE_S, SETTLE_S = 1.5, 1.0
-"""A job is profiled for so long, after so long."""
-JOIN_S = 8.0
+JOIN_S = 6.0
 """Until jobs have found a broker that was started, and it has measured them."""
 START_S = 20.0
 
@@ -59,34 +63,42 @@ def even(count: int, resources: Resources) -> Static:
     return Static("even", even_shares(count, resources))
 
 
-class Managed(Mode, Protocol):
-    """`environment` is for jobs, from their start on."""
+class Brokered:
+    """`penstock broker`, which the loaders find by themselves; a new one each time."""
 
-    environment: Mapping[str, str]
-
-
-class Allocated:
-    """What the allocator makes of profiles that are measured with even shares, each time anew."""
-
-    environment: Mapping[str, str] = {}
-
-    def __init__(self, resources: Resources, objective: Objective) -> None:
+    def __init__(self, resources: Resources, objective: Objective = "utilisation") -> None:
         self.name = f"broker, {objective}"
         self._resources, self._objective = resources, objective
 
     @contextmanager
     def over(self, host: Host) -> Iterator[None]:
-        host.share(even_shares(len(host.running), self._resources))
-        profiles = [each.profile for each in host.windows(PROFILE_S, SETTLE_S)]
-        host.share(allocated(profiles, self._resources, self._objective))
-        yield
+        host.hold([UNLIMITED] * len(host.running))
+        with served(host.socket, self._resources, self._objective):
+            time.sleep(JOIN_S)
+            yield
 
 
-def allocated(
-    profiles: Sequence[JobProfile | None], resources: Resources, objective: Objective
-) -> list[Share]:
-    return list(allocate(profiles, resources, objective).shares)
-
-
-def managed(resources: Resources, objective: Objective = "utilisation") -> Managed:
-    return Allocated(resources, objective)
+@contextmanager
+def served(socket: Path, resources: Resources, objective: Objective) -> Iterator[int]:
+    """A broker's process, by its number, while it serves."""
+    words = {
+        "--cores": resources.cores,
+        "--bytes-per-s": resources.bytes_per_s,
+        "--objective": objective,
+        "--socket": socket,
+    }
+    command = [sys.executable, "-m", "penstock", "broker"]
+    command += [str(word) for pair in words.items() for word in pair]
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        try:
+            end_s = time.monotonic() + START_S
+            while not socket.exists():
+                if child.poll() is not None or time.monotonic() > end_s:
+                    said.seek(0)
+                    raise ContenderError(f"broker: {said.read().decode(errors='replace')[-500:]}")
+                time.sleep(0.01)
+            yield child.pid
+        finally:
+            child.terminate()
+            child.wait()

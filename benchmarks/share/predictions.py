@@ -53,7 +53,7 @@ def divisions(count: int, jobs: int, resources: Resources, seed: int) -> list[li
 def measure(site: Site, count: int, seed: int, window_s: float = WINDOW_S) -> list[dict[str, Any]]:
     """A point for each division and job."""
     points: list[dict[str, Any]] = []
-    with site.start(JOBS, [{}] * len(JOBS)) as host:
+    with site.start(JOBS) as host:
         host.go()
         before: list[JobProfile | None] = []
         for shares in divisions(count + 1, len(JOBS), site.resources, seed):
