@@ -36,7 +36,7 @@ class Arrival:
 
 
 TRACE = (
-    Arrival(0, Job("language", "tokens", 8, 100), 250),
+    Arrival(0, Job("language", "tokens", 8, 100), 200),
     Arrival(0, Job("classifier", "photos", 32, 80), 130),
     Arrival(3, Job("volumes", "volumes", 4, 40), 450),
     Arrival(6, Job("self-supervised", "views", 8, 100), 90),
@@ -82,7 +82,7 @@ def run(
     return done
 
 
-def measure(site: Site, turns: int, scale: float = 1.0) -> tuple[list[Row], dict[str, Any]]:
+def measure(site: Site, turns: int, scale: float) -> tuple[list[Row], dict[str, Any]]:
     """Both ways, in turns; `scale` shortens the trace."""
     trace = [
         Arrival(scale * each.at_s, each.job, max(10, int(scale * each.steps))) for each in TRACE

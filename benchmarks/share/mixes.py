@@ -8,7 +8,7 @@ would give: what starves one job for another is no share that its users would ag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -24,7 +24,8 @@ from .host import Host, Site, Window
 from .modes import Brokered, Mode, Static, Unmanaged, even
 from .work import Job
 
-SETTLE_S = 1.5
+OBJECTIVES: tuple[Objective, ...] = ("utilisation", "samples")
+SETTLE_S = 1.2
 GAIN, OF_ORACLE, OF_EVEN = 1.289, 0.95, 0.97
 SEARCH_TOLERANCE = 0.95
 """In one short window an even share is met to this, or the search would throw away good ones."""
@@ -34,12 +35,17 @@ SPREADS = (0.35, 0.15)
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Jobs that run together. `gated`: the mix with a starved job and an idle one."""
+    """Jobs that run together.
+
+    gated:     the mix with a starved job and an idle one.
+    searched:  whether better shares than those of the model are looked for.
+    """
 
     name: str
     about: str
     jobs: Sequence[Job]
     gated: bool = False
+    searched: bool = True
 
 
 MIXES = (
@@ -70,18 +76,30 @@ MIXES = (
         "alike",
         "three classifiers, all starved: there is nothing to gain, and nothing may be lost",
         tuple(Job(f"classifier {letter}", "photos", 16, 50) for letter in "abc"),
+        searched=False,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """turns: of all modes; tries: settings of the search, without the model's."""
+    """turns: of all modes; objectives: of brokers and oracles; tries: settings of the search,
+    without the model's, None for no search."""
 
     turns: int
-    tries: int
-    window_s: float
-    try_s: float
+    objectives: tuple[Objective, ...]
+    tries: int | None
+    window_s: float = 3.0
+    try_s: float = 2.0
+
+
+def effort_of(mix: Mix, quick: bool) -> Effort:
+    """Where nothing is to be gained, nothing is searched for."""
+    if quick:
+        return Effort(1, OBJECTIVES[:1], 2, 2.0, 1.5)
+    if mix.gated:
+        return Effort(3, OBJECTIVES, 6)
+    return Effort(2, OBJECTIVES[:1], 4 if mix.searched else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +175,19 @@ def neighbour(
     ]
 
 
-OBJECTIVES: tuple[Objective, ...] = ("utilisation", "samples")
-
-
 def searched(
     host: Host, resources: Resources, effort: Effort, seed: int
 ) -> tuple[dict[Objective, Static], list[dict[str, Any]]]:
     """The best static shares by each objective, and all that was tried."""
+    if effort.tries is None:
+        return {}, []
     random = np.random.default_rng(seed)
     fair = even(len(host.jobs), resources)
     with fair.over(host):
         windows = host.windows(2 * effort.try_s, SETTLE_S)
     base = Reached.of(host.jobs, windows)
     best: dict[Objective, tuple[float, list[Share]]] = {
-        objective: (base.value(objective), list(fair.shares)) for objective in OBJECTIVES
+        objective: (base.value(objective), list(fair.shares)) for objective in effort.objectives
     }
     log: list[dict[str, Any]] = []
 
@@ -185,7 +202,7 @@ def searched(
                 "worst_of_even": kept,
             }
         )
-        for objective in OBJECTIVES:
+        for objective in effort.objectives:
             value = found.value(objective)
             if kept >= SEARCH_TOLERANCE and value > best[objective][0]:
                 best[objective] = value, shares
@@ -198,7 +215,7 @@ def searched(
             run(shares)
     for spread in SPREADS:
         for number in range(effort.tries // len(SPREADS)):
-            objective = OBJECTIVES[number % 2]
+            objective = effort.objectives[number % len(effort.objectives)]
             run(neighbour(best[objective][1], resources, spread, random))
     oracles = {
         objective: Static(f"oracle, {objective}", shares) for objective, (_, shares) in best.items()
@@ -211,22 +228,21 @@ def searched(
 
 def measure(site: Site, mix: Mix, effort: Effort, seed: int) -> tuple[list[Row], dict[str, Any]]:
     """Rows of a mix, and all that was measured."""
-    say(f"{mix.name}: {mix.about}")
+    say(f"  {mix.name}: {mix.about}")
     site.warm(mix.jobs)
     resources = site.resources
-    brokers = [Brokered(resources, objective) for objective in OBJECTIVES]
     with site.start(mix.jobs) as host:
         host.go()
         oracles, log = searched(host, resources, effort, seed)
-        modes: list[Mode] = [even(len(mix.jobs), resources), *brokers, *oracles.values()]
-        modes += [Unmanaged()]
+        modes: list[Mode] = [even(len(mix.jobs), resources), Unmanaged(), *oracles.values()]
+        modes += [Brokered(resources, objective) for objective in effort.objectives]
         found: dict[str, list[Reached]] = {mode.name: [] for mode in modes}
         for turn in range(effort.turns):
             for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
                 found[mode.name].append(tried(host, mode, effort.window_s))
-                say(f"  {mode.name}: {found[mode.name][-1]}")
+                say(f"    {mode.name}: {found[mode.name][-1]}")
     raw = {
-        "jobs": [f"{job.name}: {job.kind}, {job.batch} in {job.step_ms} ms" for job in mix.jobs],
+        "mix": asdict(mix),
         "searched": log,
         "reached": {name: [list(each.rates) for each in turns] for name, turns in found.items()},
     }
@@ -234,52 +250,56 @@ def measure(site: Site, mix: Mix, effort: Effort, seed: int) -> tuple[list[Row],
 
 
 def rows_of(mix: Mix, found: dict[str, list[Reached]], tries: int) -> list[Row]:
-    rows = []
-    fair = found["even"]
-
-    def row(
-        what: str, mode: str, other: str, objective: Objective, target: float | None, note: str = ""
-    ) -> None:
-        unit = "samples/s" if objective == "samples" else "busy"
-        ours, theirs = ([each.value(objective) for each in found[name]] for name in (mode, other))
-        wanted = target if mix.gated else None
-        rows.append(at_least(f"{mix.name}: {what}", ours, unit, theirs, wanted, note))
-
-    broker = "broker, utilisation"
-    searched_note = f"the best of {tries} settings that were run"
-    row("total throughput, broker / even", broker, "even", "samples", GAIN, mix.about)
-    row("accelerators busy, broker / even", broker, "even", "utilisation", None)
-    row(
-        "total throughput, broker by samples / even",
-        *("broker, samples", "even", "samples", None),
-    )
-    for objective in OBJECTIVES:
-        name = "accelerators busy" if objective == "utilisation" else "total throughput"
-        row(
-            f"{name}, broker by {objective} / oracle",
-            f"broker, {objective}",
-            f"oracle, {objective}",
-            objective,
-            OF_ORACLE,
-            searched_note,
-        )
-    row("total throughput, unmanaged / even", "unmanaged", "even", "samples", None)
-    row("accelerators busy, unmanaged / even", "unmanaged", "even", "utilisation", None)
-    for mode in ("broker, utilisation", "broker, samples", "unmanaged"):
-        kept = [
-            median(each.rates[job] for each in found[mode])
-            / median(each.rates[job] for each in fair)
-            for job in range(len(mix.jobs))
-        ]
-        worst = int(np.argmin(kept))
-        target = OF_EVEN if mode != "unmanaged" else None
-        rows.append(
-            Row(
-                f"{mix.name}: worst job of its even share, {mode}",
-                *(median(each.rates[worst] for each in found[mode]), "samples/s"),
-                *(median(each.rates[worst] for each in fair), kept[worst]),
-                *(target, None if target is None else kept[worst] >= target),
-                note=mix.jobs[worst].name,
+    """Totals by samples and by accelerators, and who has least of an even share."""
+    rows: list[Row] = []
+    modes = [name for name in found if name.startswith("broker")] + ["unmanaged"]
+    for mode in modes:
+        gated = mix.gated and mode == f"broker, {OBJECTIVES[0]}"
+        of = f"{mix.name}: {mode}"
+        for objective, what, unit in (
+            ("samples", "total throughput", "samples/s"),
+            ("utilisation", "accelerators busy", "of them"),
+        ):
+            ours, theirs = (
+                [each.value(objective) for each in found[name]] for name in (mode, "even")
             )
-        )
+            target = GAIN if gated and objective == "samples" else None
+            note = mix.about if objective == "samples" and mode == modes[0] else ""
+            rows.append(at_least(f"{of}, {what} / even", ours, unit, theirs, target, note))
+        oracle = mode.replace("broker", "oracle")
+        if oracle in found and oracle != mode:
+            rows.append(of_oracle(mix, found, mode, oracle, tries))
+        rows.append(worst_row(mix, found, mode, gated))
     return rows
+
+
+def of_oracle(mix: Mix, found: dict[str, list[Reached]], mode: str, oracle: str, tries: int) -> Row:
+    """By the objective that both have."""
+    objective: Objective = "samples" if mode.endswith("samples") else "utilisation"
+    ours, theirs = ([each.value(objective) for each in found[name]] for name in (mode, oracle))
+    what, unit = (
+        ("total throughput", "samples/s")
+        if objective == "samples"
+        else ("accelerators busy", "of them")
+    )
+    return at_least(
+        f"{mix.name}: {mode}, {what} / oracle's",
+        *(ours, unit, theirs, OF_ORACLE if mix.gated else None),
+        f"the best of {tries} settings that were run, floors kept",
+    )
+
+
+def worst_row(mix: Mix, found: dict[str, list[Reached]], mode: str, gated: bool) -> Row:
+    """The job that keeps least of what an even split brings it, by medians."""
+    ours, theirs = (
+        [median(each.rates[job] for each in found[name]) for job in range(len(mix.jobs))]
+        for name in (mode, "even")
+    )
+    kept = [a / b for a, b in zip(ours, theirs, strict=True)]
+    worst = int(np.argmin(kept))
+    return Row(
+        f"{mix.name}: {mode}, worst job / its even share",
+        *(ours[worst], "samples/s", theirs[worst], kept[worst]),
+        *((OF_EVEN, kept[worst] >= OF_EVEN) if gated else (None, None)),
+        note=mix.jobs[worst].name,
+    )

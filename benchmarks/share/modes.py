@@ -17,7 +17,7 @@ from penstock.throughput import Share
 
 from .host import UNLIMITED, Host
 
-JOIN_S = 6.0
+JOIN_S = 5.0
 """Until jobs have found a broker that was started, and it has measured them."""
 START_S = 20.0
 

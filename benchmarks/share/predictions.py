@@ -50,20 +50,21 @@ def divisions(count: int, jobs: int, resources: Resources, seed: int) -> list[li
     return found
 
 
-def measure(site: Site, count: int, seed: int, window_s: float = WINDOW_S) -> list[dict[str, Any]]:
-    """A point for each division and job."""
+def measure(site: Site, count: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Rows, and a point for each division and job."""
+    site.warm(JOBS)
     points: list[dict[str, Any]] = []
     with site.start(JOBS) as host:
         host.go()
         before: list[JobProfile | None] = []
         for shares in divisions(count + 1, len(JOBS), site.resources, seed):
             host.share(shares)
-            windows = host.windows(window_s, SETTLE_S)
+            windows = host.windows(WINDOW_S, SETTLE_S)
             for job, profile, share, window in zip(JOBS, before, shares, windows, strict=False):
                 assert profile is not None, f"{job.name} got no batch: windows are too short"
                 points.append(point(job, profile, share, window))
             before = [each.profile for each in windows]
-    return points
+    return rows_of(points), points
 
 
 def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[s
     }
 
 
-def rows(points: list[dict[str, Any]]) -> list[Row]:
+def rows_of(points: list[dict[str, Any]]) -> list[Row]:
     errors = [abs(point["error"]) for point in points]
     bound = {
         name: sum(point["binding"] == name for point in points)
