@@ -151,17 +151,23 @@ def measure(site: Site) -> tuple[list[Row], dict[str, Any]]:
     rows = [
         Row(
             f"change of a share, {len(found)} of them: steps until it holds, worst",
-            *(slowest.steps, "steps", None, slowest.steps, STEPS_MAX, slowest.steps <= STEPS_MAX),
+            *(slowest.steps, "steps"),
+            target=STEPS_MAX,
+            met=slowest.steps <= STEPS_MAX,
             note=f"{slowest.what} from {slowest.before:g} to {slowest.after:g}; {note}",
         ),
         Row(
             "change of a share: threads that ended or began",
-            *(restarted, "threads", None, restarted, 0, restarted == 0),
+            *(restarted, "threads"),
+            target=0,
+            met=restarted == 0,
             note=note,
         ),
         Row(
             "change of a share: runs whose ids differ from an undisturbed one's",
-            *(different, "runs", None, different, 0, different == 0),
+            *(different, "runs"),
+            target=0,
+            met=different == 0,
             note=f"{steps} steps; {note}",
         ),
     ]

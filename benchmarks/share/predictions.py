@@ -114,4 +114,4 @@ def rows_of(points: list[dict[str, Any]]) -> list[Row]:
 def limit(name: str, value: float, target: float, note: str = "") -> Row:
     """A row with an upper limit, in percent."""
     note = "; ".join(filter(None, (note, "target is an upper limit")))
-    return Row(name, value, "%", None, value, target, value <= target, note=note)
+    return Row(name, value, "%", target=target, met=value <= target, note=note)

@@ -21,7 +21,7 @@ from benchmarks.corpus import Corpora, files_below, write_random
 Sample = Mapping[str, Any]
 Decode = Callable[[Sample], Any]
 
-IMAGE_BYTES, IMAGE_COPIES = 86_000, 6
+IMAGE_BYTES, IMAGE_COPIES = 86_000, 40
 """Of each photograph in the archive, so that epochs are long against the run."""
 VOLUME_BYTES, VOLUMES = 1 << 19, 2_048
 TOKENS, SEQUENCES = 2_048, 65_536
