@@ -69,8 +69,9 @@ def measure(site: Site, count: int, seed: int) -> tuple[list[Row], list[dict[str
 
 def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[str, Any]:
     """A prediction, and what came of it."""
-    found, now = predict(profile, share), window.profile
+    found = predict(profile, share)
     error = found.samples_per_s / window.samples_per_s - 1
+    then = window.profile or profile
     say(
         f"  {job.name}: {share.workers:.2f} cores ({window.cores:.2f} taken), "
         f"{share.bytes_per_s / 1e6:.0f} MB/s ({window.bytes_per_s / 1e6:.0f}): "
@@ -87,7 +88,8 @@ def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[s
         "measured": window.samples_per_s,
         "error": error,
         "taken": {"cores": window.cores, "bytes_per_s": window.bytes_per_s},
-        "profile_then": None if now is None else asdict(now),
+        "profile_then": asdict(then),
+        "error_then": predict(then, share).samples_per_s / window.samples_per_s - 1,
     }
 
 
@@ -99,6 +101,7 @@ def rows_of(points: list[dict[str, Any]]) -> list[Row]:
     }
     note = ", ".join(f"{count} bound by {name}" for name, count in bound.items())
     worst = points[int(np.argmax(errors))]
+    own = [abs(point["error_then"]) for point in points]
     name = f"prediction, {len(points)} profiles x shares"
     return [
         limit(f"{name}: median error", 100 * median(errors), 100 * MEDIAN, note),
@@ -107,6 +110,12 @@ def rows_of(points: list[dict[str, Any]]) -> list[Row]:
             100 * max(errors),
             100 * WORST,
             f"{worst['job']}, {worst['cores']:.2f} cores, {worst['bytes_per_s'] / 1e6:.0f} MB/s",
+        ),
+        Row(
+            f"{name}: worst error of the model alone",
+            *(100 * max(own), "%"),
+            note="from the profile of the same window; the rest is that a sample costs another "
+            "time of a core there",
         ),
     ]
 
