@@ -84,7 +84,7 @@ def steps_until_held(
     taken is as it should be, however long that is watched; and what each step took, as a part of
     that."""
     end_s = samples[-1, 0]
-    step_s = np.diff(steps_s[(steps_s > (set_s + end_s) / 2) & (steps_s <= end_s)]).mean()
+    step_s = (end_s - set_s) / max(1, np.count_nonzero((steps_s > set_s) & (steps_s <= end_s)))
     ends = np.arange(set_s, end_s, step_s)
     totals = np.interp(ends, samples[:, 0], samples[:, 1]) / (rate * step_s)
     parts = [round(float(part), 3) for part in np.diff(totals)]
