@@ -138,7 +138,7 @@ LAYERS = {
             "convert_lmdb",
             "convert_shards",
         }
-        | {"checkpoint", "broker", "tenant", "seat"},
+        | {"checkpoint", "broker", "tenant", "seat", "watcher"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
@@ -169,6 +169,7 @@ LAYERS = {
             "cli_replay",
             "cli_run",
             "cli_simulate",
+            "cli_top",
             "cli_trace",
             "exits",
             "terminal",

@@ -267,6 +267,8 @@ broker_members_max = 512
 """Connections of one broker; further ones are refused."""
 broker_tick_s = 0.25
 """How late it may be seen that a member has fallen silent."""
+broker_answer_s = 10.0
+"""Who watches a broker hears from it every second; after so long it is taken for stopped."""
 broker_retry_s = 2.0
 """How often a loader without a broker looks for one."""
 lease_readahead_s = 2.0
