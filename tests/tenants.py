@@ -24,7 +24,8 @@ def environ(**changes: str) -> dict[str, str]:
     import penstock
 
     source = str(Path(penstock.__file__).parent.parent)
-    return {**os.environ, "PYTHONPATH": source, **changes}
+    kept = {name: value for name, value in os.environ.items() if name != "PENSTOCK_BROKER"}
+    return {**kept, "PYTHONPATH": source, **changes}
 
 
 class Ended(Exception):

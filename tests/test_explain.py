@@ -374,6 +374,26 @@ def test_bound_by_the_budget(records: penstock.Dataset) -> None:
     assert "Budget.bytes_per_s" in found.remedies[0].how
 
 
+@pytest.mark.parametrize("leased", [False, True])
+def test_bound_by_granted_cores(leased: bool) -> None:
+    """Where decoding takes all the cores that it may, more of these is what helps."""
+    busy = Counters(
+        batches=100,
+        samples=100,
+        decode_ns=int(9e9),
+        stall_ns=int(9e9),
+        compute_ns=int(1e9),
+        decode_cpu_ns=int(5e9),
+        decode_busy_ns=int(9e9),
+    )
+    setup = Setup(backend="pread", decode_threads=2, cores=2, cores_max=0.5, leased=leased)
+    found = explain(busy, setup)
+    assert found.bound == "decode"
+    assert ("a lease of cores" if leased else "a Budget.cores") in found.remedies[0].how
+    plenty = explain(busy, dataclasses.replace(setup, cores_max=2.0))
+    assert "above" not in plenty.remedies[0].how
+
+
 def test_bound_by_bandwidth(tmp_path: Path, far: Callable[..., None]) -> None:
     """Records of 64 KiB, from storage of 1 MB/s."""
     (tmp_path / "large.bin").write_bytes(bytes(32 * 65536))

@@ -47,7 +47,8 @@ class Setup:
     cached:          whether the data was found in the page cache.
     reads_max:       reads in flight at most; 0 where not known.
     gap_bytes:       bytes that take as long as one more read.
-    bytes_per_s_max: what the budget allows; None for anything.
+    bytes_per_s_max, cores_max: what the budget allows; None for anything.
+    leased:          whether a broker has limited the budget.
     reads_per_s, bytes_per_s: what storage was measured to give; None where it was not.
     decode_threads:  0 without decode.
     cores:           processors that the process may use.
@@ -59,6 +60,8 @@ class Setup:
     reads_max: int = 0
     gap_bytes: int = limits.gap_bytes_default
     bytes_per_s_max: float | None = None
+    cores_max: float | None = None
+    leased: bool = False
     reads_per_s: float | None = None
     bytes_per_s: float | None = None
     decode_threads: int = 0
@@ -165,6 +168,7 @@ def setup_of(
     decode_threads: int,
     cores: int,
     measured: Mapping[str, Any],
+    leased: bool = False,
 ) -> Setup:
     """The setup of a loader with an engine.
 
@@ -174,6 +178,8 @@ def setup_of(
     latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
     setup = Setup(
         bytes_per_s_max=budget.bytes_per_s,
+        cores_max=budget.cores,
+        leased=leased,
         reads_per_s=1e9 * requests / latency_ns if latency_ns and requests else None,
         bytes_per_s=measured.get("bytes_per_s"),
         decode_threads=decode_threads,
@@ -320,8 +326,12 @@ def _how(part: Part, counted: Counters, setup: Setup) -> str:
 
 def _how_bandwidth(counted: Counters, setup: Setup) -> str:
     if _paced(counted, setup):
-        return f"a Budget.bytes_per_s above {setup.bytes_per_s_max:,.0f}, which is used up"
+        return f"{_larger('bytes_per_s', setup)} above {setup.bytes_per_s_max:,.0f}, used up now"
     return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
+
+
+def _larger(name: str, setup: Setup) -> str:
+    return f"a lease of {name} (penstock top)" if setup.leased else f"a Budget.{name}"
 
 
 def _more_reads(setup: Setup) -> str:
@@ -330,6 +340,9 @@ def _more_reads(setup: Setup) -> str:
 
 def _how_decode(counted: Counters, setup: Setup) -> str:
     threads, cores = setup.decode_threads, setup.cores
+    most = setup.cores_max
+    if most is not None and counted.decode_cpu_ns > _saturated * most * counted.steps_ns:
+        return f"{_larger('cores', setup)} above {most:.3g}, used up now"
     if threads and threads < cores:
         name = "num_workers" if setup.backend == "workers" else "decode_threads"
         return f"more than {threads} {name}: there are {cores} processors"

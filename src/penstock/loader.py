@@ -290,7 +290,8 @@ class Loader:
         choice = None if self._engine is None else self._engine.choice
         threads = 0 if self._decode is None else self._decode_threads
         cores = len(os.sched_getaffinity(0))
-        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record)
+        leased = self._budget != self._asked
+        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record, leased)
         return explain(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
