@@ -179,6 +179,40 @@ class Ledger:
         self._anew = self._anew or resources != self._resources
         self._resources = resources
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anybody to divide for."""
+        return bool(self._jobs)
+
+    def together(self, now_s: float) -> Report:
+        """What all jobs would say as one whose samples are bytes of storage: how many they could
+        take with the cores there are, and do take. No profile while one of them is unmeasured."""
+        jobs = [job for job in self._jobs.values() if job.active]
+        found = [job.measured() for job in jobs]
+        taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        profiles = [profile for profile in self._believed(jobs, now_s) if profile is not None]
+        profile = None
+        could = 0.0
+        if jobs and len(profiles) == len(jobs):
+            unlimited = replace(self._resources, bytes_per_s=math.inf)
+            best = allocate(profiles, unlimited, self._objective, self._floors)
+            for each, expected in zip(profiles, best.predictions, strict=True):
+                assert expected is not None
+                could += expected.samples_per_s * each.storage_bytes / each.efficiency
+            could = max(1.0, could)
+            profile = {"samples_per_s": could, "cpu_s": 0.0, "storage_bytes": 1.0}
+            checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
+            if checkpoints:
+                profile["checkpoint_bytes_per_s"] = checkpoints
+        return Report(
+            profile=profile,
+            measured=Measured(
+                samples_per_s=taken,
+                bytes_per_s=taken,
+                stall=max(0.0, 1 - taken / could) if could else 0.0,
+            ),
+        )
+
     def join(
         self, member: int, now_s: float, *, job: str, rank: int, pid: int, name: str, owner: int = 0
     ) -> None:
