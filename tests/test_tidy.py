@@ -72,7 +72,7 @@ LAYERS = {
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
         | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-        | {"profiling", "ledger", "holding"},
+        | {"profiling", "ledger", "tenancy", "holding"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -188,7 +188,7 @@ TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-    | {"mixture", "quality", "augmentation", "profiling", "ledger", "holding"}
+    | {"mixture", "quality", "augmentation", "profiling", "ledger", "tenancy", "holding"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}

@@ -35,7 +35,7 @@ class Upstream:
         """Says how the host's jobs do, and lets the ledger divide what is leased."""
         lease = None
         if ledger.busy:
-            lease = self._tenant.step(now_s, lambda: ledger.together(now_s))
+            lease = self._tenant.step(now_s, ledger.together)
         else:
             self._tenant.close()
         self._rate = self._holding.rate(lease, now_s)
