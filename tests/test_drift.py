@@ -99,3 +99,15 @@ def test_switching_must_pay() -> None:
 def test_wrong_arguments_are_told(name: str, wrong: float) -> None:
     with pytest.raises(UsageError, match=f"{name} is {wrong!r}"):
         Drift(JOB, **{name: wrong})  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 1200))
+def test_what_vanishes_is_nothing_in_the_end(windows: int) -> None:
+    """Bytes that are no longer read never leave a remainder that no profile may hold."""
+    drift = Drift(JOB)
+    gone = replace(JOB, storage_bytes=0.0)
+    for _ in range(windows):
+        drift.observe(gone)
+    slower = replace(gone, cpu_s=10 * JOB.cpu_s)
+    found = [each for _ in range(5) if (each := drift.observe(slower)) is not None]
+    assert found[0].storage_bytes < JOB.storage_bytes / 2

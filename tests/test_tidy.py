@@ -72,7 +72,7 @@ LAYERS = {
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
         | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-        | {"profiling", "ledger"},
+        | {"profiling", "ledger", "tenancy", "holding"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -106,6 +106,8 @@ LAYERS = {
             "object_engine",
             "writers",
             "lines",
+            "address",
+            "link",
         },
         {"ground", "values"},
     ),
@@ -138,7 +140,7 @@ LAYERS = {
             "convert_lmdb",
             "convert_shards",
         }
-        | {"checkpoint", "broker", "tenant", "seat"},
+        | {"checkpoint", "broker", "tenant", "seat", "watcher", "upstream"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
@@ -169,6 +171,7 @@ LAYERS = {
             "cli_replay",
             "cli_run",
             "cli_simulate",
+            "cli_top",
             "cli_trace",
             "exits",
             "terminal",
@@ -185,7 +188,7 @@ TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-    | {"mixture", "quality", "augmentation", "profiling", "ledger"}
+    | {"mixture", "quality", "augmentation", "profiling", "ledger", "tenancy", "holding"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}

@@ -40,6 +40,13 @@ Objective = Literal["samples", "utilisation", "makespan"]
 accelerators are busy; or the slowest job's part of its remaining work a second, so that the last
 job ends as early as it can, and then, with what that leaves, utilisation."""
 
+UNITS: dict[Objective, str] = {
+    "samples": "samples/s",
+    "utilisation": "accelerators kept busy",
+    "makespan": "of the remaining work a second",
+}
+"""What the value of an objective counts, in words."""
+
 _rounding = 1e-9
 """Relative: sums of shares that differ by less are equal."""
 
@@ -113,15 +120,10 @@ class Allocation:
         """What more would bring, in words."""
         if self.worth is None:
             return "what more would bring is known with solver='exact' alone"
-        unit = {
-            "samples": "samples/s",
-            "utilisation": "accelerators kept busy",
-            "makespan": "of the remaining work a second",
-        }[self.objective]
         core, rate, cache = self.worth
         return (
             f"one more core is worth {core:.3g}, 100 MB/s more {rate * 1e8:.3g}, 1 GB more of "
-            f"cache {cache * 1e9:.3g} {unit}"
+            f"cache {cache * 1e9:.3g} {UNITS[self.objective]}"
         )
 
 

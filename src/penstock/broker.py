@@ -1,7 +1,8 @@
 """The broker of a host: jobs come, report and go over a UNIX socket; the ledger says who gets what.
 
 A loop over sockets, and nothing else: no threads, no decisions. Whoever ends, in whatever way,
-closes its connection, which is how it leaves.
+closes its connection, which is how it leaves. Other hosts may come over TCP, with a key; and what
+is divided may itself be leased from the broker of another host.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from types import TracebackType
 from typing import Any
 
 from . import limits
+from .address import Address, awake
 from .clock import Clock, SystemClock
 from .errors import UsageError
 from .lease import Report
 from .ledger import Ledger
-from .lines import VERSION, Gone, Lines, Message, Wrong
+from .lines import VERSION, Gone, Lines, Message, Sealed, Wrong
+from .upstream import Upstream
 
 log = logging.getLogger("penstock")
 
@@ -38,6 +41,8 @@ _path_bytes = 107
 """Longest path of a UNIX socket."""
 _new = ".new"
 """Behind the name of the socket while it is made."""
+_elsewhere = -1
+"""The owner of who comes over the network, with the key: no user of this host."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,7 @@ class _Caller:
     number: int
     lines: Lines
     owner: int
+    since_s: float
     joined: bool = False
     watch_s: float | None = None
 
@@ -57,15 +63,25 @@ class Broker:
     path:    of the socket. Its folder is made if need be, for this user alone. Beside it lies a
              lock file, held by the broker that serves there: what a dead one left is taken over.
     group:   members of it may join as well; else this user and root alone.
+    listen:  where others may join over a network, who have the key.
+    upstream:  leases what there is of storage.
 
     Raises UsageError where another broker serves, or the socket cannot be made.
     """
 
     def __init__(
-        self, path: Path, ledger: Ledger, *, group: str | None = None, clock: Clock | None = None
+        self,
+        path: Path,
+        ledger: Ledger,
+        *,
+        group: str | None = None,
+        listen: tuple[Address, bytes] | None = None,
+        upstream: Upstream | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.path = path
         self._ledger = ledger
+        self._upstream = upstream
         self._clock = SystemClock() if clock is None else clock
         self._group = None if group is None else group_of(group)
         self._counts: Counter[str] = Counter()
@@ -81,8 +97,12 @@ class Broker:
             undo.callback(self._wake.close)
             undo.callback(self._woken.close)
             self._selector = undo.enter_context(selectors.DefaultSelector())
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             self._selector.register(self._woken, selectors.EVENT_READ)
+            if listen is not None:
+                address, self._key = listen
+                self._outer = undo.enter_context(address.listen())
+                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_sealed)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> Broker:
@@ -100,6 +120,8 @@ class Broker:
         """Ends all connections, and removes the socket."""
         for caller in list(self._callers.values()):
             self._drop(caller)
+        if self._upstream is not None:
+            self._upstream.close()
         self._undo.close()
 
     def stop(self) -> None:
@@ -112,12 +134,12 @@ class Broker:
         """Answers until it is stopped."""
         while not self._stopped:
             # Time passes for those who are here alone.
-            timeout = limits.broker_tick_s if self._callers else None
+            timeout = limits.broker_tick_s if self._callers or self._upstream else None
             for key, events in self._selector.select(timeout):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif isinstance(key.data, _Caller):
+                if isinstance(key.data, _Caller):
                     self._attend(key.data, events)
+                elif key.data is not None:
+                    key.data()
             self._tell(self._now_s())
 
     def _now_s(self) -> float:
@@ -148,7 +170,25 @@ class Broker:
                 lines.send({"say": "refused", "why": why})
             lines.close()
             return
-        caller = _Caller(self._next, lines, user)
+        self._admit(lines, user)
+
+    def _accept_sealed(self) -> None:
+        """Somebody over the network, who has yet to show the key."""
+        try:
+            connection, _ = self._outer.accept()
+            awake(connection)
+        except OSError as error:
+            log.debug("a connection was not made: %s", error)
+            return
+        unproven = sum(not each.lines.proven for each in self._callers.values())
+        if unproven >= limits.broker_unproven_max or len(self._callers) >= self._most:
+            self._counts["crowded"] += 1
+            connection.close()
+            return
+        self._admit(Sealed(connection, self._key, caller=False), _elsewhere)
+
+    def _admit(self, lines: Lines, owner: int) -> None:
+        caller = _Caller(self._next, lines, owner, self._now_s())
         self._next += 1
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)
@@ -171,7 +211,13 @@ class Broker:
             self._refuse(caller, wrong.why, f"a line was {wrong.why}")
             self._drop(caller)
         except Gone:
-            self._drop(caller)
+            self._lose(caller)
+
+    def _lose(self, caller: _Caller) -> None:
+        """It has gone, or it did not show the key in time."""
+        if not caller.lines.proven:
+            self._counts["strangers"] += 1
+        self._drop(caller)
 
     def _drop(self, caller: _Caller) -> None:
         """It is gone, and what it had goes to the others."""
@@ -241,6 +287,11 @@ class Broker:
 
     def _tell(self, now_s: float) -> None:
         """New leases to those who have them, the state to those who watch."""
+        for caller in list(self._callers.values()):
+            if not caller.lines.proven and now_s - caller.since_s > limits.broker_proof_s:
+                self._lose(caller)
+        if self._upstream is not None:
+            self._upstream.step(self._ledger, now_s)
         for number, lease in self._ledger.tick(now_s).items():
             self._send(self._callers[number], {"say": "lease", **lease.message()})
         watching = [
@@ -256,7 +307,12 @@ class Broker:
 
     def state(self, now_s: float) -> dict[str, Any]:
         """What the ledger says, and how often whom was refused, as JSON has it."""
-        return {**self._ledger.state(now_s), "refused": dict(self._counts)}
+        upstream = None if self._upstream is None else self._upstream.state()
+        return {
+            **self._ledger.state(now_s),
+            "refused": dict(self._counts),
+            "upstream": upstream,
+        }
 
 
 # -- the socket ------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""`penstock index | inspect | doctor | formats | convert | simulate | plan | broker | bench |
-trace`.
+"""`penstock index | inspect | doctor | formats | convert | simulate | plan | broker | top |
+bench | trace`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -60,6 +60,7 @@ from .cli_options import (
 )
 from .cli_plan import plan
 from .cli_simulate import simulate
+from .cli_top import top
 
 app = typer.Typer(
     help="Training data from storage to accelerators: look at data, index it.",
@@ -304,6 +305,7 @@ app.command()(simulate)
 app.command()(plan)
 app.command()(doctor)
 app.command()(broker)
+app.command()(top)
 app.add_typer(cli_bench.app(), name="bench")
 app.add_typer(cli_trace.app, name="trace")
 

@@ -7,16 +7,19 @@ import os
 import re
 import signal
 from pathlib import Path
+from socket import gethostname
 from typing import Annotated
 
 import typer
 
 from . import terminal
+from .address import Address, key_of
 from .allocation import Resources
 from .broker import Broker
 from .errors import UsageError
 from .ledger import Ledger
 from .lines import socket_path
+from .upstream import Upstream
 
 
 def broker(
@@ -36,6 +39,18 @@ def broker(
     floor: Annotated[
         float, typer.Option(help="Of what an even split would bring: what each job keeps, 0.01..1.")
     ] = 1.0,
+    listen: Annotated[
+        str | None, typer.Option(help="Where brokers of other hosts join: tcp://0.0.0.0:7077.")
+    ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(help="The broker that divides storage: tcp://storage-1:7077.")
+    ] = None,
+    key_file: Annotated[
+        str | None, typer.Option(help="What both sides of --listen and --upstream have in common.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of this host, for --upstream. (default: its host name)")
+    ] = None,
 ) -> None:
     """Share this host's cores and storage bandwidth among the jobs on it.
 
@@ -47,11 +62,21 @@ def broker(
     Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
     below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it.
 
+    Hosts that share storage divide its bandwidth with a broker for all of them (--listen), of which
+    each host's broker is a job (--upstream). --bytes-per-s of a host is then what it takes at most.
+    Every line carries a code made with the key, so nobody joins without it; lines are not
+    encrypted. Make the key with `(umask 077; openssl rand -hex 32 > key)`. While the broker above
+    is away, a host takes no more than its floor: its part of an even split when it last heard.
+
     Examples:
 
       penstock broker --cores 8 --bytes-per-s 1GB/s
 
       penstock broker --cores 32 --group research --socket /run/penstock/broker.sock
+
+      penstock broker --listen tcp://0.0.0.0:7077 --key-file key --bytes-per-s 10GB/s
+
+      penstock broker --upstream tcp://storage-1:7077 --key-file key --cores 32
     """
     path = Path(socket) if socket is not None else socket_path(os.environ)
     if path is None:
@@ -61,7 +86,16 @@ def broker(
         bytes_per_s=float("inf") if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
-    with Broker(path, ledger, group=group) as serving:
+    outer = above = None
+    if (key_file is None) != (listen is None and upstream is None):
+        raise UsageError("--key-file is for --listen and --upstream, and they need it: give both")
+    if key_file is not None:
+        key = key_of(Path(key_file))
+        outer = None if listen is None else (Address(listen), key)
+        if upstream is not None:
+            host = gethostname() if name is None else name
+            above = Upstream(Address(upstream), key, host, resources.bytes_per_s)
+    with Broker(path, ledger, group=group, listen=outer, upstream=above) as serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: serving.stop())
         terminal.say(f"serving at {path}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from . import limits
 from .allocation import Allocation, Objective, score
 from .errors import UsageError
 from .throughput import JobProfile, Share, predict
@@ -57,6 +58,8 @@ class Drift:
             smooth = (
                 before + self._weight * (value - before) if before < math.inf > value else value
             )
+            if smooth < limits.allocation_number_min:
+                smooth = value  # has come from something to nothing, and is none for a profile
             self._smooth[name] = smooth
             base = float(getattr(self._base, name))
             side = self._side(value, base)

@@ -18,9 +18,12 @@ class Terms:
 
     lease_s:     how long a lease lasts that is not renewed, and how long a member may be silent;
                  leases are renewed at half of it.
+    patience_s:  the same, at most, for members whose steps take long: twice as
+                 long as they last took to report.
     report_s:    how often a member reports.
     settle_s:    how long after a change of its share a job is not judged by what it takes: what it
-                 has read ahead is used up first.
+                 has read ahead is used up first;
+    drain_s:     nor for so long by bringing more than predicted, which that may be, too.
     hold_s:      how long shares stay at least that are divided anew because a job has drifted.
     horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
                  all jobs' work changing them costs: see `drift.worthwhile`.
@@ -31,8 +34,10 @@ class Terms:
     """
 
     lease_s: float = 5.0
+    patience_s: float = 60.0
     report_s: float = 0.5
     settle_s: float = 3.0
+    drain_s: float = 30.0
     hold_s: float = 2.0
     horizon_s: float = 60.0
     switch_s: float = 1.0
@@ -43,7 +48,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _check(self, each.name, zero=each.name in ("settle_s", "hold_s", "switch_s"))
+            _check(self, each.name, zero=each.name in ("settle_s", "drain_s", "hold_s", "switch_s"))
         for name in ("lie", "excess"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")

@@ -8,126 +8,23 @@ and go, are measured for the first time, or have changed for good where that pay
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
-from . import limits
-from .allocation import Allocation, Objective, Resources, Share, allocate, even_share
+from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
 from .drift import Drift, worthwhile
 from .errors import UsageError
 from .lease import Lease, Measured, Report, Terms
-from .throughput import JobProfile, Prediction, predict
-
-Standing = Literal["measured", "unmeasured", "silent", "doubted"]
-"""Of a job: its share is the best for it as measured; or an even one, because nothing is known of
-it yet, none of its members report, or what they report is not so."""
+from .tenancy import Job, Member, limited, profile_of
+from .throughput import JobProfile, predict
 
 _least = 0.01
-"""Of its even share, what each job keeps of everything, also of what it was not seen to need: else
-it could never be seen to need it."""
+"""How much of an even split is in what is dealt. So each job has a little of everything, also of
+what it was not seen to need: else it could never be seen to need it."""
 _standby = 0.02
 """What a silent member keeps for when it comes back, by what each of the others has."""
-_silent_steps = 4
-_silent_s_max = 600.0
-_followed = 0.2
-"""Weight of a new window in a job's efficiency."""
-_stalled = 0.05
-"""A model that waits for more than this part of the time waits for its loader."""
-_trifle = 0.1
-"""Of the even share: taking less than `excess` times this is no offence, whatever was leased."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Member:
-    """A loader. `heard_s` is when it last joined or reported, `leased_s` when its lease began."""
-
-    name: str
-    rank: int
-    pid: int
-    heard_s: float
-    step_s: float = 0.0
-    profile: JobProfile | None = None
-    measured: Measured | None = None
-    silent: bool = False
-    lease: Lease | None = None
-    leased_s: float = -math.inf
-
-
-@dataclass(slots=True)
-class _Job:
-    """The loaders of one job, and what is known of it.
-
-    fresh:      members that have reported in this window; it ends when all have that are active.
-    drift:      what its share was made for, and where it goes from there; None while unmeasured.
-    changed_s:  when its share last changed.
-    off:        windows in a row in which it was not what it says.
-    """
-
-    name: str
-    owner: int
-    members: dict[int, _Member] = field(default_factory=dict)
-    fresh: set[int] = field(default_factory=set)
-    drift: Drift | None = None
-    share: Share | None = None
-    prediction: Prediction | None = None
-    changed_s: float = -math.inf
-    efficiency: float = 1.0
-    off: int = 0
-    lies: int = 0
-    doubted_until_s: float = -math.inf
-
-    @property
-    def active(self) -> list[_Member]:
-        return [each for each in self.members.values() if not each.silent]
-
-    def standing(self, now_s: float) -> Standing:
-        if now_s < self.doubted_until_s:
-            return "doubted"
-        if not self.active:
-            return "silent"
-        return "unmeasured" if self.drift is None else "measured"
-
-    def measured(self) -> Measured | None:
-        """Of its active members together."""
-        found = [each.measured for each in self.active if each.measured is not None]
-        if not found:
-            return None
-        return Measured(
-            samples_per_s=math.fsum(each.samples_per_s for each in found),
-            cores=math.fsum(each.cores for each in found),
-            bytes_per_s=math.fsum(each.bytes_per_s for each in found),
-            stall=math.fsum(each.stall for each in found) / len(found),
-            samples=math.fsum(each.samples for each in found),
-        )
-
-    def profile(self) -> JobProfile | None:
-        """Of its active members together: as fast as all of them at the rate of the slowest, a
-        sample costing what it does on average."""
-        active = self.active
-        known = [each for each in active if each.profile is not None]
-        if not known:
-            return None
-        profiles = [each.profile for each in known if each.profile is not None]
-        rates = [each.measured.samples_per_s if each.measured else 0.0 for each in known]
-        total = math.fsum(rates)
-        weights = [rate / total for rate in rates] if total else [1 / len(known)] * len(known)
-
-        def mean(name: str) -> float:
-            pairs = zip(weights, profiles, strict=True)
-            return math.fsum(weight * getattr(each, name) for weight, each in pairs)
-
-        left = [each.remaining_samples for each in profiles if each.remaining_samples is not None]
-        return JobProfile(
-            samples_per_s=len(active) * min(each.samples_per_s for each in profiles),
-            cpu_s=mean("cpu_s"),
-            storage_bytes=mean("storage_bytes"),
-            stream_bytes_per_s=min(each.stream_bytes_per_s for each in profiles),
-            separate=all(each.separate for each in profiles),
-            checkpoint_bytes_per_s=math.fsum(each.checkpoint_bytes_per_s for each in profiles),
-            remaining_samples=math.fsum(left) if len(left) == len(profiles) else None,
-            efficiency=self.efficiency,
-        )
 
 
 class Ledger:
@@ -161,8 +58,8 @@ class Ledger:
         self._resources = resources
         self._objective: Objective = objective
         self._floors = float(floors)
-        self._jobs: dict[tuple[int, str], _Job] = {}
-        self._owners: dict[int, _Job] = {}
+        self._jobs: dict[tuple[int, str], Job] = {}
+        self._owners: dict[int, Job] = {}
         self._anew = False
         self._drifted = False
         self._divided_s = -math.inf
@@ -179,6 +76,33 @@ class Ledger:
         self._anew = self._anew or resources != self._resources
         self._resources = resources
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anybody to divide for."""
+        return bool(self._jobs)
+
+    def together(self) -> Report:
+        """What all jobs would say as one whose samples are bytes of storage: how many they could
+        take with the cores there are, and do take. No profile while one of them is unmeasured."""
+        jobs = [job for job in self._jobs.values() if job.active]
+        found = [job.measured() for job in jobs]
+        taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        profiles = [profile for profile in self._believed(jobs) if profile is not None]
+        profile, could = None, 0.0
+        if jobs and len(profiles) == len(jobs):
+            cores = replace(self._resources, bytes_per_s=math.inf)
+            could = max(1.0, _readable(tuple(profiles), cores, self._objective, self._floors))
+            checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
+            profile = {
+                "samples_per_s": could,
+                "cpu_s": 0.0,
+                "storage_bytes": 1.0,
+                "checkpoint_bytes_per_s": checkpoints,
+            }
+        stall = max(0.0, 1 - taken / could) if could else 0.0
+        measured = Measured(samples_per_s=taken, bytes_per_s=taken, stall=stall)
+        return Report(profile=profile, measured=measured)
+
     def join(
         self, member: int, now_s: float, *, job: str, rank: int, pid: int, name: str, owner: int = 0
     ) -> None:
@@ -187,8 +111,8 @@ class Ledger:
         member:  any number that no other member has.
         """
         assert member not in self._owners, f"member {member} has joined already"
-        found = self._jobs.setdefault((owner, job), _Job(job, owner))
-        found.members[member] = _Member(name=name, rank=rank, pid=pid, heard_s=now_s)
+        found = self._jobs.setdefault((owner, job), Job(job, owner))
+        found.members[member] = Member(name=name, rank=rank, pid=pid, heard_s=now_s)
         self._owners[member] = found
         self._anew = True
 
@@ -206,118 +130,81 @@ class Ledger:
         profile = None if report.profile is None else profile_of(report.profile)
         job = self._owners[member]
         found = job.members[member]
-        if found.silent:
-            found.silent = False
-            self._anew = True
-        found.heard_s, found.step_s = now_s, report.measured.step_s
-        if profile is None:
-            return
-        found.profile, found.measured = profile, report.measured
+        self._anew = self._anew or found.silent
+        found.hear(now_s, profile, report.measured)
         job.fresh.add(member)
-        if all(key in job.fresh for key, each in job.members.items() if not each.silent):
+        if all(each.silent or key in job.fresh for key, each in job.members.items()):
             job.fresh.clear()
             self._window(job, now_s)
 
     def tick(self, now_s: float) -> dict[int, Lease]:
         """What time brings. Returns the leases that are new or renewed, by member; to be called
-        after whatever else is."""
+        after whatever else is, and a few times a second."""
         for job in self._jobs.values():
-            for each in job.members.values():
-                if not each.silent and now_s - each.heard_s > self._patience_s(each):
-                    each.silent = True
-                    self._anew = True
-            if job.doubted_until_s <= now_s < math.inf and job.doubted_until_s > -math.inf:
+            if job.fall_silent(now_s, self.terms):
+                self._anew = True
+            if -math.inf < job.doubted_until_s <= now_s:
                 job.doubted_until_s = -math.inf
-                job.drift = None  # what it reports from now on is believed
                 self._anew = True
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
         return self._renewed(now_s)
 
-    # -- what a window says ------------------------------------------------------------------------
-
-    def _window(self, job: _Job, now_s: float) -> None:
+    def _window(self, job: Job, now_s: float) -> None:
         """All active members of a job have reported once more."""
         profile, measured = job.profile(), job.measured()
-        if profile is None or measured is None:
+        if profile is None or measured is None or job.standing == "doubted":
             return
         if job.drift is None:
             job.drift = Drift(profile)
             self._anew = True
             return
-        judged = job.share is not None and now_s - job.changed_s >= self.terms.settle_s
-        if judged and job.standing(now_s) == "measured":
-            self._judge(job, now_s, profile, measured)
-        if job.drift.observe(profile) is not None:
-            self._drifted = True
-
-    def _judge(self, job: _Job, now_s: float, profile: JobProfile, measured: Measured) -> None:
-        """Compares what a job brings and takes with what was expected of it."""
-        assert job.share is not None
-        share, terms = job.share, self.terms
-        expected = predict(profile, share).samples_per_s
-        lies = not expected / terms.lie <= measured.samples_per_s <= expected * terms.lie
         even = even_share([None] * len(self._jobs), self._resources)
-        for taken, leased, least in (
-            (measured.cores, share.workers, even.workers),
-            (measured.bytes_per_s, share.bytes_per_s, even.bytes_per_s),
-        ):
-            lies = lies or taken > terms.excess * max(leased, _trifle * least)
-        job.off = job.off + 1 if lies else 0
-        if job.off >= terms.lies:
-            job.off = 0
-            job.lies += 1
-            job.doubted_until_s = now_s + terms.doubt_s
+        if job.share is not None and job.judge(now_s, profile, measured, even, self.terms):
+            job.doubt(now_s + self.terms.doubt_s)
             self._anew = True
-        alone = predict(replace(profile, efficiency=1.0), share)
-        if measured.stall > _stalled and alone.binding != "model":
-            found = measured.samples_per_s / alone.samples_per_s
-            job.efficiency += _followed * (min(1.0, max(0.5, found)) - job.efficiency)
+        elif job.drift.observe(profile) is not None:
+            self._drifted = True
 
     # -- dividing ----------------------------------------------------------------------------------
 
     def _divide(self, now_s: float) -> None:
         """Shares anew, unless only drift asks for it and it does not pay."""
         jobs = list(self._jobs.values())
-        profiles = self._believed(jobs, now_s)
-        proposed = allocate(profiles, self._resources, self._objective, self._floors)
+        profiles = self._believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
+        if not jobs:
+            self._allocation = None
+            return
+        even = even_share(profiles, self._resources)
+        proposed = _mixed(
+            allocate(profiles, self._resources, self._objective, self._floors), profiles, even
+        )
         if not forced and not self._pays(jobs, profiles, proposed):
             return
         self._allocation = proposed
         self._divided_s = now_s
         self._divisions += 1
-        if not jobs:
-            return
-        even = even_share(profiles, self._resources)
         for job, share, expected in zip(jobs, proposed.shares, proposed.predictions, strict=True):
             if job.share is None or _differs(job.share, share):
                 job.changed_s, job.off = now_s, 0
             job.share, job.prediction = share, expected
-            self._deal(job, even, now_s)
+            self._deal(job, even)
 
-    def _believed(self, jobs: Sequence[_Job], now_s: float) -> list[JobProfile | None]:
+    def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
         """The profiles that jobs are to have a share for; None for an even one."""
-        found: list[JobProfile | None] = []
-        for job in jobs:
-            profile = None if job.drift is None else job.drift.profile
-            unknown = self._objective == "makespan" and (
-                profile is None or profile.remaining_samples is None
-            )
-            found.append(None if unknown or job.standing(now_s) != "measured" else profile)
+        found = [job.believed for job in jobs]
+        if self._objective == "makespan":
+            found = [each if each and each.remaining_samples else None for each in found]
         # What checkpoints write is not divided; nobody takes more than half of an even share so.
         most = self._resources.bytes_per_s / max(1, len(jobs)) / 2
-        found = [
-            profile
-            and replace(profile, checkpoint_bytes_per_s=min(most, profile.checkpoint_bytes_per_s))
-            for profile in found
-        ]
         return [
-            profile and _padded(profile, even_share(found, self._resources)) for profile in found
+            each and replace(each, checkpoint_bytes_per_s=min(most, each.checkpoint_bytes_per_s))
+            for each in found
         ]
 
     def _pays(
-        self, jobs: Sequence[_Job], profiles: Sequence[JobProfile | None], proposed: Allocation
+        self, jobs: Sequence[Job], profiles: Sequence[JobProfile | None], proposed: Allocation
     ) -> bool:
         known = [row for row, profile in enumerate(profiles) if profile is not None]
         shares = [share for row in known if (share := jobs[row].share) is not None]
@@ -329,7 +216,7 @@ class Ledger:
             switch_s=self.terms.switch_s,
         )
 
-    def _deal(self, job: _Job, even: Share, now_s: float) -> None:
+    def _deal(self, job: Job, even: Share) -> None:
         """The share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
@@ -340,10 +227,10 @@ class Ledger:
                 part = (_standby if each.silent else 1.0) / (active + _standby * silent)
             each.lease = Lease(
                 cores=part * job.share.workers,
-                bytes_per_s=_limited(part * job.share.bytes_per_s),
+                bytes_per_s=limited(part * job.share.bytes_per_s),
                 floor_cores=part * even.workers,
-                floor_bytes_per_s=_limited(part * even.bytes_per_s),
-                lasts_s=self._patience_s(each),
+                floor_bytes_per_s=limited(part * even.bytes_per_s),
+                lasts_s=each.patience_s(self.terms),
             )
             each.leased_s = -math.inf
 
@@ -353,100 +240,77 @@ class Ledger:
         for job in self._jobs.values():
             for key, each in job.members.items():
                 assert each.lease is not None
+                lasts_s = each.patience_s(self.terms)
                 new = each.leased_s == -math.inf
-                due = now_s - each.leased_s >= each.lease.lasts_s / 2
-                if new or (due and not each.silent):
+                if new or (now_s - each.leased_s >= lasts_s / 2 and not each.silent):
                     each.leased_s = now_s
-                    found[key] = each.lease
+                    each.lease = found[key] = replace(each.lease, lasts_s=lasts_s)
         return found
-
-    def _patience_s(self, member: _Member) -> float:
-        """How long a member may be silent: some of its steps, as it is called once in each."""
-        return min(max(self.terms.lease_s, _silent_steps * member.step_s), _silent_s_max)
-
-    # -- what is shown -----------------------------------------------------------------------------
 
     def state(self, now_s: float) -> dict[str, Any]:
         """All of it, as JSON has it: rates by second, times in seconds from now."""
         worth = None if self._allocation is None else self._allocation.worth
         return {
             "cores": self._resources.cores,
-            "bytes_per_s": _limited(self._resources.bytes_per_s),
+            "bytes_per_s": limited(self._resources.bytes_per_s),
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
             "value": None if self._allocation is None else self._allocation.value,
             "worth": worth and {"core": worth.core, "byte_per_s": worth.byte_per_s},
-            "jobs": [self._state_of(job, now_s) for job in self._jobs.values()],
-        }
-
-    def _state_of(self, job: _Job, now_s: float) -> dict[str, Any]:
-        measured, share, expected = job.measured(), job.share, job.prediction
-        return {
-            "job": job.name,
-            "owner": job.owner,
-            "standing": job.standing(now_s),
-            "lies": job.lies,
-            "efficiency": job.efficiency,
-            "cores": share and share.workers,
-            "bytes_per_s": share and _limited(share.bytes_per_s),
-            "predicted": expected and expected.samples_per_s,
-            "idle": expected and expected.idle,
-            "binding": expected and expected.binding,
-            "measured": measured and measured.samples_per_s,
-            "stall": measured and measured.stall,
-            "members": [_state_of(each, now_s) for each in job.members.values()],
+            "jobs": [job.state(now_s) for job in self._jobs.values()],
         }
 
 
-def _state_of(member: _Member, now_s: float) -> dict[str, Any]:
-    lease, measured = member.lease, member.measured
-    return {
-        "name": member.name,
-        "rank": member.rank,
-        "pid": member.pid,
-        "silent": member.silent,
-        "heard_s": now_s - member.heard_s,
-        "cores": lease and lease.cores,
-        "bytes_per_s": lease and lease.bytes_per_s,
-        "measured": measured and measured.samples_per_s,
-        "stall": measured and measured.stall,
-    }
-
-
-def profile_of(said: Mapping[str, Any]) -> JobProfile:
-    """A profile as a member reports it. UsageError names what is absurd, missing or unknown."""
-    known = {each.name: each for each in fields(JobProfile)}
-    unknown = sorted(said.keys() - known.keys())
-    if unknown:
-        raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(known)}")
-    for name in ("samples_per_s", "cpu_s", "storage_bytes"):
-        if said.get(name) is None:
-            raise UsageError(f"JobProfile.{name} is missing: give a number")
-    given = {name: value for name, value in said.items() if value is not None}
-    if type(given.get("separate", False)) is not bool:
-        raise UsageError(f"JobProfile.separate is {given['separate']!r:.100}: use true or false")
-    return JobProfile(**given)
-
-
-def _padded(profile: JobProfile, even: Share) -> JobProfile:
-    """The profile as if a sample needed a little of everything: `_least` of the even share at what
-    that brings. It binds nowhere, and leaves no job without."""
-    rate = predict(profile, even).samples_per_s
-    most = limits.allocation_number_max
-    rate_bytes = even.bytes_per_s if even.bytes_per_s < math.inf else 0.0
-    return replace(
-        profile,
-        cpu_s=min(most, max(profile.cpu_s, _least * even.workers / rate)),
-        storage_bytes=min(most, max(profile.storage_bytes, _least * rate_bytes / rate)),
+@lru_cache(maxsize=4)
+def _readable(
+    profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
+) -> float:
+    """Bytes/s that these jobs could take: the same until one is believed to be another."""
+    best = allocate(profiles, resources, objective, floors).predictions
+    return math.fsum(
+        found.samples_per_s * each.storage_bytes / each.efficiency
+        for each, found in zip(profiles, best, strict=True)
+        if found is not None
     )
+
+
+def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share) -> Allocation:
+    """The proposal with a little of the even split in it, and what nobody was given dealt as well.
+    That keeps every floor: of nothing does a job need more than its even share for what that
+    brings."""
+    rows = [row for row, profile in enumerate(profiles) if profile is not None]
+    shares, predictions = list(proposed.shares), list(proposed.predictions)
+    cores = _dealt([shares[row].workers for row in rows], even.workers)
+    rates = _dealt([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
+    for row, held, rate in zip(rows, cores, rates, strict=True):
+        profile, named = profiles[row], predictions[row]
+        assert profile is not None
+        assert named is not None
+        shares[row] = replace(shares[row], workers=held, bytes_per_s=rate)
+        found = predict(profile, shares[row])
+        if "model" not in (found.binding, named.binding):
+            found = found._replace(binding=named.binding)
+        predictions[row] = found
+    known = [each for each in profiles if each is not None]
+    reached = [each.samples_per_s for each in predictions if each is not None]
+    return replace(
+        proposed,
+        shares=tuple(shares),
+        predictions=tuple(predictions),
+        value=score(known, reached, proposed.objective),
+    )
+
+
+def _dealt(held: Sequence[float], even: float) -> list[float]:
+    """All that there is of one resource for these: `even` times their number."""
+    if even == math.inf:
+        return [even] * len(held)
+    left = even - math.fsum(held) / max(1, len(held))
+    return [(1 - _least) * (each + max(0.0, left)) + _least * even for each in held]
 
 
 def _differs(one: Share, other: Share) -> bool:
     """Whether what a job takes may change."""
     pairs = (one.workers, other.workers), (one.bytes_per_s, other.bytes_per_s)
     return any(now != then and abs(now - then) > 0.01 * then for then, now in pairs)
-
-
-def _limited(rate: float) -> float | None:
-    return rate if rate < math.inf else None

@@ -265,8 +265,17 @@ broker_waiting_bytes = 2 * MIB
 """What is kept for somebody who does not read, before the connection is closed."""
 broker_members_max = 512
 """Connections of one broker; further ones are refused."""
+broker_unproven_max = 64
+broker_proof_s = 5.0
+"""How many may be connected over a network who have not shown that they have the key yet, and how
+long they have for it."""
+broker_gather_s = 5.0
+"""How long after a broker of several hosts is back a host takes no more than its floor: by then the
+others have found it, too."""
 broker_tick_s = 0.25
 """How late it may be seen that a member has fallen silent."""
+broker_answer_s = 10.0
+"""Who watches a broker hears from it every second; after so long it is taken for stopped."""
 broker_retry_s = 2.0
 """How often a loader without a broker looks for one."""
 lease_readahead_s = 2.0

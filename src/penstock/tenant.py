@@ -3,20 +3,15 @@ that a broker does."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from . import limits
 from .errors import UsageError
 from .lease import Lease, Report, Terms
-from .lines import VERSION, Gone, Lines, Message, Wrong, socket_path
-
-log = logging.getLogger("penstock")
+from .lines import VERSION, Message, socket_path
+from .link import Call, Link, by_path
 
 
 class Tenant:
@@ -28,19 +23,36 @@ class Tenant:
     path:   of the broker's socket; None for the usual place (`lines.socket_path`). With
             PENSTOCK_BROKER=off there is no broker, whatever the path.
 
+    call:   makes the connection, where it is not to that socket.
+
     Not for several threads. In a process that was forked it makes a connection of its own.
     """
 
-    def __init__(self, job: str, rank: int, name: str, path: str | None = None) -> None:
-        usual = socket_path(os.environ)
-        self._path = usual if usual is None or path is None else Path(path)
-        self._join = {"say": "join", "version": VERSION, "job": job, "rank": rank, "name": name}
+    def __init__(
+        self,
+        job: str,
+        rank: int,
+        name: str,
+        path: str | None = None,
+        *,
+        call: Call | None = None,
+        where: str = "",
+    ) -> None:
+        if call is None:
+            usual = socket_path(os.environ)
+            found = usual if usual is None or path is None else Path(path)
+            call, where = None if found is None else by_path(found), str(found)
+        self._join: Message = {
+            "say": "join",
+            "version": VERSION,
+            "job": job,
+            "rank": rank,
+            "name": name,
+        }
         self._report_every_s = Terms().report_s
-        self._pid = os.getpid()
-        self._lines: Lines | None = None
+        self._link = Link(call, self._hello, where)
         self._lease: Lease | None = None
-        self._ends_s = self._report_s = self._retry_s = -math.inf
-        self._told: set[str] = set()
+        self._ends_s = self._report_s = -math.inf
 
     def step(self, now_s: float, measure: Callable[[], Report]) -> Lease | None:
         """The lease in force: what the broker last said, or its floor where that has ended; None
@@ -49,79 +61,33 @@ class Tenant:
         now_s:    of a clock that does not go back, such as time.monotonic().
         measure:  called when a report is due.
         """
-        if os.getpid() != self._pid:
-            self._forked()
-        if self._lines is None and not self._connected(now_s):
+        heard = self._link.receive(now_s)
+        if heard is None:
+            self._lease = None
             return None
-        assert self._lines is not None
-        try:
-            for message in self._lines.receive():
-                self._hear(message, now_s)
-            if now_s >= self._report_s:
-                self._report_s = now_s + self._report_every_s
-                self._lines.flush()
-                if not self._lines.waiting:  # else the broker does not read now
-                    self._lines.send({"say": "report", **measure().message()})
-        except (Gone, Wrong, UsageError) as error:
-            self._lost(now_s, str(error))
-            return None
+        for message in heard:
+            if message["say"] == "lease":
+                try:
+                    self._lease = Lease.of(message)
+                except UsageError:
+                    self._link.lose(now_s)
+                    self._lease = None
+                    return None
+                self._ends_s = now_s + self._lease.lasts_s
+        if now_s >= self._report_s:
+            self._report_s = now_s + self._report_every_s
+            if self._link.ready(now_s):
+                self._link.send({"say": "report", **measure().message()}, now_s)
         if self._lease is not None and now_s >= self._ends_s:
             self._lease, self._ends_s = self._lease.ended, math.inf
         return self._lease
 
     def close(self) -> None:
         """Leaves, so that others have what it had. The next step would join again."""
-        if self._lines is not None and os.getpid() == self._pid:
-            with contextlib.suppress(Gone):
-                self._lines.send({"say": "leave"})
-            self._lines.close()
-        self._lines = self._lease = None
+        self._link.leave()
+        self._lease = None
 
-    def _connected(self, now_s: float) -> bool:
-        """Joins, where there is a broker; looks for one every `limits.broker_retry_s`."""
-        if self._path is None or now_s < self._retry_s:
-            return False
-        self._retry_s = now_s + limits.broker_retry_s
-        if not os.path.exists(self._path):
-            return False
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            connection.connect(os.fspath(self._path))
-        except OSError:  # nobody there, not for us, or too many just now
-            connection.close()
-            return False
-        self._lines = Lines(connection)
-        try:
-            self._lines.send({**self._join, "pid": os.getpid()})
-        except Gone:
-            self._lost(now_s, "")
-            return False
-        self._report_s = now_s
-        return True
-
-    def _hear(self, message: Message, now_s: float) -> None:
-        if message["say"] == "lease":
-            self._lease = Lease.of(message)
-            self._ends_s = now_s + self._lease.lasts_s
-        elif message["say"] == "refused":
-            self._tell(f"refused by the broker at {self._path}: {message.get('why')}")
-
-    def _lost(self, now_s: float, why: str) -> None:
-        """The loader's own budget again, until there is another broker."""
-        assert self._lines is not None
-        self._lines.close()
-        self._lines = self._lease = None
-        self._retry_s = now_s + limits.broker_retry_s
-
-    def _tell(self, text: str) -> None:
-        """Once each."""
-        if text not in self._told and len(self._told) < 16:
-            self._told.add(text)
-            log.warning("%s", text)
-
-    def _forked(self) -> None:
-        """What the parent has is the parent's."""
-        if self._lines is not None:
-            self._lines.close()  # of this process's copy alone
-        self._lines = self._lease = None
-        self._pid, self._retry_s = os.getpid(), -math.inf
+    def _hello(self) -> Message:
+        """Of a new connection: a lease of an older one is none any more."""
+        self._lease, self._report_s = None, -math.inf
+        return {**self._join, "pid": os.getpid()}

@@ -1,0 +1,160 @@
+"""A line to a broker: there while a broker is, and never waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from . import limits
+from .address import Address
+from .lines import Gone, Lines, Message, Sealed, Wrong
+
+log = logging.getLogger("penstock")
+
+Call = Callable[[], Lines | None]
+"""Makes a connection; None where nobody is there now."""
+
+
+def by_path(path: Path) -> Call:
+    """To the broker of this host."""
+
+    def call() -> Lines | None:
+        if not os.path.exists(path):
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            connection.connect(os.fspath(path))
+        except OSError:  # nobody there, not for us, or too many just now
+            connection.close()
+            return None
+        return Lines(connection)
+
+    return call
+
+
+def by_network(address: Address, key: bytes) -> Call:
+    """To a broker of another host."""
+
+    def call() -> Lines | None:
+        try:
+            return Sealed(address.call(), key, caller=True)
+        except OSError:
+            return None
+
+    return call
+
+
+class Link:
+    """What is said to a broker and by it. It is looked for every `limits.broker_retry_s`.
+
+    call:   None where no broker is to be looked for.
+    hello:  what to say first on every new connection.
+    where:  it is, for people.
+
+    Not for several threads. In a process that was forked it makes a connection of its own.
+    """
+
+    def __init__(self, call: Call | None, hello: Callable[[], Message], where: str) -> None:
+        self._call = call
+        self._hello = hello
+        self._where = where
+        self._lines: Lines | None = None
+        self._pid = os.getpid()
+        self._retry_s = -math.inf
+        self._told: set[str] = set()
+
+    def fileno(self) -> int | None:
+        """To wait for what it says; None without a broker."""
+        return None if self._lines is None else self._lines.fileno()
+
+    def receive(self, now_s: float) -> list[Message] | None:
+        """What the broker has said since, without waiting; None without one."""
+        if os.getpid() != self._pid:
+            self._forked()
+        if self._lines is None and not self._connected(now_s):
+            return None
+        assert self._lines is not None
+        try:
+            heard = self._lines.receive()
+        except (Gone, Wrong) as error:
+            self._explain(error)
+            self.lose(now_s)
+            return None
+        for message in heard:
+            if message["say"] == "refused":
+                self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
+        return heard
+
+    def ready(self, now_s: float) -> bool:
+        """Whether all that was said has gone: else the broker does not read now."""
+        if self._lines is None:
+            return False
+        try:
+            self._lines.flush()
+        except Gone:
+            self.lose(now_s)
+            return False
+        return not self._lines.waiting
+
+    def send(self, message: Message, now_s: float) -> None:
+        """Says something, if there is a broker."""
+        if self._lines is not None:
+            try:
+                self._lines.send(message)
+            except Gone:
+                self.lose(now_s)
+
+    def lose(self, now_s: float) -> None:
+        """This broker is not spoken to any more; another is looked for after a while."""
+        self.close()
+        self._retry_s = now_s + limits.broker_retry_s
+
+    def leave(self) -> None:
+        """Says so, and closes, in the process that has connected."""
+        if self._lines is not None and os.getpid() == self._pid:
+            with contextlib.suppress(Gone):
+                self._lines.send({"say": "leave"})
+        self.close()
+
+    def close(self) -> None:
+        """Until it is asked again."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+
+    def _connected(self, now_s: float) -> bool:
+        if self._call is None or now_s < self._retry_s:
+            return False
+        self._retry_s = now_s + limits.broker_retry_s
+        self._lines = self._call()
+        if self._lines is None:
+            return False
+        self.send(self._hello(), now_s)
+        return self._lines is not None
+
+    def _explain(self, error: Exception) -> None:
+        """Why it has ended, where a person can do something about it."""
+        lines = self._lines
+        if isinstance(lines, Sealed) and lines.answered and not lines.proven:
+            self._tell(
+                f"the broker at {self._where} has another key: use the same --key-file on both "
+                "sides"
+            )
+        elif isinstance(error, Wrong):
+            self._tell(f"the broker at {self._where} said what is {error}")
+
+    def _tell(self, text: str) -> None:
+        """Once each."""
+        if text not in self._told and len(self._told) < 16:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    def _forked(self) -> None:
+        """What the parent has is the parent's."""
+        self.close()  # of this process's copy alone
+        self._pid, self._retry_s = os.getpid(), -math.inf

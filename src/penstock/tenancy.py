@@ -1,0 +1,246 @@
+"""What a broker knows of its jobs: what they say of themselves, and whether it is so. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from . import limits
+from .allocation import Share
+from .drift import Drift
+from .errors import UsageError
+from .lease import Lease, Measured, Terms
+from .throughput import JobProfile, Prediction, predict
+
+Standing = Literal["measured", "unmeasured", "silent", "doubted"]
+"""Of a job: its share is the best for it as measured; or an even one, because nothing is known of
+it yet, none of its members report, or what they report is not so."""
+
+_weight = 0.2
+"""Of a new window in a job's efficiency."""
+_efficiency_least = 0.5
+_stalled = 0.05
+"""A model that waits for more than this part of the time waits for its loader."""
+_trifle = 0.1
+"""Of an even share: who takes less than `excess` times this offends nobody."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A loader.
+
+    heard_s:   when it last joined or reported.
+    gap_s:     between its reports, of late.
+    silent:    for longer than its patience.
+    lease:     what it is to have; since `leased_s`, -inf while that has not been sent.
+    """
+
+    name: str
+    rank: int
+    pid: int
+    heard_s: float
+    gap_s: float = 0.0
+    profile: JobProfile | None = None
+    measured: Measured | None = None
+    silent: bool = False
+    lease: Lease | None = None
+    leased_s: float = -math.inf
+
+    def patience_s(self, terms: Terms) -> float:
+        """For how long it may say nothing: longer where its steps take long."""
+        return min(terms.patience_s, max(terms.lease_s, 2 * self.gap_s))
+
+    def hear(self, now_s: float, profile: JobProfile | None, measured: Measured) -> None:
+        """A report."""
+        self.gap_s = max(now_s - self.heard_s, self.gap_s / 2)
+        self.heard_s, self.profile, self.measured, self.silent = now_s, profile, measured, False
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "rank": self.rank,
+            "pid": self.pid,
+            "silent": self.silent,
+            "heard_s": now_s - self.heard_s,
+            "cores": self.lease and self.lease.cores,
+            "bytes_per_s": self.lease and self.lease.bytes_per_s,
+            "measured": self.measured and self.measured.samples_per_s,
+            "stall": self.measured and self.measured.stall,
+        }
+
+
+@dataclass(slots=True)
+class Job:
+    """The loaders of one job, and what is known of it.
+
+    owner:         whose it is; another owner's job of the same name is another job.
+    fresh:         members that have reported in this window, which ends when all active ones have.
+    drift:         what its share was made for, and where it goes from there; None while unmeasured.
+    share:         what it has, since `changed_s`, and what that is expected to bring.
+    off:           windows in a row in which it was not what it says.
+    lies:          how often it was put in doubt for that.
+    doubted_until_s:  -inf where it is not in doubt.
+    """
+
+    name: str
+    owner: int
+    members: dict[int, Member] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)
+    drift: Drift | None = None
+    share: Share | None = None
+    prediction: Prediction | None = None
+    changed_s: float = -math.inf
+    efficiency: float = 1.0
+    off: int = 0
+    lies: int = 0
+    doubted_until_s: float = -math.inf
+
+    @property
+    def active(self) -> list[Member]:
+        return [each for each in self.members.values() if not each.silent]
+
+    @property
+    def standing(self) -> Standing:
+        if self.doubted_until_s > -math.inf:
+            return "doubted"
+        if not self.active:
+            return "silent"
+        return "unmeasured" if self.drift is None else "measured"
+
+    @property
+    def believed(self) -> JobProfile | None:
+        """What its share is to be made for; None for an even one."""
+        if self.standing != "measured" or self.drift is None:
+            return None
+        return self.drift.profile
+
+    def measured(self) -> Measured | None:
+        """Of its active members together."""
+        found = [each.measured for each in self.active if each.measured is not None]
+        if not found:
+            return None
+        return Measured(
+            samples_per_s=_bounded(math.fsum(each.samples_per_s for each in found)),
+            cores=_bounded(math.fsum(each.cores for each in found)),
+            bytes_per_s=_bounded(math.fsum(each.bytes_per_s for each in found)),
+            stall=min(1.0, math.fsum(each.stall for each in found) / len(found)),
+            samples=_bounded(math.fsum(each.samples for each in found)),
+        )
+
+    def profile(self) -> JobProfile | None:
+        """Of its active members together: as fast as all of them at the rate of the slowest, a
+        sample costing what it does on average."""
+        active = self.active
+        known = [(each.profile, each.measured) for each in active if each.profile is not None]
+        profiles = [profile for profile, _ in known]
+        if not profiles:
+            return None
+        rates = [measured.samples_per_s if measured else 0.0 for _, measured in known]
+        if not any(rates):
+            rates = [1.0] * len(rates)
+        total = math.fsum(rates)
+
+        def mean(name: str) -> float:
+            pairs = zip(rates, profiles, strict=True)
+            return _bounded(math.fsum(rate / total * getattr(each, name) for rate, each in pairs))
+
+        traffic = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
+        left = [each.remaining_samples for each in profiles if each.remaining_samples is not None]
+        return JobProfile(
+            samples_per_s=_bounded(len(active) * min(each.samples_per_s for each in profiles)),
+            cpu_s=mean("cpu_s"),
+            storage_bytes=mean("storage_bytes"),
+            stream_bytes_per_s=min(each.stream_bytes_per_s for each in profiles),
+            separate=all(each.separate for each in profiles),
+            checkpoint_bytes_per_s=_bounded(traffic),
+            remaining_samples=_bounded(math.fsum(left)) if len(left) == len(profiles) else None,
+            efficiency=self.efficiency,
+        )
+
+    def fall_silent(self, now_s: float, terms: Terms) -> bool:
+        """Notices members that have said nothing for too long; whether there are such."""
+        found = False
+        for each in self.members.values():
+            if not each.silent and now_s - each.heard_s > each.patience_s(terms):
+                each.silent = found = True
+        return found
+
+    def judge(
+        self, now_s: float, profile: JobProfile, measured: Measured, even: Share, terms: Terms
+    ) -> bool:
+        """One window, compared with what was expected of it; whether it has lied for too long."""
+        assert self.share is not None
+        since_s = now_s - self.changed_s
+        if since_s < terms.settle_s:
+            return False
+        share, reached = self.share, measured.samples_per_s
+        expected = predict(profile, share).samples_per_s
+        off = reached * terms.lie < expected
+        off = off or (reached > expected * terms.lie and since_s >= terms.drain_s)
+        for taken, leased, mean in (
+            (measured.cores, share.workers, even.workers),
+            (measured.bytes_per_s, share.bytes_per_s, even.bytes_per_s),
+        ):
+            off = off or taken > terms.excess * max(leased, _trifle * mean)
+        self.off = self.off + 1 if off else 0
+        alone = predict(replace(profile, efficiency=1.0), share)
+        if measured.stall > _stalled and alone.binding != "model":
+            found = min(1.0, max(_efficiency_least, reached / alone.samples_per_s))
+            self.efficiency += _weight * (found - self.efficiency)
+        return self.off >= terms.lies
+
+    def doubt(self, until_s: float) -> None:
+        """It is not believed for a while, and then measured anew."""
+        self.lies += 1
+        self.off = 0
+        self.drift = None
+        self.doubted_until_s = until_s
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """As JSON has it."""
+        measured, share, expected = self.measured(), self.share, self.prediction
+        return {
+            "job": self.name,
+            "owner": self.owner,
+            "standing": self.standing,
+            "lies": self.lies,
+            "efficiency": self.efficiency,
+            "cores": share and share.workers,
+            "bytes_per_s": share and limited(share.bytes_per_s),
+            "predicted": expected and expected.samples_per_s,
+            "idle": expected and expected.idle,
+            "binding": expected and expected.binding,
+            "measured": measured and measured.samples_per_s,
+            "stall": measured and measured.stall,
+            "members": [each.state(now_s) for each in self.members.values()],
+        }
+
+
+def limited(rate: float) -> float | None:
+    """A rate as leases and JSON have it: None where it is not limited."""
+    return rate if rate < math.inf else None
+
+
+def _bounded(number: float) -> float:
+    """What members say together, as a number that one of them may say."""
+    if number < limits.allocation_number_min:
+        return 0.0
+    return min(number, limits.allocation_number_max)
+
+
+def profile_of(said: Mapping[str, Any]) -> JobProfile:
+    """A profile as a member reports it. UsageError names what is absurd, missing or unknown."""
+    known = {each.name: each for each in fields(JobProfile)}
+    unknown = sorted(said.keys() - known.keys())
+    if unknown:
+        raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(known)}")
+    for name in ("samples_per_s", "cpu_s", "storage_bytes"):
+        if said.get(name) is None:
+            raise UsageError(f"JobProfile.{name} is missing: give a number")
+    given = {name: value for name, value in said.items() if value is not None}
+    if type(given.get("separate", False)) is not bool:
+        raise UsageError(f"JobProfile.separate is {given['separate']!r:.100}: use true or false")
+    return JobProfile(**given)

@@ -1,0 +1,55 @@
+"""A host's broker as a job of another broker, which divides storage among hosts.
+
+Its samples are bytes: what the jobs of the host could read, and what they do read. What it is
+leased is what it divides among them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from . import limits
+from .address import Address
+from .holding import Holding
+from .ledger import Ledger
+from .link import by_network
+from .tenant import Tenant
+
+
+class Upstream:
+    """The broker of several hosts, as one of them sees it. Nothing here waits.
+
+    name:             of this host, which no other has.
+    own_bytes_per_s:  what this host takes at most; inf for no limit.
+    """
+
+    def __init__(self, address: Address, key: bytes, name: str, own_bytes_per_s: float) -> None:
+        self._address = address
+        self._tenant = Tenant(name, 0, "broker", call=by_network(address, key), where=address.text)
+        self._holding = Holding(own_bytes_per_s, limits.broker_gather_s)
+        self._rate = own_bytes_per_s
+
+    def step(self, ledger: Ledger, now_s: float) -> None:
+        """Says how the host's jobs do, and lets the ledger divide what is leased."""
+        lease = None
+        if ledger.busy:
+            lease = self._tenant.step(now_s, ledger.together)
+        else:
+            self._tenant.close()
+        self._rate = self._holding.rate(lease, now_s)
+        if self._rate != ledger.resources.bytes_per_s:
+            ledger.resources = replace(ledger.resources, bytes_per_s=self._rate)
+
+    def close(self) -> None:
+        """What was leased is there for others."""
+        self._tenant.close()
+
+    def state(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "address": self._address.text,
+            "leased": self._holding.leased,
+            "bytes_per_s": self._rate if self._rate < math.inf else None,
+        }

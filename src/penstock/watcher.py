@@ -1,0 +1,67 @@
+"""What a broker shows to those who watch it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from . import limits
+from .errors import UsageError, WorkerError
+from .lines import Gone, Lines, Message, Wrong
+
+
+def watch(path: Path) -> Iterator[dict[str, Any]]:
+    """The state of the broker that serves there, now and then once a second; see `Ledger.state`.
+
+    UsageError where none serves, or not for this user; WorkerError when it has ended, or says
+    nothing for `limits.broker_answer_s`.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with closing(Lines(connection, most=limits.broker_state_bytes)) as lines:
+        try:
+            connection.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise UsageError(
+                f"no broker serves at {path}: start one with `penstock broker`, or say with "
+                "--socket where it is"
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"the broker at {path} cannot be reached ({error}): it serves its own user, or a "
+                "group that it was given"
+            ) from None
+        try:
+            lines.send({"say": "watch"})
+            while True:
+                yield from _states(lines, path)
+        except Gone:
+            raise WorkerError(f"the broker at {path} has ended") from None
+        except Wrong as wrong:
+            raise WorkerError(
+                f"the broker at {path} said what is {wrong.why}: use the same penstock on both "
+                "sides"
+            ) from None
+
+
+def _states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
+    """What comes next; waits for it."""
+    until_s = time.monotonic() + limits.broker_answer_s
+    heard: list[Message] = []
+    while not heard:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not select.select([lines], [], [], left_s)[0]:
+            raise WorkerError(
+                f"the broker at {path} has said nothing for {limits.broker_answer_s:g} s: look "
+                "whether its process is stopped"
+            )
+        heard = lines.receive()
+    for message in heard:
+        if message["say"] == "refused":
+            raise UsageError(f"refused by the broker at {path}: {message.get('why')}")
+        if message["say"] == "state":
+            yield message
