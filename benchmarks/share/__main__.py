@@ -64,7 +64,7 @@ def parts(site: Site, seed: int, quick: bool) -> dict[str, Callable[[], list[Fou
         "predictions": lambda: [predictions.measure(site, 1 if quick else 4, seed)],
         "changes": lambda: [changes.measure(site)],
         "mixes": lambda: [of_mix(mix) for mix in (mixes.MIXES[:1] if quick else mixes.MIXES)],
-        "arrivals": lambda: [arrivals.measure(site, *((1, 0.4) if quick else (2, 0.8)))],
+        "arrivals": lambda: [arrivals.measure(site, *((1, 0.4) if quick else (2, 0.65)))],
         "elsewhere": lambda: [
             (elsewhere.schedule_rows(), None),
             elsewhere.overhead_rows(),

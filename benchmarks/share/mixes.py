@@ -98,7 +98,7 @@ def effort_of(mix: Mix, quick: bool) -> Effort:
     if quick:
         return Effort(1, OBJECTIVES[:1], 2, 2.0, 1.5)
     if mix.gated:
-        return Effort(3, OBJECTIVES, 6)
+        return Effort(3, OBJECTIVES, 4)
     return Effort(2, OBJECTIVES[:1], 4 if mix.searched else None)
 
 
