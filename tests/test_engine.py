@@ -350,7 +350,8 @@ class _Borrower(MemoryEngine):
     def submit(self, requests, buffers):  # type: ignore[no-untyped-def]
         """Forget the copy."""
         ticket = super().submit(requests, buffers)
-        self._pending[-1] = (ticket, requests, buffers)
+        turn_ns = self._pending[-1][0]
+        self._pending[-1] = (turn_ns, ticket, requests, buffers)
         return ticket
 
 

@@ -45,8 +45,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UsageError(f"Request.kind is {self.kind!r}: use one of {_all(Kind)}")
-        if self.purpose not in get_args(Purpose):
-            raise UsageError(f"Request.purpose is {self.purpose!r}: use one of {_all(Purpose)}")
+        check_purpose(self.purpose, "Request.purpose")
         for name in ("id", "file", "offset", "length", "arrived_ns"):
             _whole(name, getattr(self, name))
         for name in ("deadline_ns", "step"):
@@ -63,6 +62,12 @@ class Request:
     def end(self) -> int:
         """The offset after the last byte."""
         return self.offset + self.length
+
+
+def check_purpose(purpose: object, where: str = "purpose") -> None:
+    """Raise UsageError, which says where, unless there is such a purpose."""
+    if purpose not in get_args(Purpose):
+        raise UsageError(f"{where} is {purpose!r}: use one of {_all(Purpose)}")
 
 
 def _whole(name: str, value: object) -> None:
