@@ -12,6 +12,7 @@ Kind = Literal["read", "write"]
 Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]
 """What bytes are for, the most urgent first: a rank stands still for them; a rank will want them;
 the cache is filled; a snapshot is written."""
+_PURPOSES = get_args(Purpose)  # asked for once a submission
 Hazard = Literal["read after write", "write after write", "write after read"]
 
 
@@ -66,8 +67,8 @@ class Request:
 
 def check_purpose(purpose: object, where: str = "purpose") -> None:
     """Raise UsageError, which says where, unless there is such a purpose."""
-    if purpose not in get_args(Purpose):
-        raise UsageError(f"{where} is {purpose!r}: use one of {_all(Purpose)}")
+    if purpose not in _PURPOSES:
+        raise UsageError(f"{where} is {purpose!r}: use one of {', '.join(_PURPOSES)}")
 
 
 def _whole(name: str, value: object) -> None:
