@@ -47,6 +47,7 @@ from .native import Choice
 from .peer import Peer, PeerCompletion, PeerRequest
 from .placement import Placement
 from .replicas import Replicas, Timed
+from .schedule.colouring import beginning
 from .tier import RamTier
 
 log = logging.getLogger("penstock")
@@ -109,6 +110,7 @@ class CachedEngine:
         self._inner = inner
         self._placement = placement
         self._node = nodes[rank]
+        self._beginning = beginning(rank, len(nodes))
         # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
             deque(other for other, at in enumerate(nodes) if at == node)
@@ -143,6 +145,7 @@ class CachedEngine:
             slab,
             disk,
             read=self._submit,
+            begin=self._beginning,
             wake=self._wake,
             counts=self._counts,
         )
@@ -458,7 +461,7 @@ class CachedEngine:
         placed = self._addressed.placed(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
-        for requests in merge(placed, len(step.buffers), 0):
+        for requests in merge(placed, len(step.buffers), 0, self._beginning):
             if len(requests.file):
                 ticket = self._submit(requests, step.buffers, step.purpose)
                 self._direct[ticket] = (step, requests)

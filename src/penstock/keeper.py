@@ -70,6 +70,7 @@ class Keeper:
 
     read:    submits requests to the storage engine, for a purpose, and returns the ticket, whose
              report is to be given to `loaded`.
+    begin:   with which of how many reads, among those of one ticket.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
     """
@@ -83,6 +84,7 @@ class Keeper:
         disk: DiskTier | None,
         *,
         read: Callable[[Requests, Sequence[Buffer], Purpose], int],
+        begin: Callable[[int], int],
         wake: Callable[[], None],
         counts: Counter[str],
     ) -> None:
@@ -92,6 +94,7 @@ class Keeper:
         self.slab = slab
         self._disk = disk
         self._read, self._wake, self._counts = read, wake, counts
+        self._begin = begin
         self._fields = np.uint64(len(addressed.fields))
         self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
@@ -201,7 +204,9 @@ class Keeper:
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
         placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
-        (requests,) = merge(placed, 1, 0)  # what lies between is another's to read, once
+        (requests,) = merge(
+            placed, 1, 0, self._begin
+        )  # what lies between is another's to read, once
         ticket = self._read(requests, [buffer], purpose)
         self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
         self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
