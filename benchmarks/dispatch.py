@@ -4,7 +4,9 @@ One engine reads a file at a limited rate. Sweeps keep it busy, and so many of t
 would take some time; beside them come demands, one after the other, each of 64 KiB. Once all are
 told to be of the same purpose (first come, first served), once each what it is, and once without
 sweeps, which is the floor. By purpose a demand waits for what is being read, and for what has
-waited for longer than the patience of a sweep, a second. Record: benchmarks/results/dispatch.json.
+waited for longer than the patience of a sweep, a second.
+
+Beside that, what places of limited rates give together. Record: benchmarks/results/dispatch.json.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from penstock import limits
 from penstock.budget import Budget
 from penstock.dispatch import Purpose
+from penstock.dispatched import Dispatched
 from penstock.engine import Buffer
 from penstock.extent import Files, Requests
 from penstock.native import NativeEngine
@@ -60,17 +63,21 @@ def requests(offsets: np.ndarray, length: int) -> Requests:
     )
 
 
+def engine_of(path: Path, rate: float) -> NativeEngine:
+    """Two threads that read the file at a rate."""
+    state = path.stat()
+    size, mtime_ns = (np.array([each], np.int64) for each in (state.st_size, state.st_mtime_ns))
+    files = Files.of(str(path.parent), [path.name], size, mtime_ns)
+    return NativeEngine(files, budget=Budget(pread="required", threads=2, bytes_per_s=rate))
+
+
 class Load:
     """Sweeps that always wait, and demands, in one engine."""
 
     def __init__(self, path: Path, backlog_s: float, by_purpose: bool, seed: int) -> None:
-        state = path.stat()
-        size, mtime_ns = (np.array([each], np.int64) for each in (state.st_size, state.st_mtime_ns))
-        files = Files.of(str(path.parent), [path.name], size, mtime_ns)
-        budget = Budget(pread="required", threads=2, bytes_per_s=RATE)
-        self.engine = NativeEngine(files, budget=budget)
+        self.engine = engine_of(path, RATE)
         self.random = np.random.default_rng(seed)
-        self.size = state.st_size
+        self.size = path.stat().st_size
         self.demand: Purpose = "demand" if by_purpose else "sweep"
         self.buffers = [
             np.empty(SWEEP_RUNS * RUN_BYTES, np.uint8)
@@ -142,6 +149,26 @@ def rows(path: Path, demands: int, seed: int) -> tuple[list[Row], dict[str, list
     return found, raw
 
 
+def together(path: Path, rates: tuple[float, ...]) -> Row:
+    """What the same file gives at several places."""
+    places = [engine_of(path, rate) for rate in rates]
+    engine = Dispatched(places, np.ones((1, len(places)), np.bool_))
+    random = np.random.default_rng(1)
+    most = path.stat().st_size - RUN_BYTES
+    buffers = [np.empty(SWEEP_RUNS * RUN_BYTES, np.uint8) for _ in range(8)]
+    total = 0
+    began = time.perf_counter()
+    for buffer in itertools.islice(itertools.cycle(buffers), 64):  # some 3 s
+        offsets = random.integers(0, most // 4096, SWEEP_RUNS) * 4096
+        engine.submit(requests(offsets, RUN_BYTES), [buffer])
+    while total < 64:
+        total += len(engine.poll(10**9))
+    rate = 64 * SWEEP_RUNS * RUN_BYTES / (time.perf_counter() - began)
+    engine.close()
+    names = " + ".join(f"{each / 1e6:.0f}" for each in rates)
+    return Row(f"places of {names} MB/s", rate / 1e6, "MB/s", sum(rates) / 1e6, rate / sum(rates))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few demands")
@@ -153,6 +180,8 @@ def main() -> None:
         path = Path(folder) / "data"
         path.write_bytes(np.random.default_rng(options.seed).bytes(64 * limits.MIB))
         record.rows, record.raw["waits_ms"] = rows(path, 20 if options.quick else 200, options.seed)
+        for rates in ((100e6,), (100e6, 100e6), (50e6, 150e6), (20e6, 80e6, 100e6)):
+            record.rows.append(together(path, rates))
     command.finish(record)
 
 

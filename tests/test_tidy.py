@@ -78,6 +78,7 @@ LAYERS = {
         {
             "engine",
             "engine_wrappers",
+            "dispatched",
             "probe",
             "page_cache",
             "machine",

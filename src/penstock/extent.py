@@ -216,6 +216,8 @@ class Files:
     ends:      int64 (n,), path i is names[ends[i-1]:ends[i]].
     size:      int64 (n,), bytes when indexed.
     mtime_ns:  int64 (n,), modification time when indexed; of objects, a number made of their etag.
+    mirrors:   tables of the same files at other places, with sizes and times of theirs; size -1
+               where a file is not there.
     """
 
     root: str
@@ -223,6 +225,7 @@ class Files:
     ends: Int
     size: Int
     mtime_ns: Int
+    mirrors: tuple[Files, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ends)
