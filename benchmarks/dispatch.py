@@ -155,14 +155,17 @@ def together(path: Path, rates: tuple[float, ...]) -> Row:
     engine = Dispatched(places, np.ones((1, len(places)), np.bool_))
     random = np.random.default_rng(1)
     most = path.stat().st_size - RUN_BYTES
-    buffers = [np.empty(SWEEP_RUNS * RUN_BYTES, np.uint8) for _ in range(8)]
-    total = 0
+    free = [np.empty(SWEEP_RUNS * RUN_BYTES, np.uint8) for _ in range(8)]
+    reading: dict[int, Buffer] = {}
     began = time.perf_counter()
-    for buffer in itertools.islice(itertools.cycle(buffers), 64):  # some 3 s
+    for _ in range(64):  # some 3 s
+        while not free:
+            free += [reading.pop(each.ticket) for each in engine.poll(10**9)]
+        buffer = free.pop()
         offsets = random.integers(0, most // 4096, SWEEP_RUNS) * 4096
-        engine.submit(requests(offsets, RUN_BYTES), [buffer])
-    while total < 64:
-        total += len(engine.poll(10**9))
+        reading[engine.submit(requests(offsets, RUN_BYTES), [buffer])] = buffer
+    while reading:
+        free += [reading.pop(each.ticket) for each in engine.poll(10**9)]
     rate = 64 * SWEEP_RUNS * RUN_BYTES / (time.perf_counter() - began)
     engine.close()
     names = " + ".join(f"{each / 1e6:.0f}" for each in rates)

@@ -56,6 +56,11 @@ class _Part:
     rows: Int
     tried: tuple[int, ...] = ()
 
+    @property
+    def purpose(self) -> Purpose:
+        """What has been tried has had its turn."""
+        return "demand" if self.tried else self.ticket.purpose
+
 
 class Dispatched:
     """Reads from whichever engine has the file and room; see `penstock.engine.Engine`.
@@ -66,7 +71,8 @@ class Dispatched:
     policy:   whose turn it is, and which of those with room is asked.
     queued_bytes_max:  that one of them is asked for at a time.
 
-    An extent fails once nobody brings it, as the last one says who was asked.
+    An extent fails once nobody brings it, as the last one says who was asked. Threads end with
+    `close`.
     """
 
     def __init__(
@@ -119,10 +125,15 @@ class Dispatched:
         self._check_process()
         check(requests, buffers, len(self._holders))
         check_purpose(purpose)
+        ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
+        parts = self._parts(ticket)
         with self._moved:
             self._check_usable()
-            ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
-            parts = list(self._parts(ticket))
+            if len(self._queue) + len(parts) > limits.pieces_max:
+                raise UsageError(
+                    f"{len(parts)} parts would wait beside {len(self._queue)} others, more than"
+                    f" pieces_max {limits.pieces_max}: poll until some are read"
+                )
             for part in parts:
                 self._put(part)
             self._submitted += 1
@@ -191,8 +202,6 @@ class Dispatched:
         if self._fault is not None:
             raise self._fault
 
-    # -- what follows is called with the lock held ---------------------------------------------
-
     def _parts(self, ticket: _Ticket) -> list[_Part]:
         """Neighbouring runs of the same holders, of about so many bytes."""
         requests = ticket.requests
@@ -211,6 +220,8 @@ class Dispatched:
             found.append(_Part(ticket, _some(requests, rows, runs[first : last + 1] - a), rows))
         return found
 
+    # -- what follows is called with the lock held ---------------------------------------------
+
     def _put(self, part: _Part) -> None:
         """A part waits for one that has not been tried."""
         held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
@@ -218,9 +229,8 @@ class Dispatched:
         number = self._numbers
         self._numbers += 1
         length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
-        purpose = part.ticket.purpose
         self._queue.put(
-            Request(number, "read", purpose, number, 0, length, now_ns, holders=holders)
+            Request(number, "read", part.purpose, number, 0, length, now_ns, holders=holders)
         )
         self._waiting[number] = part
         part.ticket.parts += 1
@@ -235,8 +245,8 @@ class Dispatched:
         while True:
             while (unit := self._queue.take()) is not None:
                 part = self._waiting.pop(unit.requests[0].id)
-                member, ticket = self._members[unit.target], part.ticket
-                asked = member.submit(part.requests, ticket.buffers, ticket.purpose)
+                member = self._members[unit.target]
+                asked = member.submit(part.requests, part.ticket.buffers, part.purpose)
                 self._asked[unit.target][asked] = unit, part
                 self._more[unit.target].release()
             if not self._waiting or any(self._asked) or not self._paused_s:
