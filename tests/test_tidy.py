@@ -80,6 +80,7 @@ LAYERS = {
         {
             "engine",
             "engine_wrappers",
+            "dispatched",
             "probe",
             "page_cache",
             "machine",

@@ -26,6 +26,7 @@ from .course import Course, positive
 from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
+from .dispatch import Purpose
 from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
@@ -622,7 +623,9 @@ class Reading:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
-                    ticket = self._submit(planned.requests, buffers)
+                    urgent = planned.step == self._session.head.step  # the user waits for it now
+                    purpose: Purpose = "demand" if urgent else "prefetch"
+                    ticket = self._submit(planned.requests, buffers, purpose)
                     loader._waiting[ticket] = (weakref.ref(self), planned, group)
                     self._buffers[planned.step] = buffer
                     if self._meter.timeline is not None:
