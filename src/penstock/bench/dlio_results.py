@@ -85,6 +85,8 @@ def _details(folder: Path, rank: int) -> tuple[Any, Any]:
     found = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
+        if not path.is_file():  # up to DLIO 2.0.0 the times of rank 0 stand for all
+            path = folder / name.removeprefix(f"{rank}_")
         values = json_of(path) if path.is_file() else None
         found.append(values if isinstance(values, Mapping) else None)
     return found[0], found[1]

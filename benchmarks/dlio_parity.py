@@ -1,0 +1,274 @@
+"""python -m benchmarks.dlio_parity [--dlio COMMAND]: DLIO itself beside `penstock bench run --compat`.
+
+Both run the same workload files over the same data, in turns (A B, B A, ...), and what each says of
+its utilisation is held against the other's. The cases are those in which DLIO measures what it says
+(PyTorch's loader, one sample a file, steps long against its own work between them), with storage
+that keeps up, and storage or preparation that does not. Slow storage is emulated (see `emulation`),
+which needs root and libfuse 3; without, those cases are left out and said to be.
+
+DLIO is no dependency: give the command of an environment that has it. It is in the package index
+(docs/bench.md has the words that install it), and is started as its users start it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.bench.dlio_results import read
+
+from . import __main__ as command
+from . import emulation
+from .contender import ROOT
+from .race import say
+from .record import Record, Row
+
+POINTS = 1.0
+"""How far utilisation may be from DLIO's, in percent of the time."""
+
+LOADERS = ("torch", "penstock")
+"""DLIO's loader is PyTorch's, so that agreement is asked of the first; the other is beside it."""
+
+QUIET = {"OMP_NUM_THREADS": "1", "DFTRACER_ENABLE": "0"}
+"""Environment of both: torch's threads spin where others are at work too, which is not storage's
+(torchrun sets the same), and DLIO's tracing is on in 2.0.0 and off by default since."""
+
+MISSING = (
+    "install it in an environment of its own, with an MPI, and give its command: "
+    "python -m venv dlio && dlio/bin/pip install dlio_benchmark mpich, then --dlio "
+    "dlio/bin/dlio_benchmark"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A workload, shrunk until it takes some ten seconds.
+
+    step_s, prepare_s:  of a step's computation; of each sample's preparation in a worker.
+    mb_per_s:           what all ranks get from storage together; None: the page cache.
+    """
+
+    name: str
+    files: int
+    record_bytes: int
+    batch: int
+    threads: int
+    step_s: float
+    ranks: int = 1
+    epochs: int = 2
+    prepare_s: float = 0.0
+    mb_per_s: float | None = None
+
+    def write(self, path: Path, data: str) -> None:
+        """The workload file, of keys that every version of DLIO reads; see `dlio` for one."""
+        sections = {
+            "model": {"name": "parity"},
+            "framework": "pytorch",
+            "workflow": {"generate_data": False, "train": True, "checkpoint": False},
+            "dataset": {
+                "data_folder": data,
+                "format": "npz",
+                "num_files_train": self.files,
+                "num_samples_per_file": 1,
+                "record_length_bytes": self.record_bytes,
+            },
+            "reader": {
+                "data_loader": "pytorch",
+                "batch_size": self.batch,
+                "read_threads": self.threads,
+                "prefetch_size": 2,
+                "preprocess_time": self.prepare_s,
+            },
+            "train": {"epochs": self.epochs, "computation_time": self.step_s},
+        }
+        path.write_text(json.dumps(sections, indent=1))  # which is YAML, too
+
+
+UNET = {"record_bytes": 1024**2, "batch": 7, "threads": 4, "step_s": 0.323}
+RESNET = {"record_bytes": 338**2, "batch": 64, "threads": 2, "step_s": 0.224}
+CASES = (
+    Case(name="unet3d", files=84, **UNET),
+    Case(name="unet3d, 2 ranks", files=168, ranks=2, **UNET),
+    Case(name="unet3d, 1 worker", files=84, **UNET | {"threads": 1}),
+    Case(name="unet3d, no workers", files=84, **UNET | {"threads": 0}),
+    Case(name="resnet50, a file a sample", files=1024, **RESNET),
+    Case(name="unet3d, storage of 15 MB/s", files=84, mb_per_s=15, **UNET),
+    Case(name="unet3d, storage of 15 MB/s, 2 ranks", files=84, ranks=2, mb_per_s=15, **UNET),
+    Case(name="unet3d, storage of 15 MB/s, no workers", files=84, mb_per_s=15,
+         **UNET | {"threads": 0}),
+    Case(name="unet3d, 0.15 s to prepare a sample", files=84, prepare_s=0.15,
+         **UNET | {"threads": 2}),
+)  # fmt: skip
+
+
+class Result(NamedTuple):
+    """Of one run: utilisation in percent, and samples a second worked out of its step times."""
+
+    au: float
+    rate: float
+
+
+def main() -> None:
+    options = parse()
+    program = shutil.which(options.dlio)
+    if program is None:
+        sys.exit(f"--dlio: there is no command {options.dlio!r}: {MISSING}")
+    version = probe(program)
+    record = Record("dlio-parity", 0, {"dlio": version, "turns": options.turns})
+    raw: dict[str, Any] = {}
+    record.raw["parity"] = {"runs": raw}
+    with tempfile.TemporaryDirectory(prefix="dlio-parity-", dir=options.data) as folder:
+        for case in CASES:
+            if options.only not in case.name:
+                continue
+            missing = emulation.usable() if case.mb_per_s is not None else None
+            if missing:
+                record.rows.append(Row(case.name, None, "%", note=f"absent: {missing}"))
+                continue
+            runs = compared(program, case, Path(folder), options.turns)
+            raw[case.name] = {name: [run._asdict() for run in each] for name, each in runs.items()}
+            record.rows += rows(case, runs)
+            record.write()
+    print(f"DLIO {version}")
+    command.finish(record)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dlio_parity", description=__doc__)
+    parser.add_argument("--dlio", default="dlio_benchmark", help="the command of DLIO")
+    parser.add_argument("--turns", type=int, default=3, help="of each program and case")
+    parser.add_argument("--only", default="", help="cases with this in their names")
+    parser.add_argument("--data", default=None, help="where data is made; removed afterwards")
+    return parser.parse_args()
+
+
+def probe(program: str) -> str:
+    """The version of DLIO behind a command; exits where it does not start."""
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
+        sys.exit(f"{program} does not start ({said[-1]}): {MISSING}")
+    asked = "import importlib.metadata as m; print(m.version('dlio_benchmark'))"
+    python = str(Path(program).with_name("python"))
+    told = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "of unknown version"
+
+
+def compared(program: str, case: Case, place: Path, turns: int) -> dict[str, list[Result]]:
+    """All runs of a case, of DLIO ("dlio") and of penstock with each loader."""
+    data = place / f"{case.files}x{case.record_bytes}"
+    workload = place / "config" / "workload" / "parity.yaml"
+    workload.parent.mkdir(parents=True, exist_ok=True)
+    if not data.exists():
+        case.write(workload, str(data))
+        penstock("generate", str(workload))
+        (data / "valid").mkdir(exist_ok=True)  # DLIO lists it, whatever it holds
+    found: dict[str, list[Result]] = {name: [] for name in ("dlio", *LOADERS)}
+    with stored(case, data) as folder:
+        case.write(workload, folder)
+        for turn in range(turns):
+            names = list(found) if turn % 2 == 0 else list(reversed(found))
+            for name in names:
+                out = place / "out"
+                if name == "dlio":
+                    dlio(program, case, workload.parent.parent, out)
+                else:
+                    penstock(
+                        "run", str(workload), "--compat", "--loader", name, "--ranks",
+                        str(case.ranks), "--no-control", "--no-verdict", "--out", str(out),
+                    )  # fmt: skip
+                found[name].append(result(out))
+                shutil.rmtree(out)
+            last = ", ".join(f"{name} {each[-1].au:.2f} %" for name, each in found.items())
+            say(f"{case.name}, turn {turn + 1}: {last}")
+    return found
+
+
+@contextlib.contextmanager
+def stored(case: Case, data: Path) -> Iterator[str]:
+    """The folder that both programs read: as it is, its pages in memory, or as slow storage whose
+    pages are forgotten when a file is closed."""
+    if case.mb_per_s is None:
+        for path in data.glob("*/*.npz"):
+            path.read_bytes()
+        yield str(data)
+        return
+    with emulation.Shared(bytes_per_s=case.mb_per_s * 1e6, calibrate=True) as storage:
+        yield storage.mount(data).path
+
+
+def dlio(program: str, case: Case, config: Path, out: Path) -> None:
+    """DLIO, as its documentation starts it; by mpiexec where there are several ranks. Its releases
+    up to 2.0.0 know the size of a record by another name, which later ones ignore."""
+    words = [program, "--config-dir", str(config), "workload=parity", f"hydra.run.dir={out}"]
+    words.append(f"++workload.dataset.record_length={case.record_bytes}")
+    if case.ranks > 1:
+        beside = f"{Path(program).parent}{os.pathsep}{os.environ['PATH']}"
+        mpiexec = shutil.which("mpiexec", path=beside)
+        if mpiexec is None:
+            sys.exit("mpiexec is not there, for DLIO on several ranks: pip install mpich")
+        words = [mpiexec, "-n", str(case.ranks), *words]
+    called(words)
+
+
+def penstock(*arguments: str) -> None:
+    """`penstock bench` of this tree."""
+    called([sys.executable, "-m", "penstock", "bench", *arguments])
+
+
+def called(words: Sequence[str]) -> None:
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | QUIET
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def result(folder: Path) -> Result:
+    """What a run says, of DLIO's files, which both programs write."""
+    (run,) = read(folder)["runs"]
+    summary: Mapping[str, Any] = json.loads((folder / "summary.json").read_text())
+    return Result(summary["metric"]["train_au_mean_percentage"], run["samples_per_s"])
+
+
+def rows(case: Case, runs: Mapping[str, Sequence[Result]]) -> list[Row]:
+    """A row a loader: its utilisation beside DLIO's, and their difference turn by turn."""
+    found = []
+    theirs = [run.au for run in runs["dlio"]]
+    for name in LOADERS:
+        apart = [ours.au - au for ours, au in zip(runs[name], theirs, strict=True)]
+        pairs = zip(runs[name], runs["dlio"], strict=True)
+        rate = statistics.median(ours.rate / other.rate for ours, other in pairs)
+        middle = statistics.median(apart)
+        asked = name == LOADERS[0]
+        note = (
+            f"{middle:+.2f} points ({min(apart):+.2f}..{max(apart):+.2f}); DLIO's turns "
+            f"{min(theirs):.2f}..{max(theirs):.2f}; samples/s x{rate:.3f}"
+        )
+        found.append(
+            Row(
+                f"{case.name}, --loader {name}",
+                statistics.median(run.au for run in runs[name]),
+                "%",
+                floor=statistics.median(theirs),
+                target=POINTS if asked else None,
+                met=abs(middle) <= POINTS if asked else None,
+                note=note,
+            )
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()
