@@ -255,8 +255,8 @@ def result(folder: Path) -> Result:
 
 
 def rows_of(case: Case, runs: Runs) -> list[Row]:
-    """A row a loader: its utilisation beside DLIO's, and how far apart they are, turn by turn. Where
-    others are at work on the machine, best turns say more."""
+    """A row a loader: its utilisation beside DLIO's, and how far apart they are, turn by turn.
+    Where others are at work on the machine, best turns say more."""
     found = []
     theirs = runs["dlio"]
     spread = [run.au for run in theirs]
