@@ -198,8 +198,8 @@ def take(program: str, case: Case, place: Path, turn: int, found: Runs) -> None:
                 dlio(program, case, workload.parent.parent, out)
             else:
                 penstock(
-                    "run", str(workload), "--compat", "--loader", name, "--ranks",
-                    str(case.ranks), "--no-control", "--no-verdict", "--out", str(out),
+                    "run", str(workload), "--compat", "--loader", name, "--no-control",
+                    "--no-verdict", "--out", str(out), ranks=case.ranks,
                 )  # fmt: skip
             found[name].append(result(out))
             shutil.rmtree(out)
@@ -221,22 +221,28 @@ def stored(case: Case, data: Path) -> Iterator[str]:
 
 
 def dlio(program: str, case: Case, config: Path, out: Path) -> None:
-    """DLIO, as its documentation starts it; by mpiexec where there are several ranks. Its releases
-    up to 2.0.0 know the size of a record by another name, which later ones ignore."""
+    """DLIO, as its documentation starts it. Its releases up to 2.0.0 know the size of a record by
+    another name, which later ones ignore."""
     words = [program, "--config-dir", str(config), "workload=parity", f"hydra.run.dir={out}"]
     words.append(f"++workload.dataset.record_length={case.record_bytes}")
-    if case.ranks > 1:
-        beside = f"{Path(program).parent}{os.pathsep}{os.environ['PATH']}"
-        mpiexec = shutil.which("mpiexec", path=beside)
-        if mpiexec is None:
-            sys.exit("mpiexec is not there, for DLIO on several ranks: pip install mpich")
-        words = [mpiexec, "-n", str(case.ranks), *words]
-    called(words)
+    called([*of_ranks(program, case.ranks), *words])
 
 
-def penstock(*arguments: str) -> None:
+def penstock(*arguments: str, ranks: int = 1) -> None:
     """`penstock bench` of this tree."""
-    called([sys.executable, "-m", "penstock", "bench", *arguments])
+    words = [sys.executable, "-m", "penstock", "bench", *arguments]
+    called([*of_ranks(sys.executable, ranks), *words])
+
+
+def of_ranks(program: str, ranks: int) -> list[str]:
+    """The words before a command of several ranks: both programs are started by MPI."""
+    if ranks == 1:
+        return []
+    beside = f"{Path(program).parent}{os.pathsep}{os.environ['PATH']}"
+    mpiexec = shutil.which("mpiexec", path=beside)
+    if mpiexec is None:
+        sys.exit(f"there is no mpiexec for {program} on several ranks: pip install mpi4py mpich")
+    return [mpiexec, "-n", str(ranks)]
 
 
 def called(words: Sequence[str]) -> None:
