@@ -189,7 +189,6 @@ def take(program: str, case: Case, place: Path, turn: int, found: Runs) -> None:
     if not data.exists():
         case.write(workload, str(data))
         penstock("generate", str(workload))
-        (data / "valid").mkdir(exist_ok=True)  # DLIO lists it, whatever it holds
     out = place / "out"
     with stored(case, data) as folder:
         case.write(workload, folder)

@@ -17,9 +17,8 @@ import penstock
 SOURCE = str(Path(penstock.__file__).parents[1])
 MIB = 1 << 20
 FILE_BYTES = 256
-"""What a file more may cost: its path twice and its row in the index. (DLIO holds each sample's
-path and number, formats all of them for each sample that it reads, and keeps what it has read:
-defect 2.)"""
+"""What a file more may cost: its path and its row in the index. (DLIO formats the whole list of its
+samples for each one that it reads: defect 2.)"""
 NOISE = 3 * MIB
 """By how much runs of the same differ, and their results."""
 
