@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cluster, emulation
+from benchmarks import cluster, dlio_parity, emulation
 from benchmarks.__main__ import build_floors
 from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
@@ -314,3 +314,25 @@ def test_a_job_does_what_it_is_told(tmp_path: Path) -> None:
         assert [samples for _, samples in trace["steps"]] == [8] * 400
         digests.append(trace["ids"])
     assert digests[0] == digests[1]
+
+
+def test_parity_wants_a_dlio_that_starts(tmp_path):
+    """And says how to get one."""
+    broken = tmp_path / "dlio_benchmark"
+    broken.write_text("#!/bin/sh\necho No module named hydra >&2\nexit 1\n")
+    broken.chmod(0o755)
+    for program, said in (("/nowhere/dlio", "there is no command"), (broken, "named hydra")):
+        with pytest.raises(SystemExit, match=f"{said}.*pip install") as raised:
+            dlio_parity.main(["--dlio", str(program)])
+        assert str(program) in str(raised.value)
+
+
+def test_parity_is_of_turns():
+    """The difference is the median of those of each turn, not that of the medians."""
+    case = dlio_parity.CASES[0]
+    theirs = [dlio_parity.Result(said=90, au=au, rate=20) for au in (50, 70, 90)]
+    ours = [dlio_parity.Result(said=91, au=au, rate=22) for au in (50.5, 72, 90)]
+    row, _ = dlio_parity.rows_of(case, {"dlio": theirs, "torch": ours, "penstock": ours})
+    assert (row.value, row.floor, row.met) == (72, 70, True)
+    assert row.note.startswith("+0.50 points (+0.00..+2.00), as each says +1.00; ")
+    assert row.note.endswith("x1.100")
