@@ -5,6 +5,9 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace penstock {
 
@@ -42,6 +45,46 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
     std::memcpy(out.data() + targets[i], source.data() + at[i],
                 static_cast<std::size_t>(lengths[i]));
   }
+}
+
+void collect(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
+             std::span<const std::int64_t> targets, std::span<std::byte> out, unsigned threads) {
+  if (lengths.size() != from.size() || targets.size() != from.size()) {
+    throw std::invalid_argument("columns differ in length");
+  }
+  struct Part {
+    std::uint64_t from;
+    std::size_t to, length;
+  };
+  constexpr std::size_t part_bytes = std::size_t{2} << 20;
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const bool inside = targets[i] >= 0 && lengths[i] >= 0 &&
+                        static_cast<std::uint64_t>(targets[i]) <= out.size() &&
+                        static_cast<std::uint64_t>(lengths[i]) <=
+                            out.size() - static_cast<std::uint64_t>(targets[i]);
+    if (!inside) throw std::out_of_range("extent " + std::to_string(i) + " leaves the destination");
+    const auto length = static_cast<std::size_t>(lengths[i]);
+    const auto to = static_cast<std::size_t>(targets[i]);
+    for (std::size_t at = 0; at < length; at += part_bytes) {
+      parts.push_back({from[i] + at, to + at, std::min(part_bytes, length - at)});
+    }
+  }
+  std::atomic<std::size_t> next{0};
+  const auto copy = [&]() noexcept {
+    for (std::size_t i = 0; (i = next.fetch_add(1)) < parts.size();) {
+      const Part& part = parts[i];
+      std::memcpy(out.data() + part.to, reinterpret_cast<const std::byte*>(part.from), part.length);
+    }
+  };
+  std::vector<std::jthread> others;
+  others.reserve(threads);
+  try {
+    while (others.size() + 1 < std::min<std::size_t>(threads, parts.size())) others.emplace_back(copy);
+  } catch (const std::system_error&) {
+    // No more threads to be had: those there are do it all.
+  }
+  copy();
 }
 
 // TSan knows no fences, and GCC says so; this one orders what Python reads, which TSan never sees.

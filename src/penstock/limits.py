@@ -207,6 +207,10 @@ patience_ns_max = 60_000_000_000
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""
 
+# -- checkpoints ---------------------------------------------------------------------------------
+checkpoint_piece_bytes = 64 * MIB
+"""Tensors are cut so for the ranks that write them: smaller pieces would cost requests."""
+
 # -- measuring -----------------------------------------------------------------------------------
 residency_files_max = 1024
 residency_s = 0.25

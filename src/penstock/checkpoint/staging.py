@@ -1,0 +1,80 @@
+"""The memory in which a state waits to be written: taken once, touched once, and used again.
+
+Copying is all that training waits for. It is done by a few threads outside the GIL, at the speed of
+memory: a fresh page costs many times what a copy into it does, so the arena is kept between saves
+and grows only when the state does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import _core
+from ..errors import LimitError
+from .division import Cut
+from .leaves import Memory
+from .manifest import ALIGNMENT
+from .tree import Block, packed
+
+_THREADS = 4
+"""Most that copy: memory is used up by fewer than a large machine has."""
+
+
+class Staging:
+    """An arena for one state at a time."""
+
+    def __init__(self) -> None:
+        self._memory: Memory = np.empty(0, np.uint8)
+        self._threads = min(_THREADS, len(os.sched_getaffinity(0)))
+
+    @property
+    def bytes(self) -> int:
+        """That it holds on to."""
+        return len(self._memory)
+
+    def reserve(self, size: int) -> Memory:
+        """So much of the arena, page-aligned and touched; what was in it may be gone."""
+        if size > len(self._memory):
+            self._memory = np.empty(0, np.uint8)  # given back first: both may not fit
+            try:
+                fresh = mmap.mmap(-1, max(size, 1))
+            except (OSError, OverflowError):
+                raise LimitError(
+                    f"no memory to stage {size:,} bytes of a checkpoint: use more ranks, which"
+                    " divide it, or a machine with more"
+                ) from None
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                fresh.madvise(mmap.MADV_HUGEPAGE)
+            self._memory = np.frombuffer(fresh, np.uint8)
+            self._memory[:: mmap.PAGESIZE] = 0
+        return self._memory[:size]
+
+    def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Memory:
+        """A copy of these parts of the blocks, one after the other, each padded with zeros. The
+        state may change once this returns."""
+        lengths = np.array([cut.bytes for cut in cuts], np.int64)
+        room = -(-lengths // ALIGNMENT) * ALIGNMENT
+        targets = np.cumsum(room) - room
+        data = self.reserve(int(room.sum()))
+        kept = []  # what had to be made dense, until it is copied
+        addresses = np.zeros(len(cuts), np.uint64)
+        dense: dict[int, int] = {}
+        for i, cut in enumerate(cuts):
+            block = blocks[cut.block]
+            if block.dense:
+                address = block.lowest
+            else:
+                if cut.block not in dense:
+                    kept.append(packed(block.leaves[0]))
+                    dense[cut.block] = kept[-1].ctypes.data
+                address = dense[cut.block]
+            addresses[i] = address + cut.start
+        for i in map(int, np.flatnonzero(room > lengths)):
+            end = int(targets[i] + lengths[i])
+            data[end : end + int(room[i] - lengths[i])] = 0
+        _core.collect(addresses, lengths, targets, data, self._threads)
+        return data
