@@ -26,9 +26,10 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Where processors are short, summing yields to training: a third of what others get. Lowering is
+// everybody's right, and concerns this thread alone, as Linux has it.
 void step_back() {
-  // Only ever lower, which everybody may; of this thread alone, as Linux has it.
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 5);
 }
 
 }  // namespace
@@ -47,11 +48,6 @@ int Flush::run(int file, std::span<const std::byte> data, std::size_t write_byte
   }
   written_ = 0;
   int failure = 0;
-  std::thread writer([&] {
-    step_back();
-    failure = write(file, data.first(write_bytes));
-    if (failure != 0) stopped_ = true;
-  });
   std::thread summer([&] {
     step_back();
     std::size_t at = 0;
@@ -64,7 +60,8 @@ int Flush::run(int file, std::span<const std::byte> data, std::size_t write_byte
       checksums[i] = sum;
     }
   });
-  writer.join();
+  failure = write(file, data.first(write_bytes));
+  if (failure != 0) stopped_ = true;
   summer.join();
   return failure != 0 ? failure : stopped_ ? ECANCELED : 0;
 }

@@ -19,9 +19,9 @@ class Flush {
 
   // Writes the first `write_bytes` of `data` to the start of a file; checksums[i] becomes the
   // CRC-32C of data[ends[i-1], ends[i]). The room is asked for first, so that a full disk is known
-  // before anything is written. Nothing is synced. Works on threads of its own, which have the
-  // lowest priority, so that it takes time that nobody else wants. Returns 0 or an errno: ECANCELED
-  // after `stop`. Throws std::invalid_argument where the columns do not fit.
+  // before anything is written. Nothing is synced. This thread writes, which takes next to no
+  // processor; another one, of lower priority, sums. Returns 0 or an errno: ECANCELED after `stop`.
+  // Throws std::invalid_argument where the columns do not fit.
   //
   // A file opened with O_DIRECT wants address and `write_bytes` aligned: that is the caller's duty.
   int run(int file, std::span<const std::byte> data, std::size_t write_bytes,

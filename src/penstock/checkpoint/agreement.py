@@ -14,6 +14,7 @@ from .. import errors
 from ..errors import PenstockError, UsageError, WorkerError
 from ..membership import Gather
 from ..topology import Place
+from .boundaries import reached
 
 
 def gathers(
@@ -71,7 +72,9 @@ def together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]
     except Exception as error:
         failed = error
     said = None if failed is None else [type(failed).__name__, str(failed)]
+    reached("tell")
     found = [json.loads(each) for each in gather(json.dumps([value, said]))]
+    reached("told")
     if failed is not None:
         raise failed
     for rank, (_, wrong) in enumerate(found):

@@ -1,7 +1,7 @@
 """A shard goes to storage behind training: large writes past the page cache, the GIL released.
 
-Threads of the core write and sum, with the lowest priority; the rate may change while they do. What
-Python does for a shard is a few calls, however large it is.
+The core writes and sums; the rate may change while it does. What Python does for a shard is a few
+calls, however large it is.
 """
 
 from __future__ import annotations

@@ -79,9 +79,7 @@ class Folder:
         if step is None:
             raise MissingError(f"there is no checkpoint in {self.path}: save one first")
         there = ", ".join(str(each.step) for each in entries) or "none"
-        raise MissingError(
-            f"there is no checkpoint of step {step} in {self.path}: there are {there}"
-        )
+        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -239,9 +237,10 @@ class Lock:
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             found = file.read(200)
         if found != self._session:
+            holder = found.decode(errors="replace").strip() or "it is gone"
             raise UsageError(
-                f"{self.path} is of another job now ({found.decode(errors='replace') or 'gone'}):"
-                " nothing was committed; let one job write to the folder"
+                f"{self.path} is of another job now ({holder}): nothing was committed; let one job"
+                " write to the folder"
             )
 
     def close(self) -> None:
