@@ -151,7 +151,15 @@ LAYERS = {
         {"testing"}, {"ground", "values", "data", "policy", "mechanism", "drivers", "package"}
     ),
     "command": Layer(
-        {"cli", "cli_bench", "cli_calibrate", "cli_compare", "cli_doctor", "cli_generate"}
+        {
+            "cli",
+            "cli_bench",
+            "cli_calibrate",
+            "cli_checkpoint",
+            "cli_compare",
+            "cli_doctor",
+            "cli_generate",
+        }
         | {
             "cli_options",
             "cli_plan",

@@ -1,4 +1,5 @@
-"""`penstock index | inspect | doctor | formats | convert | simulate | plan | bench | trace`.
+"""`penstock index | inspect | doctor | formats | convert | simulate | plan | bench | trace |
+checkpoint`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -41,7 +42,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
-from . import cli_bench, cli_trace
+from . import cli_bench, cli_checkpoint, cli_trace
 from .cli_doctor import doctor
 from .cli_options import (
     Dtype,
@@ -303,6 +304,7 @@ app.command()(plan)
 app.command()(doctor)
 app.add_typer(cli_bench.app(), name="bench")
 app.add_typer(cli_trace.app, name="trace")
+app.add_typer(cli_checkpoint.app, name="checkpoint")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

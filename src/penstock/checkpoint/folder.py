@@ -92,8 +92,11 @@ class Folder:
         return path
 
     def commit(self, path: str, index: Index, lock: Lock) -> Entry:
-        """Make an attempt, whose shards are synced, a checkpoint. It is one once this returns, and
-        may be one where it raises only if the error says so."""
+        """Make an attempt, whose shards are synced, a checkpoint.
+
+        Where this raises, nothing is committed, unless the very last step failed, syncing a name
+        that is there already: the next commit syncs it, too.
+        """
         for shard in index.shards:
             size = _size(os.path.join(path, shard.file))
             if size != shard.bytes:

@@ -20,18 +20,24 @@ _THREADS = 4
 
 
 def pieces(folder: str, shard: Shard) -> tuple[Piece, ...]:
-    """The pieces of a shard, as its manifest has them; FormatError where shard or manifest is not
-    what the index says."""
+    """The pieces of a shard; FormatError where it is not what the index says."""
     path = os.path.join(folder, shard.file)
+    found, there = examined(path)
+    if there.bytes != shard.bytes:
+        raise damaged(path, f"it has {there.bytes:,} bytes, and had {shard.bytes:,}")
+    if there.crc32c != shard.crc32c:
+        raise damaged(path, "its manifest is not the one that the index names")
+    return found
+
+
+def examined(path: str) -> tuple[tuple[Piece, ...], Shard]:
+    """What a shard says of itself: its pieces, and how an index would name it."""
+    name = os.path.basename(path)
     with _opened(path) as file:
         size = os.fstat(file).st_size
-        if size != shard.bytes:
-            raise damaged(path, f"it has {size:,} bytes, and had {shard.bytes:,}")
         begin, length = manifest_place(_read(file, TRAILER_BYTES, size - TRAILER_BYTES), size, path)
         manifest = _read(file, length, begin)
-    if crc32c(manifest) != shard.crc32c:
-        raise damaged(path, "its manifest is not the one that the index names")
-    return pieces_of(manifest, shard.file, begin, path)
+    return pieces_of(manifest, name, begin, path), Shard(name, size, crc32c(manifest))
 
 
 def read(folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]) -> None:

@@ -56,25 +56,29 @@ class Staging:
     def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Memory:
         """A copy of these parts of the blocks, one after the other, each padded with zeros. The
         state may change once this returns."""
-        lengths = np.array([cut.bytes for cut in cuts], np.int64)
+        dense = {
+            block: packed(blocks[block].leaves[0])
+            for block in {cut.block for cut in cuts}
+            if not blocks[block].dense
+        }
+        begins = [
+            dense[block].ctypes.data if block in dense else blocks[block].lowest
+            for block in (cut.block for cut in cuts)
+        ]
+        addresses = [begin + cut.start for begin, cut in zip(begins, cuts, strict=True)]
+        return self._copied(addresses, [cut.bytes for cut in cuts])
+
+    def collect(self, arrays: Sequence[Memory]) -> Memory:
+        """A copy of these arrays, in the same way."""
+        return self._copied([a.ctypes.data for a in arrays], [len(a) for a in arrays])
+
+    def _copied(self, addresses: Sequence[int], sizes: Sequence[int]) -> Memory:
+        lengths = np.array(sizes, np.int64)
         room = -(-lengths // ALIGNMENT) * ALIGNMENT
         targets = np.cumsum(room) - room
         data = self.reserve(int(room.sum()))
-        kept = []  # what had to be made dense, until it is copied
-        addresses = np.zeros(len(cuts), np.uint64)
-        dense: dict[int, int] = {}
-        for i, cut in enumerate(cuts):
-            block = blocks[cut.block]
-            if block.dense:
-                address = block.lowest
-            else:
-                if cut.block not in dense:
-                    kept.append(packed(block.leaves[0]))
-                    dense[cut.block] = kept[-1].ctypes.data
-                address = dense[cut.block]
-            addresses[i] = address + cut.start
         for i in map(int, np.flatnonzero(room > lengths)):
             end = int(targets[i] + lengths[i])
             data[end : end + int(room[i] - lengths[i])] = 0
-        _core.collect(addresses, lengths, targets, data, self._threads)
+        _core.collect(np.array(addresses, np.uint64), lengths, targets, data, self._threads)
         return data
