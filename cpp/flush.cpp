@@ -1,72 +1,28 @@
 #include "flush.hpp"
 
 #include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <stdexcept>
-#include <thread>
-
-#include "crc32c.hpp"
 
 namespace penstock {
 namespace {
 
 // One write: the kernel cuts it into what the device takes, and has all of it under way at once.
-constexpr std::size_t write_bytes_max = std::size_t{16} << 20;
+constexpr std::size_t write_bytes_max = std::size_t{32} << 20;
 constexpr std::size_t write_bytes_min = std::size_t{1} << 20;  // where a rate makes it wait
 constexpr double turn_s = 0.1;                                  // how much of a rate one write takes
-constexpr std::size_t sum_bytes = std::size_t{1} << 20;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Where processors are short, summing yields to training: a third of what others get. Lowering is
-// everybody's right, and concerns this thread alone, as Linux has it.
-void step_back() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 5);
-}
-
 }  // namespace
 
-int Flush::run(int file, std::span<const std::byte> data, std::size_t write_bytes,
-               std::span<const std::int64_t> ends, std::span<std::uint32_t> checksums) {
-  if (ends.size() != checksums.size() || write_bytes > data.size()) {
-    throw std::invalid_argument("columns differ in length");
-  }
-  std::int64_t before = 0;
-  for (const std::int64_t end : ends) {
-    if (end < before || static_cast<std::uint64_t>(end) > data.size()) {
-      throw std::invalid_argument("pieces leave the memory");
-    }
-    before = end;
-  }
+int Flush::run(int file, std::span<const std::byte> data) {
   written_ = 0;
-  int failure = 0;
-  std::thread summer([&] {
-    step_back();
-    std::size_t at = 0;
-    for (std::size_t i = 0; i < ends.size() && !stopped_; ++i) {
-      const auto end = static_cast<std::size_t>(ends[i]);
-      std::uint32_t sum = 0;
-      for (; at < end && !stopped_; at = std::min(end, at + sum_bytes)) {
-        sum = crc32c(data.subspan(at, std::min(sum_bytes, end - at)), sum);
-      }
-      checksums[i] = sum;
-    }
-  });
-  failure = write(file, data.first(write_bytes));
-  if (failure != 0) stopped_ = true;
-  summer.join();
-  return failure != 0 ? failure : stopped_ ? ECANCELED : 0;
-}
-
-int Flush::write(int file, std::span<const std::byte> data) {
   if (!data.empty() && ::fallocate(file, 0, 0, static_cast<off_t>(data.size())) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     return errno;  // whatever else it says, some file systems know no such call

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "crc32c.hpp"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -31,10 +33,24 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t length) 
         _mm_stream_si128(reinterpret_cast<__m128i*>(to + i * word), words[i]);
       }
     }
-    _mm_sfence();
   }
 #endif
   std::memcpy(to, from, length);
+}
+
+// Sums a little, then copies it while it is in the nearest cache: memory is read once.
+std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t length) {
+  constexpr std::size_t near_bytes = std::size_t{12} << 10;  // three stripes of crc32c, four times
+  std::uint32_t sum = 0;
+  for (std::size_t at = 0; at < length; at += near_bytes) {
+    const std::size_t part = std::min(near_bytes, length - at);
+    sum = crc32c({from + at, part}, sum);
+    copy_past_caches(to + at, from + at, part);
+  }
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+  return sum;
 }
 
 }  // namespace
@@ -76,44 +92,66 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
 }
 
 void collect(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
-             std::span<const std::int64_t> targets, std::span<std::byte> out, unsigned threads) {
-  if (lengths.size() != from.size() || targets.size() != from.size()) {
+             std::size_t alignment, std::span<std::byte> out, unsigned threads,
+             std::span<std::uint32_t> checksums) {
+  if (lengths.size() != from.size() || checksums.size() != from.size() || alignment == 0) {
     throw std::invalid_argument("columns differ in length");
   }
   struct Part {
-    std::uint64_t from;
-    std::size_t to, length;
+    std::size_t extent, to, length;
+    const std::byte* from;
+    std::uint32_t sum;
   };
   constexpr std::size_t part_bytes = std::size_t{2} << 20;
   std::vector<Part> parts;
+  std::size_t end = 0;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const bool inside = targets[i] >= 0 && lengths[i] >= 0 &&
-                        static_cast<std::uint64_t>(targets[i]) <= out.size() &&
-                        static_cast<std::uint64_t>(lengths[i]) <=
-                            out.size() - static_cast<std::uint64_t>(targets[i]);
-    if (!inside) throw std::out_of_range("extent " + std::to_string(i) + " leaves the destination");
-    const auto length = static_cast<std::size_t>(lengths[i]);
-    const auto to = static_cast<std::size_t>(targets[i]);
-    for (std::size_t at = 0; at < length; at += part_bytes) {
-      parts.push_back({from[i] + at, to + at, std::min(part_bytes, length - at)});
+    if (lengths[i] < 0 || static_cast<std::uint64_t>(lengths[i]) > out.size() - end) {
+      throw std::out_of_range("extent " + std::to_string(i) + " leaves the destination");
     }
+    const auto length = static_cast<std::size_t>(lengths[i]);
+    const auto* source = reinterpret_cast<const std::byte*>(from[i]);
+    for (std::size_t at = 0; at < length; at += part_bytes) {
+      parts.push_back({i, end + at, std::min(part_bytes, length - at), source + at, 0});
+    }
+    const std::size_t zeros = (alignment - length % alignment) % alignment;
+    if (zeros > out.size() - end - length) throw std::out_of_range("no room for zeros");
+    end += length + zeros;
   }
+  if (end != out.size()) throw std::out_of_range("the destination is not filled");
   std::atomic<std::size_t> next{0};
   const auto copy = [&]() noexcept {
     for (std::size_t i = 0; (i = next.fetch_add(1)) < parts.size();) {
-      const Part& part = parts[i];
-      copy_past_caches(out.data() + part.to, reinterpret_cast<const std::byte*>(part.from),
-                       part.length);
+      Part& part = parts[i];
+      part.sum = copy_and_sum(out.data() + part.to, part.from, part.length);
     }
   };
-  std::vector<std::jthread> others;
-  others.reserve(threads);
-  try {
-    while (others.size() + 1 < std::min<std::size_t>(threads, parts.size())) others.emplace_back(copy);
-  } catch (const std::system_error&) {
-    // No more threads to be had: those there are do it all.
+  {
+    std::vector<std::jthread> others;
+    others.reserve(threads);
+    try {
+      while (others.size() + 1 < std::min<std::size_t>(threads, parts.size())) {
+        others.emplace_back(copy);
+      }
+    } catch (const std::system_error&) {
+      // No more threads to be had: those there are do it all.
+    }
+    copy();
   }
-  copy();
+  std::fill(checksums.begin(), checksums.end(), 0u);
+  for (const Part& part : parts) {
+    std::uint32_t& sum = checksums[part.extent];
+    sum = crc32c_joined(sum, part.sum, part.length);
+  }
+  end = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const auto length = static_cast<std::size_t>(lengths[i]);
+    const std::size_t zeros = (alignment - length % alignment) % alignment;
+    const auto padding = out.subspan(end + length, zeros);
+    std::fill(padding.begin(), padding.end(), std::byte{0});
+    checksums[i] = crc32c(padding, checksums[i]);
+    end += length + zeros;
+  }
 }
 
 // TSan knows no fences, and GCC says so; this one orders what Python reads, which TSan never sees.

@@ -28,31 +28,29 @@ void flush(nb::module_& m) {
       .def(nb::init<double>(), "bytes_per_s"_a)
       .def(
           "run",
-          [](Flush& self, int file, const Flat<const std::uint8_t>& data, std::size_t write_bytes,
-             const Flat<const std::int64_t>& ends, const Flat<std::uint32_t>& checksums) {
+          [](Flush& self, int file, const Flat<const std::uint8_t>& data) {
             const auto bytes = std::as_bytes(all(data));
-            const auto last = all(ends);
-            const auto sums = all(checksums);
             const WithoutGil released;
-            return self.run(file, bytes, write_bytes, last, sums);
+            return self.run(file, bytes);
           },
-          "file"_a, "data"_a.noconvert(), "write_bytes"_a, "ends"_a.noconvert(),
-          "checksums"_a.noconvert())
+          "file"_a, "data"_a.noconvert())
       .def("throttle", &Flush::throttle, "bytes_per_s"_a)
       .def("stop", &Flush::stop)
       .def_prop_ro("written_bytes", &Flush::written_bytes);
   m.def(
       "collect",
       [](const Flat<const std::uint64_t>& from, const Flat<const std::int64_t>& lengths,
-         const Flat<const std::int64_t>& targets, const Flat<std::uint8_t>& out, unsigned threads) {
+         std::size_t alignment, const Flat<std::uint8_t>& out, unsigned threads,
+         const Flat<std::uint32_t>& checksums) {
         const auto bytes = std::as_writable_bytes(all(out));
         const auto sources = all(from);
-        const auto sizes = all(lengths), places = all(targets);
+        const auto sizes = all(lengths);
+        const auto sums = all(checksums);
         const WithoutGil released;
-        collect(sources, sizes, places, bytes, threads);
+        collect(sources, sizes, alignment, bytes, threads, sums);
       },
-      "from"_a.noconvert(), "lengths"_a.noconvert(), "targets"_a.noconvert(), "out"_a.noconvert(),
-      "threads"_a);
+      "from"_a.noconvert(), "lengths"_a.noconvert(), "alignment"_a, "out"_a.noconvert(),
+      "threads"_a, "checksums"_a.noconvert());
 }
 
 }  // namespace penstock::binding

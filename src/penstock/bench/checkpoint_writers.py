@@ -138,14 +138,14 @@ class PenstockWriter:
 
     def save(self, path: str, state: State, fsync: bool) -> None:
         """See Writer."""
-        data = self._staging.collect(list(state.values()))
+        staged = self._staging.collect(list(state.values()))
         pieces = [
             Piece(tensor.name, tensor.dtype, (tensor.elements,), (0,), "", 0, len(content), 0)
             for tensor, content in state.items()
         ]
         flush = Flush(Budget(direct="auto" if fsync else "off"))
         with new_name(path) as temporary:
-            flush.write(temporary, data, laid_out(pieces), sync=fsync)
+            flush.write(temporary, staged.memory, laid_out(pieces, staged.checksums), sync=fsync)
 
     def load(self, path: str) -> State:
         """See Writer."""

@@ -34,10 +34,9 @@ from .agreement import gathers, together
 from .division import Cut, divided
 from .flushing import Flush, laid_out
 from .folder import KEEP_MIN, Entry, Folder, Lock
-from .leaves import Memory
 from .loading import Checkpoint
 from .manifest import Index, Piece, Shard
-from .staging import Staging
+from .staging import Staged, Staging
 from .tree import Block, Taken, taken
 
 Busy = Literal["wait", "skip"]
@@ -145,7 +144,7 @@ class Checkpoints:
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
-        parts, cuts, data = Taken(None, ()), list[Cut](), self._staging.reserve(0)
+        parts, cuts, staged = Taken(None, ()), list[Cut](), Staged(self._staging.reserve(0), [])
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
@@ -155,7 +154,7 @@ class Checkpoints:
                 self.place.world_size,
                 limits.checkpoint_piece_bytes,
             )[self.place.rank]
-            data = self._staging.stage(parts.blocks, cuts)
+            staged = self._staging.stage(parts.blocks, cuts)
         except Exception as error:
             failure = error  # the other ranks are told by the thread
         parts = Taken(parts.skeleton, tuple(replace(block, leaves=()) for block in parts.blocks))
@@ -163,7 +162,7 @@ class Checkpoints:
         blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(
             target=self._behind,
-            args=(step, attempt, parts, cuts, data, failure, began, blocked_s),
+            args=(step, attempt, parts, cuts, staged, failure, began, blocked_s),
             name="penstock-checkpoint",
         )
         self._thread.start()
@@ -185,14 +184,14 @@ class Checkpoints:
         attempt: str,
         parts: Taken,
         cuts: list[Cut],
-        data: Memory,
+        staged: Staged,
         failure: Exception | None,
         began: float,
         blocked_s: float,
     ) -> None:
         """The thread: write, hear of the others, commit."""
         try:
-            path, size = self._written(step, attempt, parts, cuts, data, failure)
+            path, size = self._written(step, attempt, parts, cuts, staged, failure)
             self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
         except Exception as error:
             self._failure = error
@@ -203,7 +202,7 @@ class Checkpoints:
         attempt: str,
         parts: Taken,
         cuts: list[Cut],
-        data: Memory,
+        staged: Staged,
         failure: Exception | None,
     ) -> tuple[str, int]:
         assert self._flush is not None
@@ -216,8 +215,8 @@ class Checkpoints:
                 raise failure
             path = self.folder.begin(step, attempt)
             name = f"rank-{rank}.shard"
-            pieces = _pieces(parts.blocks, cuts, name)
-            shard = flush.write(os.path.join(path, name), data, pieces)
+            pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
+            shard = flush.write(os.path.join(path, name), staged.memory, pieces)
             sync_folder(path)
             return [list(shard), _shape_of(parts.blocks)]
 
@@ -372,13 +371,11 @@ def _before(folder: Folder, entry: Entry) -> Entry | None:
 
 
 def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:
-    """A rank's cuts as pieces of its shard; their checksums are not known yet."""
-    return laid_out(
-        [
-            Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), file, 0, c.bytes, 0)
-            for c in cuts
-        ]
-    )
+    """A rank's cuts as pieces of its shard, not laid out yet."""
+    return [
+        Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), file, 0, c.bytes, 0)
+        for c in cuts
+    ]
 
 
 def _shape_of(blocks: tuple[Block, ...]) -> str:

@@ -1,8 +1,9 @@
 """The memory in which a state waits to be written: taken once, touched once, and used again.
 
-Copying is all that training waits for. It is done by a few threads outside the GIL, at the speed of
-memory: a fresh page costs many times what a copy into it does, so the arena is kept between saves
-and grows only when the state does.
+Copying is all that training waits for. A few threads do it outside the GIL, at the speed of memory,
+and sum what they copy on the way: memory is read once, and nothing is left to compute behind
+training. A fresh page costs many times what a copy into it does, so the arena is kept between
+saves and grows only when the state does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +19,19 @@ from .. import _core
 from ..errors import LimitError
 from .division import Cut
 from .leaves import Memory
-from .manifest import ALIGNMENT
+from .manifest import ALIGNMENT, padded
 from .tree import Block, packed
 
 _THREADS = 4
 """Most that copy: memory is used up by fewer than a large machine has."""
+
+
+class Staged(NamedTuple):
+    """What waits to be written: parts, one after the other, each with zeros up to a multiple of
+    ALIGNMENT; and the CRC-32C of each with its zeros."""
+
+    memory: Memory
+    checksums: list[int]
 
 
 class Staging:
@@ -53,9 +63,8 @@ class Staging:
             self._memory[:: mmap.PAGESIZE] = 0
         return self._memory[:size]
 
-    def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Memory:
-        """A copy of these parts of the blocks, one after the other, each padded with zeros. The
-        state may change once this returns."""
+    def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Staged:
+        """A copy of these parts of the blocks; the state may change once this returns."""
         dense = {
             block: packed(blocks[block].leaves[0])
             for block in {cut.block for cut in cuts}
@@ -68,17 +77,13 @@ class Staging:
         addresses = [begin + cut.start for begin, cut in zip(begins, cuts, strict=True)]
         return self._copied(addresses, [cut.bytes for cut in cuts])
 
-    def collect(self, arrays: Sequence[Memory]) -> Memory:
+    def collect(self, arrays: Sequence[Memory]) -> Staged:
         """A copy of these arrays, in the same way."""
         return self._copied([a.ctypes.data for a in arrays], [len(a) for a in arrays])
 
-    def _copied(self, addresses: Sequence[int], sizes: Sequence[int]) -> Memory:
-        lengths = np.array(sizes, np.int64)
-        room = -(-lengths // ALIGNMENT) * ALIGNMENT
-        targets = np.cumsum(room) - room
-        data = self.reserve(int(room.sum()))
-        for i in map(int, np.flatnonzero(room > lengths)):
-            end = int(targets[i] + lengths[i])
-            data[end : end + int(room[i] - lengths[i])] = 0
-        _core.collect(np.array(addresses, np.uint64), lengths, targets, data, self._threads)
-        return data
+    def _copied(self, addresses: Sequence[int], lengths: Sequence[int]) -> Staged:
+        memory = self.reserve(sum(map(padded, lengths)))
+        sums = np.zeros(len(lengths), np.uint32)
+        sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
+        _core.collect(*sources, ALIGNMENT, memory, self._threads, sums)
+        return Staged(memory, sums.tolist())
