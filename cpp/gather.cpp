@@ -45,7 +45,7 @@ std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t len
   for (std::size_t at = 0; at < length; at += near_bytes) {
     const std::size_t part = std::min(near_bytes, length - at);
     sum = crc32c({from + at, part}, sum);
-    copy_past_caches(to + at, from + at, part);
+    if (to != from) copy_past_caches(to + at, from + at, part);
   }
 #if defined(__SSE2__)
   _mm_sfence();

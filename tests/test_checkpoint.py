@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,28 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 from penstock.checkpoint import Checkpoints, load
+from penstock.checkpoint.division import divided
+from penstock.checkpoint.manifest import padded
+from penstock.checkpoint.staging import Staging
 from penstock.checkpoint.tree import rebuilt, taken
+from penstock.native import crc32c
 
 
 def round_trip(state: Any) -> Any:
-    """Apart, copied, together."""
+    """Apart, staged, together; each part has its checksum, and zeros up to a multiple of 64."""
     parts = taken(state)
-    memory = {}
-    for block in parts.blocks:
-        if block.dense:
-            copied = np.frombuffer(ctypes.string_at(block.lowest, block.bytes), np.uint8).copy()
-        else:
-            copied = np.ascontiguousarray(block.leaves[0].value).reshape(-1).view(np.uint8).copy()
-        assert len(copied) == block.bytes
-        memory[block.name] = copied
+    sizes = [block.bytes for block in parts.blocks]
+    (cuts,) = divided(sizes, 1, 64)
+    staged = Staging().stage(parts.blocks, cuts)
+    memory = {block.name: np.zeros(block.bytes, np.uint8) for block in parts.blocks}
+    at = 0
+    for cut, crc in zip(cuts, staged.checksums, strict=True):
+        end = at + padded(cut.bytes)
+        assert crc == crc32c(staged.memory[at:end].data)
+        assert not staged.memory[at + cut.bytes : end].any()
+        memory[parts.blocks[cut.block].name][cut.start : cut.stop] = staged.memory[at:][: cut.bytes]
+        at = end
+    assert at == len(staged.memory)
     return rebuilt(parts.skeleton, memory.__getitem__, "here")
 
 
@@ -106,6 +113,37 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert found.step == 7
     assert found.loader == {"epoch": 3}
     assert np.array_equal(found.state["weights"], np.arange(100_000.0))
+
+
+def test_large_pieces_and_a_used_arena() -> None:
+    """Parts that several threads copy have one checksum; what was in the arena does not show."""
+    staging = Staging()
+    random = np.random.default_rng(0)
+    for size in (7 << 20, (5 << 20) + 1, 3):
+        arrays = [random.integers(0, 256, size + i, np.uint8) for i in range(3)]
+        staged = staging.collect(arrays)
+        at = 0
+        for array, crc in zip(arrays, staged.checksums, strict=True):
+            part = staged.memory[at : at + padded(len(array))]
+            assert np.array_equal(part[: len(array)], array)
+            assert crc == crc32c(part.data)
+            at += len(part)
+    assert staging.bytes >= 21 << 20
+    staging.close()
+    assert staging.bytes == 0
+
+
+def test_what_a_device_copies() -> None:
+    """The way of tensors that are not in the memory of the host, tried with one that is."""
+    torch = pytest.importorskip("torch")
+    from penstock.checkpoint import tensors
+
+    tensor = torch.arange(100, dtype=torch.int32)[10:].view(9, 10).t()
+    (block,) = taken(tensor).blocks
+    into = np.zeros(8, np.uint8)
+    tensors.copied(tensor, block.lowest + 4, into)
+    tensors.settled()
+    assert into.view(np.int32).tolist() == [11, 12]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "float8_e4m3fn"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import checkpoint_ranks
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.division import divided
+from penstock.checkpoint.division import divided, piece_bytes
 from penstock.checkpoint.folder import Folder
 
 torch = pytest.importorskip("torch")
@@ -34,6 +34,14 @@ def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int
     assert all(cut.bytes <= piece_bytes for cut in cuts)
     loads = [sum(cut.bytes for cut in each) for each in dealt]
     assert max(loads) - min(loads) <= max((cut.bytes for cut in cuts), default=0)
+
+
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=30), st.integers(1, 64))
+def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> None:
+    piece = piece_bytes(sizes, ranks)
+    assert 8 << 20 <= piece <= 64 << 20
+    assert piece % 64 == 0
+    assert ranks == 1 or piece <= max(8 << 20, sum(sizes) / ranks / 8 + 64)
 
 
 def ranks(scenario: str, folder: Path, count: int) -> list[Any]:

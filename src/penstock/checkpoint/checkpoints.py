@@ -23,7 +23,6 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
-from .. import limits
 from ..budget import Budget
 from ..errors import ForkError, FormatError, MissingError, PenstockError, UsageError
 from ..membership import Gather
@@ -31,7 +30,7 @@ from ..topology import detect
 from ..writers import sync_folder
 from . import loading
 from .agreement import gathers, together
-from .division import Cut, divided
+from .division import Cut, divided, piece_bytes
 from .flushing import Flush, laid_out
 from .folder import KEEP_MIN, Entry, Folder, Lock
 from .loading import Checkpoint
@@ -149,11 +148,8 @@ class Checkpoints:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
             parts = taken({"state": state, "loader": loader})
-            cuts = divided(
-                [block.bytes for block in parts.blocks],
-                self.place.world_size,
-                limits.checkpoint_piece_bytes,
-            )[self.place.rank]
+            sizes, ranks = [block.bytes for block in parts.blocks], self.place.world_size
+            cuts = divided(sizes, ranks, piece_bytes(sizes, ranks))[self.place.rank]
             staged = self._staging.stage(parts.blocks, cuts)
         except Exception as error:
             failure = error  # the other ranks are told by the thread
@@ -321,7 +317,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._staging = Staging()
+            self._staging.close()
             if self._lock is not None:
                 self._lock.close()
 

@@ -1,7 +1,7 @@
 """Which rank writes what of a state that all of them have: every byte once, all about equally much.
 
-Pure. Blocks are cut at `piece_bytes`; the pieces go largest first to the rank that has least so far
-(LPT, at most 4/3 of the best division), so that ranks agree without a message.
+Pure. Large blocks are cut; the pieces go largest first to the rank that has least so far (LPT, at
+most 4/3 of the best division), so that ranks agree without a message.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from .. import limits
+from .manifest import padded
 
 
 class Cut(NamedTuple):
@@ -21,6 +24,13 @@ class Cut(NamedTuple):
     @property
     def bytes(self) -> int:
         return self.stop - self.start
+
+
+def piece_bytes(sizes: Sequence[int], ranks: int) -> int:
+    """Most bytes of a piece: so many that ranks get about equally much, but not small ones."""
+    fair = sum(sizes) // (limits.checkpoint_pieces * ranks)
+    most, least = limits.checkpoint_piece_bytes, limits.checkpoint_piece_bytes_min
+    return most if ranks == 1 else padded(min(most, max(least, fair)))
 
 
 def divided(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut]]:

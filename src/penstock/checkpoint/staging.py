@@ -20,7 +20,7 @@ from ..errors import LimitError
 from .division import Cut
 from .leaves import Memory
 from .manifest import ALIGNMENT, padded
-from .tree import Block, packed
+from .tree import Block, packed, tensors
 
 _THREADS = 4
 """Most that copy: memory is used up by fewer than a large machine has."""
@@ -39,6 +39,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._memory: Memory = np.empty(0, np.uint8)
+        self._pinned = False
         self._threads = min(_THREADS, len(os.sched_getaffinity(0)))
 
     @property
@@ -49,9 +50,9 @@ class Staging:
     def reserve(self, size: int) -> Memory:
         """So much of the arena, page-aligned and touched; what was in it may be gone."""
         if size > len(self._memory):
-            self._memory = np.empty(0, np.uint8)  # given back first: both may not fit
+            self.close()  # both may not fit
             try:
-                fresh = mmap.mmap(-1, max(size, 1))
+                fresh = mmap.mmap(-1, size)
             except (OSError, OverflowError):
                 raise LimitError(
                     f"no memory to stage {size:,} bytes of a checkpoint: use more ranks, which"
@@ -65,25 +66,47 @@ class Staging:
 
     def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Staged:
         """A copy of these parts of the blocks; the state may change once this returns."""
-        dense = {
-            block: packed(blocks[block].leaves[0])
-            for block in {cut.block for cut in cuts}
-            if not blocks[block].dense
+        memory = self.reserve(sum(padded(cut.bytes) for cut in cuts))
+        apart = {
+            number: packed(blocks[number].leaves[0])
+            for number in {cut.block for cut in cuts}
+            if not blocks[number].dense
         }
-        begins = [
-            dense[block].ctypes.data if block in dense else blocks[block].lowest
-            for block in (cut.block for cut in cuts)
-        ]
-        addresses = [begin + cut.start for begin, cut in zip(begins, cuts, strict=True)]
-        return self._copied(addresses, [cut.bytes for cut in cuts])
+        addresses, at, away = [], 0, False
+        for cut in cuts:
+            block = blocks[cut.block]
+            if cut.block in apart:
+                addresses.append(apart[cut.block].ctypes.data + cut.start)
+            elif block.device == "cpu":
+                addresses.append(block.lowest + cut.start)
+            else:  # the device copies, and what it copied is summed in its place
+                self._pin()
+                away = True
+                into = memory[at : at + cut.bytes]
+                tensors().copied(block.leaves[0].value, block.lowest + cut.start, into)
+                addresses.append(into.ctypes.data)
+            at += padded(cut.bytes)
+        if away:
+            tensors().settled()
+        return self._copied(addresses, [cut.bytes for cut in cuts], memory)
 
     def collect(self, arrays: Sequence[Memory]) -> Staged:
         """A copy of these arrays, in the same way."""
-        return self._copied([a.ctypes.data for a in arrays], [len(a) for a in arrays])
+        memory = self.reserve(sum(padded(len(array)) for array in arrays))
+        return self._copied([a.ctypes.data for a in arrays], [len(a) for a in arrays], memory)
 
-    def _copied(self, addresses: Sequence[int], lengths: Sequence[int]) -> Staged:
-        memory = self.reserve(sum(map(padded, lengths)))
+    def close(self) -> None:
+        """Give the memory back; it may be taken anew."""
+        if self._pinned:
+            tensors().unpinned(self._memory)
+        self._memory, self._pinned = np.empty(0, np.uint8), False
+
+    def _copied(self, addresses: list[int], lengths: list[int], memory: Memory) -> Staged:
         sums = np.zeros(len(lengths), np.uint32)
         sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
         _core.collect(*sources, ALIGNMENT, memory, self._threads, sums)
         return Staged(memory, sums.tolist())
+
+    def _pin(self) -> None:
+        if not self._pinned:
+            self._pinned = tensors().pinned(self._memory)

@@ -51,6 +51,42 @@ def packed(tensor: torch.Tensor) -> Memory:
     return memory
 
 
+def copied(tensor: torch.Tensor, address: int, into: Memory) -> None:
+    """Copy from the memory of a tensor's device into memory of the host. It is there once `settled`
+    has returned.
+
+    address:  where to begin, in the storage that the tensor is of.
+    """
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    start = address - storage.data_ptr()
+    torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=True)
+
+
+def settled() -> None:
+    """Returns once all copies have been made that were begun here."""
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+
+
+def pinned(memory: Memory) -> bool:
+    """Let the device copy to memory by itself, at full speed; False where it cannot."""
+    if not torch.cuda.is_available():
+        return False
+    found = _runtime().cudaHostRegister(memory.ctypes.data, len(memory), 0)
+    return int(found) == 0
+
+
+def unpinned(memory: Memory) -> None:
+    """Undo that, before the memory is given back."""
+    _runtime().cudaHostUnregister(memory.ctypes.data)
+
+
+def _runtime() -> Any:
+    cudart: Any = torch.cuda.cudart
+    return cudart()
+
+
 def tensor(
     block: Memory, dtype: str, shape: Sequence[int], strides: Sequence[int] | None, at: int
 ) -> torch.Tensor:

@@ -140,8 +140,8 @@ def _leaf(value: Any, path: str) -> Leaf:
                 f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: only plain"
                 " arrays of numbers, times and strings of a fixed length can be saved: convert it"
             )
-    elif (torch := _tensors()) is not None and torch.is_tensor(value):
-        found: Leaf = torch.leaf(value, path)
+    elif "torch" in sys.modules and tensors().is_tensor(value):  # or there can be none
+        found: Leaf = tensors().leaf(value, path)
         return found
     else:
         raise UsageError(
@@ -170,16 +170,13 @@ def _leaf(value: Any, path: str) -> Leaf:
 def packed(leaf: Leaf) -> Memory:
     """A copy of an array's elements in C order, as bytes."""
     if leaf.kind == "torch":
-        from . import tensors
-
-        return tensors.packed(leaf.value)
+        found: Memory = tensors().packed(leaf.value)
+        return found
     return np.ascontiguousarray(leaf.value).reshape(-1).view(np.uint8)
 
 
-def _tensors() -> Any:
-    """What knows torch, where it has been imported: a state has no tensors otherwise."""
-    if "torch" not in sys.modules:
-        return None
+def tensors() -> Any:
+    """What knows torch, which is imported for it."""
     from . import tensors
 
     return tensors
@@ -272,9 +269,7 @@ def _array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> Any:
     block = memory(node["block"]) if "block" in node else np.empty(0, np.uint8)
     at = int(node.get("at", 0))
     if kind == "torch":
-        from . import tensors
-
-        return tensors.tensor(block, node["dtype"], shape, node.get("strides"), at)
+        return tensors().tensor(block, node["dtype"], shape, node.get("strides"), at)
     if kind == "bytes":
         return block[at : at + shape[0]].tobytes()
     if kind != "numpy":
