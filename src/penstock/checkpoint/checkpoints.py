@@ -189,6 +189,8 @@ class Checkpoints:
         try:
             path, size = self._written(step, attempt, parts, cuts, staged, failure)
             self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+            if self.place.rank == 0:
+                self._retain()
         except Exception as error:
             self._failure = error
 
@@ -237,8 +239,6 @@ class Checkpoints:
             if rank == 0 and path.endswith(".incomplete"):
                 self.folder.abandon(path)
             raise
-        if rank == 0:
-            self._retain()
         return committed, int(said[rank][0][1])
 
     def _retain(self) -> None:
