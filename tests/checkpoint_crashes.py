@@ -36,7 +36,7 @@ KEEP = 2
 def state_of(step: int, size: int = 5000) -> dict[str, Any]:
     """Some pages, with shared memory and an end that fills no page; another one for each step."""
     weights = np.random.default_rng(step).random(size)
-    odd = np.full(33, step, np.uint8)
+    odd = np.full(33, step % 256, np.uint8)
     return {"weights": weights, "half": weights[size // 2 :], "odd": odd, "n": step}
 
 

@@ -146,6 +146,18 @@ def test_what_a_device_copies() -> None:
     assert into.view(np.int32).tolist() == [11, 12]
 
 
+def test_prepared(tmp_path: Path) -> None:
+    """The arena of the first save is there before it."""
+    state = {"x": np.ones(5 << 20, np.uint8)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.prepare(state)
+        memory = checkpoints._staging.reserve(1).ctypes.data
+        checkpoints.save(1, state)
+        checkpoints.wait()
+        assert checkpoints._staging.reserve(5 << 20).ctypes.data == memory
+    assert load(tmp_path).state["x"].all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "float8_e4m3fn"])
 def test_tensors(tmp_path: Path, dtype: str) -> None:
     """Of any dtype, dense or not, tied or not, as torch has them."""
