@@ -86,7 +86,7 @@ __attribute__((target("sse4.2"))) std::uint64_t by_stripes(const std::byte*& p, 
   for (; n >= 3 * stripe_bytes; n -= 3 * stripe_bytes, p += 3 * stripe_bytes) {
     std::uint64_t c1 = 0, c2 = 0;
     for (std::size_t i = 0; i < stripe_bytes; i += 8) {
-      __builtin_prefetch(p + 6 * stripe_bytes + 3 * i, 0, 0);  // three streams are too short to be seen
+      __builtin_prefetch(p + 12 * stripe_bytes + 3 * i);  // processors see no stream in three
       c = _mm_crc32_u64(c, word(p + i));
       c1 = _mm_crc32_u64(c1, word(p + stripe_bytes + i));
       c2 = _mm_crc32_u64(c2, word(p + 2 * stripe_bytes + i));
