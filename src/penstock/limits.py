@@ -210,6 +210,13 @@ mirror_pause_s = 5.0
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""
 
+# -- checkpoints ---------------------------------------------------------------------------------
+checkpoint_piece_bytes = 64 * MIB
+checkpoint_piece_bytes_min = 8 * MIB
+"""Tensors are cut so for the ranks that write them: smaller pieces would cost requests."""
+checkpoint_pieces = 8
+"""Pieces of each rank, about, where that is between these: the last is an eighth of its share."""
+
 # -- measuring -----------------------------------------------------------------------------------
 residency_files_max = 1024
 residency_s = 0.25
