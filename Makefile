@@ -25,7 +25,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
   bench-cluster bench-peers bench-bench bench-share bench-sim bench-checkpoint clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and install penstock in it
 
