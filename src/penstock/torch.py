@@ -404,7 +404,7 @@ class DataLoader:
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
         if self._seat is None:
             place = detect(None, None, os.environ, sys.modules)
-            self._seat = Seat(self.counters, type(self.dataset).__name__, place)
+            self._seat = Seat(self.counters, type(self.dataset).__name__, place, self._budget)
         return Walk(
             self._epochs,
             workers,
@@ -415,7 +415,6 @@ class DataLoader:
             ahead=self.num_workers * (self.prefetch_factor or 1),
             timeout_s=float(self.timeout) or None,
             batched=self._batched,
-            budget=self._budget,
         )
 
     def _check_seed(self) -> None:
