@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import grp
 import logging
+import math
 import os
 import resource
 import selectors
@@ -225,6 +226,7 @@ class Broker:
             return
         if caller.joined:
             self._ledger.leave(caller.number)
+        self._ledger.transfers.leave(caller.number, self._now_s())
         self._selector.unregister(caller.lines)
         caller.lines.close()
 
@@ -240,12 +242,34 @@ class Broker:
             elif say == "leave" and caller.joined:
                 caller.joined = False
                 self._ledger.leave(caller.number)
+            elif say == "transfer":
+                self._transfer(caller, message, now_s)
+            elif say == "moved":
+                key, moved = _key(caller, message), _number(message, "bytes", least=0.0)
+                self._ledger.transfers.moved(key, now_s, moved)
+            elif say == "transferred":
+                self._ledger.transfers.end(_key(caller, message), now_s)
             elif say == "watch":
                 caller.watch_s = now_s
             else:
                 raise Wrong("unexpected")
         except UsageError as error:
             self._refuse(caller, "absurd", str(error))
+
+    def _transfer(self, caller: _Caller, message: Message, now_s: float) -> None:
+        """Who says so need not have joined: checkpoints have connections of their own."""
+        job = message.get("job")
+        if not isinstance(job, str):
+            raise UsageError(f"transfer.job is {job!r:.100}: use str")
+        could = message.get("bytes_per_s")
+        self._ledger.transfers.begin(
+            _key(caller, message),
+            now_s,
+            owner=caller.owner,
+            job=job,
+            bytes=_number(message, "bytes"),
+            could=math.inf if could is None else _number(message, "bytes_per_s"),
+        )
 
     def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
         if caller.joined:
@@ -294,6 +318,10 @@ class Broker:
             self._upstream.step(self._ledger, now_s)
         for number, lease in self._ledger.tick(now_s).items():
             self._send(self._callers[number], {"say": "lease", **lease.message()})
+        for (number, which), granted in self._ledger.grants(now_s).items():
+            if number in self._callers:  # else an earlier one did not reach it
+                said = {"say": "grant", "id": which, **granted.message()}
+                self._send(self._callers[number], said)
         watching = [
             caller
             for caller in self._callers.values()
@@ -316,6 +344,22 @@ class Broker:
 
 
 # -- the socket ------------------------------------------------------------------------------------
+
+
+def _key(caller: _Caller, message: Message) -> tuple[int, int]:
+    """Of the transfer that somebody speaks of."""
+    which = message.get("id")
+    if type(which) is not int or not 0 <= which < 1 << 53:
+        raise UsageError(f"id is {which!r:.100}: use a whole number, 0 or more")
+    return caller.number, which
+
+
+def _number(message: Message, name: str, least: float = 1.0) -> float:
+    value = message.get(name)
+    most = limits.allocation_number_max
+    if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
+        raise UsageError(f"{message['say']}.{name} is {value!r:.100}: use {least:g} or more")
+    return float(value)  # type: ignore[arg-type]
 
 
 def group_of(name: str) -> int:

@@ -28,6 +28,7 @@ class Terms:
     horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
                  all jobs' work changing them costs: see `drift.worthwhile`.
     doubt_s:     how long a job that lied is at its floor.
+    transfer_part:  of the bandwidth, what transfers get together at least while there are any.
     lie:         how many times more or less than predicted is a lie,
     excess:      and so is taking so many times what was leased,
     lies:        in so many windows in a row.
@@ -42,6 +43,7 @@ class Terms:
     horizon_s: float = 60.0
     switch_s: float = 1.0
     doubt_s: float = 30.0
+    transfer_part: float = 0.2
     lie: float = 2.0
     excess: float = 1.5
     lies: int = 3
@@ -52,6 +54,8 @@ class Terms:
         for name in ("lie", "excess"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")
+        if self.transfer_part >= 0.5:
+            raise UsageError(f"Terms.transfer_part is {self.transfer_part!r}: use less than 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,34 @@ class Lease:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lease:
+        """From JSON. UsageError names what is wrong with it."""
+        return cls(**_named(cls, message))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """How fast a transfer may go.
+
+    bytes_per_s:        0 where it is another's turn; None where it is not limited.
+    floor_bytes_per_s:  the same once the grant has ended.
+    lasts_s:            from when it was received, unless it is renewed.
+    """
+
+    bytes_per_s: float | None
+    floor_bytes_per_s: float | None
+    lasts_s: float
+
+    def __post_init__(self) -> None:
+        _check(self, "bytes_per_s", none=True, zero=True)
+        _check(self, "floor_bytes_per_s", none=True)
+        _check(self, "lasts_s")
+
+    def message(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Grant:
         """From JSON. UsageError names what is wrong with it."""
         return cls(**_named(cls, message))
 

@@ -16,15 +16,20 @@ from typing import Any
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
 from .drift import Drift, worthwhile
 from .errors import UsageError
-from .lease import Lease, Measured, Report, Terms
+from .lease import Grant, Lease, Measured, Report, Terms
 from .tenancy import Job, Member, limited, profile_of
 from .throughput import JobProfile, predict
+from .transfers import Key, Transfers
 
 _least = 0.01
 """How much of an even split is in what is dealt. So each job has a little of everything, also of
 what it was not seen to need: else it could never be seen to need it."""
 _standby = 0.02
 """What a silent member keeps for when it comes back, by what each of the others has."""
+
+
+_roomy = 1.1
+"""How many times what loaders use they keep beside transfers: room for a hiccup."""
 
 
 class Ledger:
@@ -65,6 +70,8 @@ class Ledger:
         self._divided_s = -math.inf
         self._divisions = 0
         self._allocation: Allocation | None = None
+        self.transfers = Transfers(self.terms)
+        self._pool: float | None = None
 
     @property
     def resources(self) -> Resources:
@@ -79,7 +86,7 @@ class Ledger:
     @property
     def busy(self) -> bool:
         """Whether there is anybody to divide for."""
-        return bool(self._jobs)
+        return bool(self._jobs) or self.transfers.busy
 
     def together(self) -> Report:
         """What all jobs would say as one whose samples are bytes of storage: how many they could
@@ -87,11 +94,14 @@ class Ledger:
         jobs = [job for job in self._jobs.values() if job.active]
         found = [job.measured() for job in jobs]
         taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
+        taken += self.transfers.taken_bytes_per_s
         profiles = [profile for profile in self._believed(jobs) if profile is not None]
         profile, could = None, 0.0
-        if jobs and len(profiles) == len(jobs):
+        if self.busy and len(profiles) == len(jobs) and moving < math.inf:
             cores = replace(self._resources, bytes_per_s=math.inf)
-            could = max(1.0, _readable(tuple(profiles), cores, self._objective, self._floors))
+            could = _readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            could = max(1.0, could)
             checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
             profile = {
                 "samples_per_s": could,
@@ -146,9 +156,14 @@ class Ledger:
             if -math.inf < job.doubted_until_s <= now_s:
                 job.doubted_until_s = -math.inf
                 self._anew = True
+        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
         return self._renewed(now_s)
+
+    def grants(self, now_s: float) -> dict[Key, Grant]:
+        """The grants to transfers that are new or renewed; to be called after `tick`."""
+        return self.transfers.tick(now_s, math.inf if self._pool is None else self._pool)
 
     def _window(self, job: Job, now_s: float) -> None:
         """All active members of a job have reported once more."""
@@ -173,13 +188,12 @@ class Ledger:
         jobs = list(self._jobs.values())
         profiles = self._believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
+        shared = self._beside_transfers(profiles)
         if not jobs:
             self._allocation = None
             return
-        even = even_share(profiles, self._resources)
-        proposed = _mixed(
-            allocate(profiles, self._resources, self._objective, self._floors), profiles, even
-        )
+        even = even_share(profiles, shared)
+        proposed = _mixed(allocate(profiles, shared, self._objective, self._floors), profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
         self._allocation = proposed
@@ -190,6 +204,25 @@ class Ledger:
                 job.changed_s, job.off = now_s, 0
             job.share, job.prediction = share, expected
             self._deal(job, even)
+
+    def _beside_transfers(self, profiles: Sequence[JobProfile | None]) -> Resources:
+        """What loaders share: all of it, or what they use of it while there are transfers, which
+        have the rest, and `terms.transfer_part` at least."""
+        self._pool, there = None, self._resources
+        if not self.transfers.busy:
+            return there
+        self._pool = there.bytes_per_s
+        if there.bytes_per_s == math.inf or not profiles:
+            return there
+        most = replace(there, bytes_per_s=there.bytes_per_s * (1 - self.terms.transfer_part))
+        used = most.bytes_per_s
+        if None not in profiles:
+            known = tuple(each for each in profiles if each is not None)
+            read = _roomy * _readable(known, most, self._objective, self._floors)
+            used = min(used, read + math.fsum(each.checkpoint_bytes_per_s for each in known))
+        shared = replace(there, bytes_per_s=max(used, _least * there.bytes_per_s))
+        self._pool = there.bytes_per_s - shared.bytes_per_s
+        return shared
 
     def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
         """The profiles that jobs are to have a share for; None for an even one."""
@@ -259,6 +292,7 @@ class Ledger:
             "value": None if self._allocation is None else self._allocation.value,
             "worth": worth and {"core": worth.core, "byte_per_s": worth.byte_per_s},
             "jobs": [job.state(now_s) for job in self._jobs.values()],
+            "transfers": self.transfers.state(),
         }
 
 
@@ -266,7 +300,7 @@ class Ledger:
 def _readable(
     profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
 ) -> float:
-    """Bytes/s that these jobs could take: the same until one is believed to be another."""
+    """Bytes/s that these jobs would take: the same until one is believed to be another."""
     best = allocate(profiles, resources, objective, floors).predictions
     return math.fsum(
         found.samples_per_s * each.storage_bytes / each.efficiency
