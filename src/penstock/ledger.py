@@ -188,15 +188,15 @@ class Ledger:
         jobs = list(self._jobs.values())
         profiles = self._believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
-        shared = self._beside_transfers(profiles)
+        shared, pool = self._beside_transfers(profiles)
         if not jobs:
-            self._allocation = None
+            self._allocation, self._pool = None, pool
             return
         even = even_share(profiles, shared)
         proposed = _mixed(allocate(profiles, shared, self._objective, self._floors), profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
-        self._allocation = proposed
+        self._allocation, self._pool = proposed, pool
         self._divided_s = now_s
         self._divisions += 1
         for job, share, expected in zip(jobs, proposed.shares, proposed.predictions, strict=True):
@@ -205,24 +205,25 @@ class Ledger:
             job.share, job.prediction = share, expected
             self._deal(job, even)
 
-    def _beside_transfers(self, profiles: Sequence[JobProfile | None]) -> Resources:
-        """What loaders share: all of it, or what they use of it while there are transfers, which
-        have the rest, and `terms.transfer_part` at least."""
-        self._pool, there = None, self._resources
+    def _beside_transfers(
+        self, profiles: Sequence[JobProfile | None]
+    ) -> tuple[Resources, float | None]:
+        """What loaders share, and what transfers do, None where there are none: these have what
+        loaders do not use, and `terms.transfer_part` at least."""
+        there = self._resources
         if not self.transfers.busy:
-            return there
-        self._pool = there.bytes_per_s
+            return there, None
         if there.bytes_per_s == math.inf or not profiles:
-            return there
+            return there, there.bytes_per_s
         most = replace(there, bytes_per_s=there.bytes_per_s * (1 - self.terms.transfer_part))
-        used = most.bytes_per_s
-        if None not in profiles:
-            known = tuple(each for each in profiles if each is not None)
-            read = _roomy * _readable(known, most, self._objective, self._floors)
-            used = min(used, read + math.fsum(each.checkpoint_bytes_per_s for each in known))
-        shared = replace(there, bytes_per_s=max(used, _least * there.bytes_per_s))
-        self._pool = there.bytes_per_s - shared.bytes_per_s
-        return shared
+        if None in profiles:
+            return most, there.bytes_per_s - most.bytes_per_s
+        known = tuple(each for each in profiles if each is not None)
+        read = _roomy * _readable(known, most, self._objective, self._floors)
+        used = max(read, _least * there.bytes_per_s)
+        used += math.fsum(each.checkpoint_bytes_per_s for each in known)
+        shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
+        return shared, there.bytes_per_s - shared.bytes_per_s
 
     def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
         """The profiles that jobs are to have a share for; None for an even one."""

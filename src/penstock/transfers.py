@@ -32,6 +32,7 @@ _memory_s = 3600.0
 """For about how long it is remembered that a job was delayed."""
 _slow_bytes_per_s = 2.0**20
 """What a transfer could always take: one that moves nothing holds no more."""
+_slow_windows = 2
 _windows_s = 0.2
 """What is said to be moved within less says little of the rate."""
 
@@ -74,6 +75,7 @@ class _Transfer:
     could:   bytes/s that it could take, as far as is known.
     taken:   bytes/s that it took of late.
     heard_s: when it last said what it has `moved`.
+    slow:    windows in a row in which it took much less than it was granted.
     """
 
     bytes: float
@@ -82,6 +84,7 @@ class _Transfer:
     rate: float = 0.0
     taken: float = 0.0
     moved: float = 0.0
+    slow: int = 0
     sent: Grant | None = None
     sent_s: float = -math.inf
 
@@ -149,11 +152,12 @@ class Transfers:
         found.moved, found.heard_s = bytes, now_s
         if not 0 < found.rate < math.inf:
             return
-        if found.taken < 0.5 * found.rate:
+        found.slow = found.slow + 1 if found.taken < 0.5 * found.rate else 0
+        if found.slow >= _slow_windows:
             found.could = max(_slow_bytes_per_s, 2 * found.taken)
             self._anew = True
         elif found.taken >= 0.9 * found.rate and found.could < self._bandwidth:
-            found.could *= 2
+            found.could *= 4
             self._anew = True
 
     def end(self, key: Key, now_s: float) -> None:
