@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-bench bench-sim clean
+  bench-cluster bench-peers bench-bench bench-share bench-sim bench-checkpoint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,9 +92,15 @@ bench-peers: $(STAMPS)/bench  ## samples from another process by ZeroMQ and MPI;
 bench-bench: $(STAMPS)/bench  ## the benchmark itself: its own overhead, generation, loaders; ARGS="--quick"
 	$(RUN) -m benchmarks.bench $(ARGS)
 
+bench-share: $(STAMPS)/bench  ## jobs that share cores and storage: even, broker, oracle (root, libfuse3-dev); ARGS="--quick"
+	$(RUN) -m benchmarks.share $(ARGS)
+
 bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.sim $(ARGS)
 	$(RUN) -m benchmarks.simulate_live $(ARGS)
+
+bench-checkpoint: $(STAMPS)/bench  ## checkpoints of 2 GB: training blocked, the write behind it; ARGS="--quick"
+	$(RUN) -m benchmarks.checkpoint $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

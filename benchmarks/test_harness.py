@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import cluster, emulation
+from benchmarks import cluster, dlio_parity, emulation
 from benchmarks.__main__ import build_floors
 from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
@@ -19,8 +20,15 @@ from benchmarks.fleet import Fleet, Way
 from benchmarks.pairing import Pairs, bootstrap_interval, compare, epochs_per_block
 from benchmarks.race import Effort, Truth, run_race
 from benchmarks.record import Record, Row, reasons_for_doubt, table
+from benchmarks.share.changes import steps_until_held
+from benchmarks.share.host import Running
+from benchmarks.share.mixes import neighbour
+from benchmarks.share.predictions import LEAST, divisions
+from benchmarks.share.work import TOKENS, Job
 from benchmarks.suite import FLOORS, Race, Reference
+from penstock.allocation import Resources
 from penstock.order import Order
+from penstock.throughput import Share
 
 SERVE = """
 import argparse, numpy as np, os, time
@@ -257,3 +265,74 @@ def test_an_emulated_cluster_reads_its_data_once(tmp_path: Path) -> None:
     for each in epochs:
         assert each.ram_bytes + each.peer_bytes == path.stat().st_size
         assert 0 < each.peer_bytes < each.ram_bytes
+
+
+def test_shares_that_are_tried_are_all_there_is() -> None:
+    """No more and no less, and in random divisions nobody has next to nothing."""
+    host = Resources(cores=1.5, bytes_per_s=1e8)
+    drawn = divisions(20, 4, host, seed=0)
+    near = [neighbour(shares, host, 0.3, np.random.default_rng(1)) for shares in drawn]
+    for shares in drawn + near:
+        assert sum(share.workers for share in shares) == pytest.approx(host.cores)
+        assert sum(share.bytes_per_s for share in shares) == pytest.approx(host.bytes_per_s)
+    assert min(share.workers for shares in drawn for share in shares) >= LEAST * 1.5 / 4 * 0.999
+    assert len({share.workers for shares in drawn + near for share in shares}) == 160
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+def test_steps_until_a_share_holds(late: int) -> None:
+    """Counted in steps of 0.1 s; what was taken before at three times the rate is seen."""
+    steps_s = np.arange(0, 4, 0.1)
+    times_s = np.arange(0, 4, 0.005)
+    taken = np.cumsum(np.where(times_s < 1 + 0.1 * late, 3.0, 1.0) * 0.005)
+    samples = np.column_stack([times_s, taken])[times_s >= 1]
+    found, parts = steps_until_held(samples, 1.0, steps_s, 1.0)
+    assert found == late
+    assert parts[late:] == pytest.approx([1.0] * len(parts[late:]), abs=0.05)
+
+
+def test_a_job_does_what_it_is_told(tmp_path: Path) -> None:
+    """So many steps, then it has left; whatever shares it had, with the same samples."""
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(200 * 2 * TOKENS))
+    digests = []
+    for shares in ([], [Share(workers=0.5, bytes_per_s=1e6), Share(workers=1, bytes_per_s=5e6)]):
+        job = Running(Job("language", "tokens", 8, 1), path, tmp_path / "no.sock")
+        try:
+            job.answer()
+            job.tell(go=400)
+            for share in shares:
+                job.share(share)
+                before = job.report()["samples"]
+                while job.report()["samples"] == before:
+                    pass
+            while not job.done:
+                time.sleep(0.01)
+            trace = job.trace()
+        finally:
+            job.close()
+        assert [samples for _, samples in trace["steps"]] == [8] * 400
+        digests.append(trace["ids"])
+    assert digests[0] == digests[1]
+
+
+def test_parity_wants_a_dlio_that_starts(tmp_path):
+    """And says how to get one."""
+    broken = tmp_path / "dlio_benchmark"
+    broken.write_text("#!/bin/sh\necho No module named hydra >&2\nexit 1\n")
+    broken.chmod(0o755)
+    for program, said in (("/nowhere/dlio", "there is no command"), (broken, "named hydra")):
+        with pytest.raises(SystemExit, match=f"{said}.*pip install") as raised:
+            dlio_parity.main(["--dlio", str(program)])
+        assert str(program) in str(raised.value)
+
+
+def test_parity_is_of_turns():
+    """The difference is the median of those of each turn, not that of the medians."""
+    case = dlio_parity.CASES[0]
+    theirs = [dlio_parity.Result(said=90, au=au, rate=20) for au in (50, 70, 90)]
+    ours = [dlio_parity.Result(said=91, au=au, rate=22) for au in (50.5, 72, 90)]
+    row, _ = dlio_parity.rows_of(case, {"dlio": theirs, "torch": ours, "penstock": ours})
+    assert (row.value, row.floor, row.met) == (72, 70, True)
+    assert row.note.startswith("+0.50 points (+0.00..+2.00), as each says +1.00; ")
+    assert row.note.endswith("x1.100")

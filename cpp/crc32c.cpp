@@ -86,6 +86,7 @@ __attribute__((target("sse4.2"))) std::uint64_t by_stripes(const std::byte*& p, 
   for (; n >= 3 * stripe_bytes; n -= 3 * stripe_bytes, p += 3 * stripe_bytes) {
     std::uint64_t c1 = 0, c2 = 0;
     for (std::size_t i = 0; i < stripe_bytes; i += 8) {
+      __builtin_prefetch(p + 12 * stripe_bytes + 3 * i);  // processors see no stream in three
       c = _mm_crc32_u64(c, word(p + i));
       c1 = _mm_crc32_u64(c1, word(p + stripe_bytes + i));
       c2 = _mm_crc32_u64(c2, word(p + 2 * stripe_bytes + i));
@@ -118,6 +119,23 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
   if (has_instruction) return ~by_instruction(data.data(), data.size(), ~before);
 #endif
   return crc32c_portable(data, before);
+}
+
+std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) {
+  // Zeros behind the first are a multiplication by x^(8 * bytes); bit 31 is x^0, as it is reflected.
+  const auto times = [](std::uint32_t a, std::uint32_t b) {
+    std::uint32_t product = 0;
+    for (; a != 0; a <<= 1) {
+      if ((a & 0x80000000u) != 0) product ^= b;
+      b = (b >> 1) ^ ((b & 1u) != 0 ? polynomial : 0u);
+    }
+    return product;
+  };
+  std::uint32_t power = 0x00800000u;  // x^8: of one byte
+  for (; second_bytes != 0; second_bytes >>= 1, power = times(power, power)) {
+    if ((second_bytes & 1u) != 0) first = times(first, power);
+  }
+  return first ^ second;
 }
 
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t before) {

@@ -69,7 +69,8 @@ void Engine::start_threads() {
   }
 }
 
-std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_t> runs) {
+std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_t> runs,
+                             std::chrono::nanoseconds patience) {
   auto ticket = std::make_shared<Ticket>();
   ticket->extents = std::move(extents);
   ticket->runs = std::move(runs);
@@ -93,8 +94,10 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
     ++counters_.tickets;
     done_arrived_.notify_all();
   } else {
-    queue_.push_back(std::move(ticket));
-    if (unfinished_++ == 0) busy_since_ = Clock::now();
+    const auto now = Clock::now();
+    ticket->turn = now + patience;
+    enqueue(std::move(ticket));
+    if (unfinished_++ == 0) busy_since_ = now;
   }
   last_id_ = id;
   ++outstanding_;
@@ -142,6 +145,16 @@ std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
   }
   outstanding_ -= done_.size();
   return std::exchange(done_, {});
+}
+
+// At the end, unless something waits that is less urgent.
+void Engine::enqueue(TicketPtr ticket) {
+  auto at = queue_.end();
+  if (!queue_.empty() && ticket->turn < queue_.back()->turn) {
+    at = std::upper_bound(queue_.begin(), at, ticket,
+                          [](const auto& a, const auto& b) { return a->turn < b->turn; });
+  }
+  queue_.insert(at, std::move(ticket));
 }
 
 Engine::Chunk Engine::cut() {

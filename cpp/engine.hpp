@@ -1,8 +1,10 @@
 // The engine: tickets in, bytes to their destinations, completions out.
 //
 // Life of a ticket: submit -> queue -> chunks of runs taken by threads -> all runs ended -> done,
-// until poll reports it. Threads take chunks in the order of submission, so the oldest ticket is
-// finished first. A thread that waits in poll takes chunks itself where the work is copying only
+// until poll reports it. A ticket's turn comes when it has waited for as long as it has patience, and
+// threads take chunks of the ticket whose turn is first: of tickets of the same patience the oldest
+// one is finished first, and what is urgent goes before what waits, though not before what has waited
+// for too long. A thread that waits in poll takes chunks itself where the work is copying only
 // (mapped), which saves the hand-off between cores.
 #pragma once
 
@@ -57,7 +59,8 @@ class Engine final : private Completions {
   Engine& operator=(const Engine&) = delete;
 
   // Takes over extents and runs, already checked. Never waits for storage.
-  std::uint64_t submit(std::vector<Extent> extents, std::vector<std::size_t> runs);
+  std::uint64_t submit(std::vector<Extent> extents, std::vector<std::size_t> runs,
+                       std::chrono::nanoseconds patience = {});
   // Waits until something is done, nothing is outstanding, the engine closes, or the time is over.
   std::vector<Done> poll(std::chrono::nanoseconds timeout);
   // Drops what no thread has taken, waits for the rest, joins the threads. When it returns nothing
@@ -87,6 +90,7 @@ class Engine final : private Completions {
   void work(std::size_t number);
   Chunk take(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number);
   std::uint64_t busy_ns(std::chrono::steady_clock::time_point now) const;
+  void enqueue(TicketPtr ticket);
   Chunk cut();  // the next chunk of the front ticket; the queue is not empty
   std::chrono::nanoseconds debt_wait();
   void start_threads();
@@ -98,7 +102,7 @@ class Engine final : private Completions {
   std::condition_variable queued_;
   std::condition_variable resized_;
   std::condition_variable done_arrived_;
-  std::deque<TicketPtr> queue_;
+  std::deque<TicketPtr> queue_;  // by turn; of equals, the oldest first
   std::vector<Done> done_;
   std::vector<std::thread> threads_;
   std::size_t threads_wanted_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,7 @@ struct Failure {
 class Ticket {
  public:
   std::uint64_t id = 0;
+  std::chrono::steady_clock::time_point turn;  // the earliest goes first
   std::vector<Extent> extents;
   std::vector<std::size_t> runs;  // run j is extents [runs[j], runs[j+1])
   std::int64_t bytes = 0;

@@ -272,6 +272,19 @@ def test_cache_never_makes_it_worse_than_an_even_split_of_it(
     assert found.value >= allocate(fixed, replace(host, cache_bytes=0.0)).value * (1 - 1e-6)
 
 
+def test_what_is_left_is_room_for_jobs_of_any_size() -> None:
+    """Half of it by what they use, half evenly: also one that needs hardly anything may need twice
+    that for a while, or what nobody was seen to need."""
+    small = JobProfile(samples_per_s=10, cpu_s=1e-3, storage_bytes=0)
+    large = JobProfile(samples_per_s=1000, cpu_s=5e-3, storage_bytes=0)
+    found = allocate([small, large], HOST)
+    used, left = np.array([0.01, 5.0]), 10 - 5.01
+    wanted = used + left * (used / 5.01 + 0.5) / 2
+    assert [share.workers for share in found.shares] == pytest.approx(wanted)
+    assert [share.bytes_per_s for share in found.shares] == pytest.approx([5e8, 5e8])
+    assert [each.binding for each in found.predictions if each] == ["model", "model"]
+
+
 def test_checkpoints_are_subtracted() -> None:
     """Steady checkpoint traffic leaves less to read with; none is an error that says so."""
     writing = replace(READ, checkpoint_bytes_per_s=6e8)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import ChangedError, PenstockError, UsageError
+from penstock.native import NativeEngine
 
 
 class Gathering:
@@ -200,6 +201,33 @@ def test_budgets_change_no_batch(
 
 def found_name(dataset: penstock.Dataset, sample: int) -> str:
     return dataset.index.keys(np.array([sample]))[0]
+
+
+def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypatch):
+    """Storage is asked for lots on demand for other hosts, and for the step that is waited for."""
+    asked: dict[int, list[str]] = {}
+
+    class Asked(NativeEngine):
+        def submit(self, requests, buffers, purpose="prefetch"):
+            asked.setdefault(id(self), []).append(purpose)
+            return super().submit(requests, buffers, purpose)
+
+    monkeypatch.setattr(
+        penstock.cache,
+        "engine_for",
+        lambda files, budget, mean_bytes: Asked(files, budget=budget, mean_bytes=mean_bytes),
+    )
+    options = {"assignment": "strided", "lot_bytes": 600, "global_batch_size": 20, "epochs": 1}
+    run(penstock.open(records), [0, 0], 1 << 20, **options)
+    alone, asked = asked, {}
+    run(penstock.open(records), [0, 1], 1 << 20, **options)
+    assert len(alone) == len(asked) == 2
+    for purposes in alone.values():
+        assert purposes.count("demand") == 1
+        assert set(purposes) == {"demand", "prefetch"}
+    for purposes in asked.values():  # each host keeps half of each step of the other one
+        assert purposes.count("demand") > 10
+        assert purposes.count("prefetch") > 10
 
 
 def test_half_the_memory_reads_the_other_half(records):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.clock import JumpingClock
+from penstock.dispatch import PATIENCE, Patience, Purpose
 from penstock.engine import Completion, Engine, Failure, MemoryEngine, check
 from penstock.engine_wrappers import (
     Fault,
@@ -31,10 +33,10 @@ CONTENT = bytes(range(256)) * 64
 SECOND_NS = 1_000_000_000
 
 
-def submit(engine: Engine, length: int, offset: int = 0) -> int:
+def submit(engine: Engine, length: int, offset: int = 0, purpose: Purpose = "prefetch") -> int:
     """Submit one extent of CONTENT."""
     reading = Reading([CONTENT], [[(0, offset, length)]])
-    return engine.submit(reading.requests, reading.buffers)
+    return engine.submit(reading.requests, reading.buffers, purpose)
 
 
 # -- check -----------------------------------------------------------------------------------
@@ -100,6 +102,19 @@ def test_memory_engine_takes_any_bytes() -> None:
     reading = Reading([CONTENT] * 4, [[(file, 3, 1000)] for file in range(4)])
     ticket = engine.submit(reading.requests, reading.buffers)
     reading.assert_done(finish(engine, [ticket])[ticket])
+
+
+def test_patience_is_time() -> None:
+    """A demand overtakes what waits, but not what has waited for longer than its patience."""
+    clock = JumpingClock()
+    engine = MemoryEngine([CONTENT], clock=clock)
+    old = submit(engine, 1, purpose="sweep")
+    clock.wait_until_ns(PATIENCE.sweep - PATIENCE.prefetch)
+    ahead = submit(engine, 1, purpose="prefetch")
+    clock.wait_until_ns(PATIENCE.sweep)
+    sweep = submit(engine, 1, purpose="sweep")
+    demand = submit(engine, 1, purpose="demand")
+    assert [each.ticket for each in engine.poll(0)] == [old, ahead, demand, sweep]
 
 
 # -- Limited ---------------------------------------------------------------------------------
@@ -208,6 +223,21 @@ def test_throttled_twice_takes_the_slower_rate() -> None:
     tickets = [submit(throttled, 1000) for _ in range(5)]
     finish(throttled, tickets)
     assert clock.now_ns() == 5 * SECOND_NS
+
+
+def test_throttled_lets_the_urgent_pass_first() -> None:
+    """A demand waits for what passes, and for what has waited for longer than its patience."""
+    clock = JumpingClock()
+    throttled = Throttled(MemoryEngine([CONTENT]), 1000, 0, clock)
+    sweeps = [submit(throttled, 1000, purpose="sweep") for _ in range(4)]
+    clock.wait_until_ns(SECOND_NS // 2)
+    demand = submit(throttled, 100, purpose="demand")
+    reports = [throttled.poll(SECOND_NS)[0].ticket for _ in range(2)]
+    assert reports == [sweeps[0], demand]
+    assert clock.now_ns() == 1.1 * SECOND_NS
+    late = submit(throttled, 100, purpose="demand")  # after these have waited for a second
+    assert sorted(finish(throttled, [*sweeps[1:], late])) == [*sweeps[1:], late]
+    assert clock.now_ns() == 4.2 * SECOND_NS
 
 
 def test_throttled_needs_a_rate() -> None:
@@ -338,28 +368,29 @@ def test_suite_refuses_overridden_tests() -> None:
 class _Hoarder(MemoryEngine):
     """Keeps every buffer."""
 
-    def submit(self, requests, buffers):  # type: ignore[no-untyped-def]
+    def submit(self, requests, buffers, purpose="prefetch"):  # type: ignore[no-untyped-def]
         """Remember the buffers."""
         self.hoard = [*getattr(self, "hoard", []), *buffers]
-        return super().submit(requests, buffers)
+        return super().submit(requests, buffers, purpose)
 
 
 class _Borrower(MemoryEngine):
     """Keeps the caller's list instead of what is in it."""
 
-    def submit(self, requests, buffers):  # type: ignore[no-untyped-def]
+    def submit(self, requests, buffers, purpose="prefetch"):  # type: ignore[no-untyped-def]
         """Forget the copy."""
-        ticket = super().submit(requests, buffers)
-        self._pending[-1] = (ticket, requests, buffers)
+        ticket = super().submit(requests, buffers, purpose)
+        turn_ns = self._pending[-1][0]
+        self._pending[-1] = (turn_ns, ticket, requests, buffers)
         return ticket
 
 
 class _Spiller(MemoryEngine):
     """Writes a byte before each destination that is not at the start of its buffer."""
 
-    def submit(self, requests, buffers):  # type: ignore[no-untyped-def]
+    def submit(self, requests, buffers, purpose="prefetch"):  # type: ignore[no-untyped-def]
         """Spill."""
-        ticket = super().submit(requests, buffers)
+        ticket = super().submit(requests, buffers, purpose)
         for buffer, target in zip(requests.buffer, requests.target, strict=True):
             if target:
                 buffers[buffer][target - 1] ^= 0xFF
@@ -374,6 +405,21 @@ class _Stutterer(MemoryEngine):
         return super().poll(timeout_ns) * 2
 
 
+class _Blind(MemoryEngine):
+    """Takes no account of purposes."""
+
+    def submit(self, requests, buffers, purpose="prefetch"):  # type: ignore[no-untyped-def]
+        """Whatever it is for."""
+        return super().submit(requests, buffers)
+
+
+class _Impatient(MemoryEngine):
+    """Does the urgent first, whatever waits for how long."""
+
+    def __init__(self, contents, patience=PATIENCE):  # type: ignore[no-untyped-def]
+        super().__init__(contents, patience=Patience(0, 10**9, 2 * 10**9, 3 * 10**9))
+
+
 @pytest.mark.parametrize(
     ("make", "test"),
     [
@@ -384,16 +430,25 @@ class _Stutterer(MemoryEngine):
         (_Borrower, "buffers_are_released"),
         (_Spiller, "adjacent_runs"),
         (_Stutterer, "many_tickets"),
+        (_Blind, "turns"),
+        (_Impatient, "turns"),
+        (_Blind, "unknown_purpose"),
     ],
 )
-def test_suite_sees_defects(make: Callable[[list[bytes | None]], Engine], test: str) -> None:
+def test_suite_sees_defects(make: Callable[..., Engine], test: str) -> None:
     """An engine with a defect fails the test that is there to see it."""
 
     class Suite(EngineSuite):
         def make(self, contents: list[bytes | None], folder: Path) -> Engine:
             return make(contents)
 
-    with pytest.raises(AssertionError):
+        @contextmanager
+        def held(
+            self, contents: list[bytes | None], folder: Path, patience: Patience
+        ) -> Iterator[tuple[Engine, Callable[[], None]]]:
+            yield make(contents, patience=patience), lambda: None
+
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Suite(), f"test_{test}")()
 
 

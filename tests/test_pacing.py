@@ -90,6 +90,24 @@ def test_what_was_used_without_a_limit_is_not_charged() -> None:
     pacing.turn()  # would wait for hours
 
 
+@pytest.mark.parametrize("change", ["unlimited", "raised", "closed"])
+def test_no_more_threads_than_cores(change: str) -> None:
+    """A thread that a rate cannot keep busy has nothing to begin, until it is raised."""
+    pacing = Pacing(0.7)
+    pacing.wanted(0)
+    thread = threading.Thread(target=pacing.wanted, args=(1,), daemon=True)
+    thread.start()
+    pacing.adopt(0.9)
+    thread.join(0.05)
+    assert thread.is_alive()
+    if change == "closed":
+        pacing.close()
+    else:
+        pacing.adopt(None if change == "unlimited" else 1.1)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_loaders_take_the_cores_of_their_budget(tmp_path: Path) -> None:
     """The limit holds, may change in mid-epoch, wakes who waits, and changes no batch."""
     path = tmp_path / "records.bin"

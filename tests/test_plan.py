@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,52 @@ def test_merge_keeps_every_extent(case: tuple[Placed, int], gap: int) -> None:
             assert np.all((gaps >= 0) & (gaps <= gap))
 
 
+@given(placed_extents(), st.integers(0, 100), st.data())
+def test_merge_begins_where_it_is_told(
+    case: tuple[Placed, int], gap: int, data: st.DataObject
+) -> None:
+    """The same reads of the same parts, from one of all of them on in the order of storage, and
+    then those before it."""
+    placed, parts = case
+
+    def reads(requests: Requests) -> list[list[tuple[int, ...]]]:
+        rows = list(zip(*(column.tolist() for column in requests[:5]), strict=True))
+        return [rows[a:b] for a, b in itertools.pairwise(requests.runs.tolist())]
+
+    ascending = merge(placed, parts, gap)
+    every = sorted((run for part in ascending for run in reads(part)), key=lambda run: run[0][:2])
+    chosen = data.draw(st.integers(0, max(0, len(every) - 1)))
+    told: list[int] = []
+
+    def begin(runs: int) -> int:
+        told.append(runs)
+        return chosen
+
+    for plain, turned in zip(ascending, merge(placed, parts, gap, begin), strict=True):
+        late = [run for run in reads(plain) if run[0][:2] >= every[chosen][0][:2]]
+        early = [run for run in reads(plain) if run[0][:2] < every[chosen][0][:2]]
+        if len({run[0][:2] for run in every}) == len(every):
+            assert reads(turned) == late + early
+        assert Counter(map(tuple, reads(turned))) == Counter(map(tuple, reads(plain)))
+    assert told == ([len(every)] if every else [])
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
+def test_ranks_begin_at_different_files(world: int, files: int, rows: int) -> None:
+    """Where all ranks read from all files, they begin at as many as there can be, and go on from
+    there."""
+    index = fixed_index(world * files * rows, 24, files)
+    steps = Steps(index.count, index.count, world)
+    order = Order(index.count, 0, shuffle="none")
+    begun: Counter[int] = Counter()
+    for rank in range(world):
+        (group,) = plan_window(index, order, steps, rank, 0, 1, 0)
+        file = group.steps[0].requests.file.astype(np.int64)
+        assert (np.diff(file) % files <= 1).all()
+        begun[int(file[0])] += 1
+    assert max(begun.values()) <= -(-world // files)
+
+
 def test_neighbours_share_a_read() -> None:
     """Adjacent records of one window are read by as few reads as the limits allow."""
     n = 1000
@@ -187,14 +234,24 @@ def test_separate_keeps_the_sequence() -> None:
     assert second.runs.tolist() == list(range(7))
 
 
-@given(st.integers(1, 60), st.integers(1, 20), st.sampled_from([None, 0, 4096]), st.integers(0, 9))
-def test_window_places_every_sample(count: int, batch: int, gap: int | None, seed: int) -> None:
-    """Executing a window's requests on a byte array gives each step's samples in batch order."""
+@given(
+    st.integers(4, 60),
+    st.integers(4, 20),
+    st.sampled_from([None, 0, 4096]),
+    st.integers(0, 9),
+    st.integers(1, 4).flatmap(lambda world: st.tuples(st.just(world), st.integers(0, world - 1))),
+)
+def test_window_places_every_sample(
+    count: int, batch: int, gap: int | None, seed: int, place: tuple[int, int]
+) -> None:
+    """Executing a window's requests on a byte array gives each step's samples in batch order, on
+    every rank."""
     record = 24
+    world, rank = place
     data = np.random.default_rng(seed).integers(0, 256, (count, record)).astype(np.uint8)
     index = fixed_index(count, record)
-    order, steps = Order(count, seed), Steps(count, batch, 1)
-    groups = plan_window(index, order, steps, 0, 0, len(steps), gap)
+    order, steps = Order(count, seed), Steps(count, batch, world)
+    groups = plan_window(index, order, steps, rank, 0, len(steps), gap)
     for group in groups:
         buffers = [np.zeros(step.bytes, np.uint8) for step in group.steps]
         for step in group.steps:
@@ -203,25 +260,27 @@ def test_window_places_every_sample(count: int, batch: int, gap: int | None, see
         for step, buffer in zip(group.steps, buffers, strict=True):
             assert np.array_equal(buffer.reshape(-1, record), data[step.ids.astype(int)])
             assert np.array_equal(
-                step.ids, order.samples(np.arange(count))[step.step * batch :][:batch]
+                step.ids, order.samples(np.arange(count))[step.step * batch :][:batch][rank::world]
             )
 
 
-def fixed_index(count: int, record: int) -> penstock.Index:
-    """An index of fixed records in one file that need not exist."""
+def fixed_index(count: int, record: int, files: int = 1) -> penstock.Index:
+    """An index of fixed records in equal files that need not exist."""
     from penstock.extent import Files
     from penstock.index import Field, Index
     from penstock.layout import Fixed
 
-    size = np.array([count * record])
-    files = Files.of("/nowhere", ["records.bin"], size, np.zeros(1, np.int64))
-    layout = Fixed(np.array([0, count]), np.zeros(1, np.int64), record)
+    names = [f"records{number}.bin" for number in range(files)]
+    size = np.full(files, count // files * record)
+    table = Files.of("/nowhere", names, size, np.zeros(files, np.int64))
+    ends = np.arange(files + 1) * (count // files)
+    layout = Fixed(ends, np.zeros(files, np.int64), record)
     return Index(
         format="records",
-        files=files,
+        files=table,
         fields=(Field("data", np.dtype(np.uint8), (record,)),),
         layouts=(layout,),
-        sources=files,
+        sources=table,
     )
 
 

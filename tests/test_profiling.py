@@ -58,6 +58,24 @@ def test_nothing_is_measured_of_nothing() -> None:
     assert measured(stepped) is None
 
 
+def test_who_has_read_far_ahead_is_measured_too() -> None:
+    """By the bytes of what it read before, for as long as it uses that up."""
+    profiler = Profiler()
+    engine = {"bytes": 64 * 8 * 100, "tickets": 64}
+    for second in range(4):
+        found = profiler.measure(
+            Counters(
+                time_ns=int(second * 1e9),
+                batches=10 * second,
+                samples=80 * second,
+                compute_ns=1000 * second * MS,
+                engine=engine,
+            )
+        )
+        assert (found is None) == (second == 0)
+        assert found is None or (found.storage_bytes, found.samples_per_s) == (100, 80)
+
+
 def test_windows_are_whole() -> None:
     """A window holds a second and four batches; until then the last one stands."""
     profiler = Profiler()

@@ -80,6 +80,7 @@ LAYERS = {
         {
             "engine",
             "engine_wrappers",
+            "dispatched",
             "probe",
             "page_cache",
             "machine",
@@ -161,6 +162,7 @@ LAYERS = {
             "cli_bench",
             "cli_broker",
             "cli_calibrate",
+            "cli_checkpoint",
             "cli_compare",
             "cli_doctor",
             "cli_generate",
@@ -183,8 +185,13 @@ LAYERS = {
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
-NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
-TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
+NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"} | {
+    "checkpoint.staging",
+    "checkpoint.flushing",
+}
+TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"} | {
+    "checkpoint.tensors"
+}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
@@ -196,6 +203,7 @@ PURE = (
     | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
     | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
+    | {"checkpoint.manifest", "checkpoint.division", "checkpoint.tree"}
     | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules
 )

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import held
 import penstock
 from penstock import trace as traces
 from penstock.budget import Budget
+from penstock.dispatch import Patience
 from penstock.engine import Engine
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.native import NativeEngine
@@ -287,6 +291,15 @@ class TestRecorded(EngineSuite):
         files = write_files(folder, contents)
         engine = NativeEngine(files, budget=Budget(pread="required"))
         return Recorded(engine, files, str(folder / "x.trace"))
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[tuple[Engine, Callable[[], None]]]:
+        """By preads, one after the other."""
+        files = write_files(folder, contents)
+        with held.native(files, patience) as (engine, release):
+            yield Recorded(engine, files, str(folder / "x.trace")), release
 
 
 JOB = """

@@ -72,7 +72,7 @@ class EngineHandle {
   std::uint64_t submit(const Column<std::uint32_t>& file, const Column<std::int64_t>& offset,
                        const Column<std::int64_t>& length, const Column<std::uint32_t>& buffer,
                        const Column<std::int64_t>& target, const Column<std::int64_t>& runs,
-                       const std::vector<Bytes>& buffers) {
+                       const std::vector<Bytes>& buffers, std::int64_t patience_ns) {
     std::vector<std::span<std::byte>> places;
     places.reserve(buffers.size());
     for (const Bytes& bytes : buffers) {
@@ -83,7 +83,8 @@ class EngineHandle {
     Placed placed = place(columns, places, engine_->file_count());
     Held one;  // allocated before the engine writes: what follows cannot fail
     auto node = (one.emplace(0, buffers), one.extract(0));
-    node.key() = engine_->submit(std::move(placed.extents), std::move(placed.runs));
+    node.key() = engine_->submit(std::move(placed.extents), std::move(placed.runs),
+                                 std::chrono::nanoseconds(patience_ns));
     const std::uint64_t ticket = node.key();
     held_.insert(std::move(node));
     return ticket;
@@ -151,7 +152,7 @@ void engine(nb::module_& m) {
       // Never a converted copy: the bytes would go to it.
       .def("submit", &EngineHandle::submit, "file"_a.noconvert(), "offset"_a.noconvert(),
            "length"_a.noconvert(), "buffer"_a.noconvert(), "target"_a.noconvert(),
-           "runs"_a.noconvert(), "buffers"_a.noconvert())
+           "runs"_a.noconvert(), "buffers"_a.noconvert(), "patience_ns"_a)
       .def("poll", &EngineHandle::poll, "timeout_ns"_a)
       .def("close", &EngineHandle::close)
       .def("resize", [](EngineHandle& self, std::size_t threads) { (*self).resize(threads); },

@@ -11,6 +11,7 @@ void walk_lmdb(nanobind::module_& m);
 void walk(nanobind::module_& m);
 void sim(nanobind::module_& m);
 void replay(nanobind::module_& m);
+void flush(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
@@ -31,4 +32,5 @@ NB_MODULE(_core, m) {
   penstock::binding::walk(m);
   penstock::binding::sim(m);
   penstock::binding::replay(m);
+  penstock::binding::flush(m);
 }

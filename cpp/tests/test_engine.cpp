@@ -292,6 +292,73 @@ void timeouts(const Dataset& data) {
   release.join();
 }
 
+// What waits is read by turn: the time of its submission and its patience; equals as they came. A
+// thread that owes the rate for what it has read lets all of it be submitted first.
+void turns(const Dataset& data, Random& random) {
+  constexpr std::chrono::nanoseconds patiences[] = {0s, 1000s, 2000s, 3000s};
+  for (int round = 0; round < 20; ++round) {
+    Engine engine(data.columns(), 100, Backend::pread, Access::buffered, 1);
+    engine.throttle(1e-9);
+    Bytes memory(1000);
+    engine.submit({{0, 1, memory.data(), 5}}, {0, 1});
+    CHECK(engine.poll(patience).size() == 1);  // on credit
+    std::vector<std::pair<std::chrono::nanoseconds, std::uint64_t>> wanted;
+    for (std::size_t i = 0; i < 40; ++i) {
+      const auto waits = patiences[below(random, 4)];
+      wanted.emplace_back(waits, engine.submit({{0, 10, &memory[10 * i], 5}}, {0, 1}, waits));
+    }
+    std::stable_sort(wanted.begin(), wanted.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    engine.throttle(0);
+    std::vector<std::uint64_t> found;
+    while (found.size() < wanted.size()) {
+      for (const Done& done : engine.poll(patience)) found.push_back(done.id);
+    }
+    for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(found[i] == wanted[i].second);
+  }
+}
+
+// A ticket that has been begun is gone on with once what is more urgent is read.
+void urgent_between_chunks(const Dataset& data) {
+  Engine engine(data.columns(), 100, Backend::pread, Access::buffered, 1);
+  engine.throttle(1e-9);
+  Bytes memory(3'000'000);
+  std::vector<Extent> extents;
+  std::vector<std::size_t> runs{0};
+  for (std::size_t i = 0; i < 3; ++i) {  // a chunk each
+    const std::size_t at = 1'000'000 * i;
+    extents.push_back({static_cast<std::int64_t>(at), 1'000'000, &memory[at], 5});
+    runs.push_back(i + 1);
+  }
+  const std::uint64_t sweep = engine.submit(extents, runs, 1000s);
+  CHECK(engine.poll(1ms).empty());
+  const std::uint64_t demand = engine.submit({{0, 1, memory.data(), 4}}, {0, 1});
+  engine.throttle(0);
+  const auto first = engine.poll(patience);
+  CHECK(!first.empty() && first[0].id == demand);
+  CHECK(first.size() == 2 || engine.poll(patience).at(0).id == sweep);
+}
+
+// Many submit and poll at once, each ticket of another patience.
+void turns_from_threads(const Dataset& data) {
+  Engine engine(data.columns(), 100, Backend::pread, Access::buffered, 3);
+  std::atomic<int> found = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      Random own(static_cast<std::uint64_t>(thread));
+      Bytes memory(400 * 100);
+      for (std::size_t i = 0; i < 400; ++i) {
+        engine.submit({{0, 100, &memory[100 * i], 5}}, {0, 1}, 1us * below(own, 50));
+        found += static_cast<int>(engine.poll(0ns).size());
+      }
+      while (found < 3 * 400) found += static_cast<int>(engine.poll(1ms).size());
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  CHECK(found == 3 * 400);
+}
+
 void leaks_no_descriptors(const Dataset& data, Random& random) {
   const auto open = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
@@ -318,5 +385,8 @@ int main() {
   changed_files(random);
   rates(data);
   timeouts(data);
+  turns(data, random);
+  urgent_between_chunks(data);
+  turns_from_threads(data);
   leaks_no_descriptors(data, random);
 }

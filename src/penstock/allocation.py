@@ -180,7 +180,8 @@ def allocate(
     whole:   whole workers, at least one each (UsageError with fewer cores than jobs). A job may
              then be below its floor by what less than a worker does; fractions are time-shared.
 
-    What no job can use is dealt as well, in proportion to what each uses: room for a hiccup. More
+    What no job can use is dealt as well, half of it in proportion to what each uses, half evenly:
+    room for a hiccup. More
     of cores or bandwidth never makes the value less while floors stay; those of the even split
     move with it. The cache goes to the jobs with most epochs a second first, if that is better than
     an even split of it: exact for given caches, a heuristic for the cache.
@@ -353,12 +354,17 @@ class _Mix:
         )
 
     def spread(self, solved: _Solved) -> Float:
-        """Cores and bytes/s dealt in proportion to what the rates use: (2, jobs)."""
+        """Cores and bytes/s dealt: what the rates use, and of what is left half in proportion to
+        that, half evenly. Needs vary by a part of themselves, and those of small jobs, of which
+        the parts are small, by more than that: (2, jobs)."""
         used = self.cost(solved.caches) * solved.rates
         total = used.sum(axis=1, keepdims=True)
         limit = np.broadcast_to(self.limit[:, None], used.shape)
-        part = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-        given: Float = np.multiply(part, limit, out=limit.copy(), where=np.isfinite(limit))
+        even = np.full_like(used, 1 / max(1, len(self.jobs)))
+        part = np.divide(used, total, out=even.copy(), where=total > 0)
+        left = np.subtract(limit, total, out=limit.copy(), where=np.isfinite(limit))
+        spare = np.where(np.isfinite(limit), np.maximum(0.0, left) * (part + even) / 2, math.inf)
+        given: Float = used + spare
         return given
 
     def shares(self, solved: _Solved) -> list[Share]:

@@ -37,6 +37,7 @@ from . import limits
 from .addressed import Addressed
 from .budget import Budget
 from .disk_tier import DiskTier
+from .dispatch import Purpose, check_purpose
 from .engine import Buffer, Completion, Failure, check
 from .engines import Reader
 from .errors import UsageError
@@ -46,6 +47,7 @@ from .native import Choice
 from .peer import Peer, PeerCompletion, PeerRequest
 from .placement import Placement
 from .replicas import Replicas, Timed
+from .schedule.colouring import beginning
 from .tier import RamTier
 
 log = logging.getLogger("penstock")
@@ -63,6 +65,7 @@ class _Step:
     ticket: int
     requests: Requests
     buffers: Sequence[Buffer]
+    purpose: Purpose
     uses: Timed | None
     parts: int = 1
     failures: list[Failure] = field(default_factory=list)
@@ -107,6 +110,7 @@ class CachedEngine:
         self._inner = inner
         self._placement = placement
         self._node = nodes[rank]
+        self._beginning = beginning(rank, len(nodes))
         # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
             deque(other for other, at in enumerate(nodes) if at == node)
@@ -141,6 +145,7 @@ class CachedEngine:
             slab,
             disk,
             read=self._submit,
+            begin=self._beginning,
             wake=self._wake,
             counts=self._counts,
         )
@@ -162,20 +167,27 @@ class CachedEngine:
         return self._inner.choice
 
     def submit(
-        self, requests: Requests, buffers: Sequence[Buffer], uses: Timed | None = None
+        self,
+        requests: Requests,
+        buffers: Sequence[Buffer],
+        purpose: Purpose = "prefetch",
+        uses: Timed | None = None,
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
+        purpose: of what storage is asked for, lots that are to be kept included. What peers wait
+              for is a demand.
         uses: when the ranks of this node use samples, as seen from the epoch of these requests.
               Without it replicas are not asked, and none are made.
         """
         check(requests, buffers, len(self._addressed.index.files))
+        check_purpose(purpose)
         with self._lock:
             self._check_usable()
             ticket = self._submitted
             self._submitted += 1
             self._outstanding += 1
-            self._asked.append(_Step(ticket, requests, list(buffers), uses))
+            self._asked.append(_Step(ticket, requests, list(buffers), purpose, uses))
         self._wake()
         return ticket
 
@@ -307,7 +319,8 @@ class CachedEngine:
         own = owner == self._node
         for tier, rows, slots in self._keeper.tiers(np.flatnonzero(own), slot):
             step.parts += 1
-            self._keeper.want(tier, keys[rows], slots, lots[rows], self._copying(step, rows))
+            done = self._copying(step, rows)
+            self._keeper.want(tier, keys[rows], slots, lots[rows], step.purpose, done)
         away = owner >= 0
         away &= ~own
         rows = np.flatnonzero(away)
@@ -448,14 +461,15 @@ class CachedEngine:
         placed = self._addressed.placed(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
-        for requests in merge(placed, len(step.buffers), 0):
+        for requests in merge(placed, len(step.buffers), 0, self._beginning):
             if len(requests.file):
-                self._direct[self._submit(requests, step.buffers)] = (step, requests)
+                ticket = self._submit(requests, step.buffers, step.purpose)
+                self._direct[ticket] = (step, requests)
                 step.parts += 1
         self._counts["direct_bytes"] += int(asked.length[rows].sum())
 
-    def _submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
-        ticket = self._inner.submit(requests, buffers)
+    def _submit(self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose) -> int:
+        ticket = self._inner.submit(requests, buffers, purpose)
         self._more.release()
         return ticket
 
@@ -495,7 +509,8 @@ class CachedEngine:
         answer = _Answer(request, np.flatnonzero(ours))
         for tier, rows, slots in self._keeper.tiers(answer.rows, slot):
             answer.parts += 1
-            self._keeper.want(tier, keys[rows], slots, lots[rows], self._answering(answer, rows))
+            done = self._answering(answer, rows)
+            self._keeper.want(tier, keys[rows], slots, lots[rows], "demand", done)
         self._end_answer(answer)
 
     def _answering(self, answer: _Answer, rows: Int) -> Callable[[Wanted], None]:

@@ -1,5 +1,5 @@
 """`penstock index | inspect | doctor | formats | convert | simulate | plan | broker | top |
-bench | trace`.
+bench | trace | checkpoint`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -42,7 +42,7 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
-from . import cli_bench, cli_trace
+from . import cli_bench, cli_checkpoint, cli_trace
 from .cli_broker import broker
 from .cli_doctor import doctor
 from .cli_options import (
@@ -308,6 +308,7 @@ app.command()(broker)
 app.command()(top)
 app.add_typer(cli_bench.app(), name="bench")
 app.add_typer(cli_trace.app, name="trace")
+app.add_typer(cli_checkpoint.app, name="checkpoint")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

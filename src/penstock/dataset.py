@@ -17,8 +17,9 @@ import numpy as np
 
 from . import store as stores
 from .batch import fields_of
-from .engines import is_url, read_extent
+from .engines import is_url, mirrored, read_extent
 from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
+from .extent import Int
 from .formats import FORMATS, Place, choose
 from .index import Field, Index
 from .order import Order, Ordering, Shuffle
@@ -41,6 +42,7 @@ def open(
     extensions: str | Sequence[str] | None = None,
     index: str | os.PathLike[str] = "auto",
     progress: stores.Progress | None = None,
+    mirrors: Sequence[Path] = (),
     **more: Any,
 ) -> Dataset:
     """The samples at `path`, of which nothing is read but what says where they are.
@@ -57,6 +59,10 @@ def open(
                    "read" does not save it; "rebuild" makes and saves it; "memory" neither reads
                    nor writes one; anything else is the path of a saved index, which must fit.
     progress:      called now and then with the number of files seen.
+    mirrors:       folders or URLs that hold copies of these files, or of some of them, under the
+                   same names as the folder that `path` is, or lies in. Loaders read from all places
+                   at once, and what one does not bring from another; sizes are compared now, and
+                   that the bytes are the same is your word. docs/mirrors.md
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -76,20 +82,27 @@ def open(
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
-    how = os.fsdecode(index)
+    made, sidecar = _indexed(request, os.fsdecode(index))
+    if mirrors:
+        roots = [_absolute(os.fsdecode(each)) for each in mirrors]
+        made = replace(made, files=mirrored(made.files, roots))
+    return Dataset(place.path, made, sidecar, paths)
+
+
+def _indexed(request: _Request, how: str) -> tuple[Index, str | None]:
+    """The index, and where it is saved."""
     if how == "memory":
-        return Dataset(place.path, request.build(), None, paths)
+        return request.build(), None
     if how not in ("auto", "read", "rebuild"):
         sidecar = os.path.abspath(how)
-        return Dataset(place.path, request.load(sidecar), sidecar, paths)
+        return request.load(sidecar), sidecar
     if how != "rebuild":
-        for sidecar in sidecar_paths(place):
+        for sidecar in sidecar_paths(request.place):
             found = request.fresh(sidecar)
             if found is not None:
-                return Dataset(place.path, found, sidecar, paths)
+                return found, sidecar
     built = request.build()
-    saved = None if how == "read" else _save(built, place)
-    return Dataset(place.path, built, saved, paths)
+    return built, None if how == "read" else _save(built, request.place)
 
 
 def _absolute(path: str) -> str:
@@ -152,7 +165,7 @@ class _Request:
         except OSError:
             return None
         except SidecarError as error:
-            warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=4)
             return None
         stale = found.racy or self._misfit(found) or found.validate(self.store)
         return None if stale or self._restamped(found) else found
@@ -259,7 +272,7 @@ def _save(index: Index, place: Place) -> str | None:
         f"{place.path}: the index could not be saved ({problem}) and will be made again at the "
         f"next open: make room or a writable place, or use index='memory'",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     return None
 
@@ -351,7 +364,8 @@ class Dataset:
             return Dataset, (self.path, self.index, None, self._paths)
         index = self.index
         asked = (index.files.root, index.format, dict(index.options), index.fingerprint)
-        return _reopen, (self.path, self._paths, self.sidecar, *asked)
+        mirrors = [(each.root, each.size, each.mtime_ns) for each in index.files.mirrors]
+        return _reopen, (self.path, self._paths, self.sidecar, *asked, mirrors)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -369,12 +383,23 @@ def _reopen(
     format: str,
     options: Options,
     fingerprint: str,
+    mirrors: Sequence[tuple[str, Int, Int]] = (),
 ) -> Dataset:
     """The dataset that was pickled: by its saved index, or else by a new one of the same data."""
+
+    def opened(index: Index, sidecar: str | None) -> Dataset:
+        files = index.files
+        tables = [
+            replace(files, root=root, size=size, mtime_ns=mtime_ns)
+            for root, size, mtime_ns in mirrors
+        ]
+        files = replace(files, mirrors=tuple(tables))
+        return Dataset(path, replace(index, files=files), sidecar, paths)
+
     try:
         found = Index.load(sidecar, root)
         if found.fingerprint == fingerprint:
-            return Dataset(path, found, sidecar, paths)
+            return opened(found, sidecar)
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
     place, store = locate(*paths)
@@ -384,4 +409,4 @@ def _reopen(
             f"{path} is not the data that was pickled (fingerprint {made.fingerprint}, was "
             f"{fingerprint}): open it again"
         )
-    return Dataset(path, replace(made, options=options), None, paths)
+    return opened(replace(made, options=options), None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-import math
 import os
 import queue
 import threading
@@ -122,11 +121,13 @@ class Job:
         turn:  called before each row; may wait.
         """
         count = 0
+        # From before the bytes came: asking for them is work as well, and `turn` charges it.
+        began_cpu_ns = time.thread_time_ns()
         try:
             samples = self._opened()
             if samples is None:
                 return
-            began_ns, began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            began_ns = time.perf_counter_ns()
             for row in self._next_row:
                 if self._done.is_set() or _exiting.is_set():
                     return
@@ -221,11 +222,11 @@ class DecodeThreads:
         self._threads = [
             threading.Thread(
                 target=_run_jobs,
-                args=(self._queue, self._pacing),
-                name=f"penstock-decode-{i}",
+                args=(self._queue, self._pacing, number),
+                name=f"penstock-decode-{number}",
                 daemon=True,
             )
-            for i in range(threads)
+            for number in range(threads)
         ]
         stop = functools.partial(_stop, self._queue, self._pacing, threads, self.pid)
         for thread in self._threads:
@@ -241,10 +242,8 @@ class DecodeThreads:
         self._pacing.adopt(cores)
 
     def submit(self, job: Job) -> None:
-        """Queue a job; every thread will join it, or as many as the cores keep busy."""
-        rate = self._pacing.rate
-        wanted = len(self) if rate is None else min(len(self), math.ceil(rate))
-        for _ in range(wanted):
+        """Queue a job; every thread will join it, of those that the cores keep busy."""
+        for _ in self._threads:
             self._queue.put(job)
 
     def close(self) -> None:
@@ -256,8 +255,9 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[Job | None], pacing: Pacing) -> None:
+def _run_jobs(jobs: queue.SimpleQueue[Job | None], pacing: Pacing, number: int) -> None:
     while True:
+        pacing.wanted(number)  # more threads than cores would be at a later step than is needed
         job = jobs.get()
         if job is None or _exiting.is_set():
             return

@@ -9,6 +9,10 @@ Between submit and that report the arrays of requests and buffers belong to the 
 them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
 report, or after close, the engine holds no reference to them.
 
+What waits goes by purpose, with aging (`penstock.dispatch.Patience`): a demand before prefetches
+and sweeps, but not before what has waited for longer than its patience; of one purpose, who came
+first. What has begun is not interrupted.
+
 An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 
 Every engine and every wrapper passes `penstock.testing.EngineSuite` unchanged.
@@ -24,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
+from .clock import Clock, SystemClock
+from .dispatch import PATIENCE, Patience, Purpose
 from .errors import UsageError
 from .extent import Requests
 
@@ -31,6 +37,8 @@ Buffer = npt.NDArray[np.uint8]
 """A destination: one-dimensional, contiguous, writable, uint8."""
 
 Mask = npt.NDArray[np.bool_]
+
+_system_clock = SystemClock()
 
 
 class Failure(NamedTuple):
@@ -61,12 +69,16 @@ class Completion(NamedTuple):
 class Engine(Protocol):
     """Reads extents into buffers."""
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Accept requests and return their ticket, a number that grows; never waits for storage.
 
-        Raises UsageError where `check` does and where the engine is closed; nothing is read then,
-        no ticket is used up, and the engine goes on. Destinations of unreported extents must not
-        overlap; nobody checks that.
+        purpose:  what the bytes are for: which of what waits is read first.
+
+        Raises UsageError where `check` does, where there is no such purpose, and where the engine
+        is closed; nothing is read then, no ticket is used up, and the engine goes on. Destinations
+        of unreported extents must not overlap; nobody checks that.
         """
         ...
 
@@ -235,24 +247,35 @@ class MemoryEngine:
     """An engine over byte strings: exact, single-threaded, and deterministic.
 
     File i is `contents[i]`; None is a file that is not there. Every outstanding ticket is executed
-    and reported by the next poll, in the order of submission, failures in the order of extents.
+    and reported by the next poll, in the order of turns, failures in the order of extents.
     """
 
-    def __init__(self, contents: Sequence[bytes | bytearray | memoryview | None]) -> None:
+    def __init__(
+        self,
+        contents: Sequence[bytes | bytearray | memoryview | None],
+        *,
+        patience: Patience = PATIENCE,
+        clock: Clock = _system_clock,
+    ) -> None:
         self._contents = [
             None if content is None else np.frombuffer(content, np.uint8) for content in contents
         ]
-        self._pending: list[tuple[int, Requests, list[Buffer]]] = []
+        self._patience = patience
+        self._clock = clock
+        self._pending: list[tuple[int, int, Requests, list[Buffer]]] = []  # turn, ticket, ...
         self._submitted = 0
         self._closed = False
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Check the requests and keep them for the next poll."""
         self._require_open()
         check(requests, buffers, len(self._contents))
+        turn_ns = self._clock.now_ns() + self._patience.of(purpose)
         ticket = self._submitted
         self._submitted += 1
-        self._pending.append((ticket, requests, list(buffers)))
+        self._pending.append((turn_ns, ticket, requests, list(buffers)))
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -261,7 +284,7 @@ class MemoryEngine:
         pending, self._pending = self._pending, []
         return [
             Completion(ticket, self._read(requests, buffers))
-            for ticket, requests, buffers in pending
+            for _, ticket, requests, buffers in sorted(pending, key=lambda each: each[:2])
         ]
 
     def close(self) -> None:

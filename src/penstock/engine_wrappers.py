@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from .clock import Clock, SystemClock
+from .dispatch import PATIENCE, Patience, Purpose
 from .engine import Buffer, Completion, Engine, Failure, check
 from .errors import UsageError
 from .extent import Requests
@@ -32,33 +32,57 @@ class _Load(NamedTuple):
     runs: int
 
 
+class _Waiting(NamedTuple):
+    """A ticket that waits; no two compare beyond the number of theirs."""
+
+    turn_ns: int
+    ticket: int
+    load: _Load
+    requests: Requests
+    buffers: list[Buffer]
+    purpose: Purpose
+
+
 class Limited:
     """Never more in flight than `inflight_bytes_max` and `inflight_runs_max` (None: any number).
 
-    What does not fit waits here, in the order of submission, and is handed on by poll as room
-    appears; a ticket that is larger than a limit goes alone. Both limits may be changed at any
-    time. Should the wrapped engine refuse a ticket that has waited (which only a wrong file number
-    can cause), each of its extents fails with EINVAL.
+    What does not fit waits here, in the order of turns, and is handed on by poll as room appears;
+    a ticket that is larger than a limit goes alone. Both limits may be changed at any time. Should
+    the wrapped engine refuse a ticket that has waited (which only a wrong file number can cause),
+    each of its extents fails with EINVAL.
     """
 
     def __init__(
-        self, engine: Engine, inflight_bytes_max: int, inflight_runs_max: int | None = None
+        self,
+        engine: Engine,
+        inflight_bytes_max: int,
+        inflight_runs_max: int | None = None,
+        *,
+        patience: Patience = PATIENCE,
+        clock: Clock = _system_clock,
     ) -> None:
         self.inflight_bytes_max = inflight_bytes_max
         self.inflight_runs_max = inflight_runs_max
         self._engine = engine
-        self._waiting: deque[tuple[_Load, Requests, list[Buffer]]] = deque()
+        self._patience = patience
+        self._clock = clock
+        self._waiting: list[_Waiting] = []  # heap
         self._inflight: dict[int, _Load] = {}  # by ticket of the wrapped engine
         self._submitted = 0
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Hand the requests on if there is room, else keep them."""
         check(requests, buffers)  # now: later there is nobody to tell
         load = _Load(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
-        if self._waiting or not self._fits(load):
-            self._waiting.append((load, requests, list(buffers)))
+        turn_ns = self._clock.now_ns() + self._patience.of(purpose)
+        first = not self._waiting or turn_ns < self._waiting[0].turn_ns
+        if first and self._fits(load):
+            self._inflight[self._engine.submit(requests, buffers, purpose)] = load
         else:
-            self._inflight[self._engine.submit(requests, buffers)] = load
+            waiting = _Waiting(turn_ns, load.ticket, load, requests, list(buffers), purpose)
+            heapq.heappush(self._waiting, waiting)
         self._submitted += 1
         return load.ticket
 
@@ -87,10 +111,10 @@ class Limited:
     def _advance(self) -> list[Completion]:
         """Hand on what fits; return the reports on what was refused."""
         refused = []
-        while self._waiting and self._fits(self._waiting[0][0]):
-            load, requests, buffers = self._waiting.popleft()
+        while self._waiting and self._fits(self._waiting[0].load):
+            _, _, load, requests, buffers, purpose = heapq.heappop(self._waiting)
             try:
-                self._inflight[self._engine.submit(requests, buffers)] = load
+                self._inflight[self._engine.submit(requests, buffers, purpose)] = load
             except UsageError:
                 count = len(requests.file)
                 failures = tuple(Failure(extent, errno.EINVAL, 0) for extent in range(count))
@@ -102,9 +126,9 @@ class Throttled:
     """Reports as storage of `bytes_per_s` would that answers after `latency_ns`.
 
     Requests go on at once, and their completions are held back until they are due: when the bytes
-    of all tickets before and of their own have passed at the rate, plus the latency. Rate and
-    latency may be changed at any time, for later tickets. With a JumpingClock waiting takes no
-    time.
+    of all tickets before and of their own have passed at the rate, plus the latency. A ticket
+    passes whole, and the next one is that whose turn is first. Rate and latency may be changed at
+    any time, for later tickets. With a JumpingClock waiting takes no time.
     """
 
     def __init__(
@@ -113,6 +137,8 @@ class Throttled:
         bytes_per_s: float,
         latency_ns: int = 0,
         clock: Clock = _system_clock,
+        *,
+        patience: Patience = PATIENCE,
     ) -> None:
         if not bytes_per_s > 0:
             raise UsageError(f"bytes_per_s is {bytes_per_s!r}: use a rate above 0")
@@ -120,30 +146,45 @@ class Throttled:
         self.latency_ns = latency_ns
         self._engine = engine
         self._clock = clock
-        self._free_ns = 0  # when the last byte so far has passed
-        self._due_ns: dict[int, int] = {}  # of tickets that the wrapped engine has not reported
-        self._held: list[tuple[int, int, tuple[Failure, ...]]] = []  # heap: due_ns, ticket, ...
+        self._patience = patience
+        self._waiting: list[tuple[int, int, int, int]] = []  # heap: turn, ticket, passing, latency
+        self._free_ns = 0  # when the last byte of what has begun to pass has passed
+        self._due_ns: dict[int, int] = {}  # of tickets that have begun to pass
+        self._reading = 0  # tickets that the wrapped engine has not reported
+        self._read: dict[int, tuple[Failure, ...]] = {}  # those that it has
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
-        """Hand the requests on, and reckon when their report is due."""
-        ticket = self._engine.submit(requests, buffers)
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
+        """Hand the requests on, and have them wait for their turn to pass."""
+        patience_ns = self._patience.of(purpose)
+        ticket = self._engine.submit(requests, buffers, purpose)
+        self._reading += 1
         passing_ns = math.ceil(int(requests.length.sum()) * 1e9 / self.bytes_per_s)
-        self._free_ns = max(self._clock.now_ns(), self._free_ns) + passing_ns
-        self._due_ns[ticket] = self._free_ns + self.latency_ns
+        now_ns = self._clock.now_ns()
+        self._pass(now_ns)  # what began before this came
+        if not self._waiting:
+            self._free_ns = max(now_ns, self._free_ns)
+        waiting = (now_ns + patience_ns, ticket, passing_ns, self.latency_ns)
+        heapq.heappush(self._waiting, waiting)
+        self._pass(now_ns)
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report what is finished and due."""
         now_ns = self._clock.now_ns()
         deadline_ns = now_ns + timeout_ns
-        self._hold(self._engine.poll(0))
+        self._arrived(self._engine.poll(0))
         while True:
+            self._pass(now_ns)
             done = self._release(now_ns)
-            if done or now_ns >= deadline_ns or not (self._due_ns or self._held):
+            if done or now_ns >= deadline_ns or not (self._waiting or self._due_ns):
                 return done
-            wake_ns = min(deadline_ns, self._held[0][0]) if self._held else deadline_ns
-            arrived = self._engine.poll(wake_ns - now_ns) if self._due_ns else []
-            self._hold(arrived)
+            due_ns = [self._due_ns[ticket] for ticket in self._read if ticket in self._due_ns]
+            free_ns = [self._free_ns] if self._waiting else []
+            wake_ns = min([deadline_ns, *due_ns, *free_ns])
+            arrived = self._engine.poll(wake_ns - now_ns) if self._reading else []
+            self._arrived(arrived)
             if not arrived:
                 # The engine may have waited already, but by a clock of its own.
                 self._clock.wait_until_ns(wake_ns)
@@ -151,20 +192,28 @@ class Throttled:
 
     def close(self) -> None:
         """Drop what is held back, and close the wrapped engine."""
+        self._waiting.clear()
         self._due_ns.clear()
-        self._held.clear()
+        self._read.clear()
         self._engine.close()
 
-    def _hold(self, completions: list[Completion]) -> None:
-        for ticket, failures in completions:
-            heapq.heappush(self._held, (self._due_ns.pop(ticket), ticket, failures))
+    def _pass(self, now_ns: int) -> None:
+        """Tickets begin to pass, one after the other, as far as it is time."""
+        while self._waiting and self._free_ns <= now_ns:
+            _, ticket, passing_ns, latency_ns = heapq.heappop(self._waiting)
+            self._free_ns += passing_ns
+            self._due_ns[ticket] = self._free_ns + latency_ns
+
+    def _arrived(self, completions: list[Completion]) -> None:
+        self._reading -= len(completions)
+        self._read |= completions
 
     def _release(self, now_ns: int) -> list[Completion]:
-        done = []
-        while self._held and self._held[0][0] <= now_ns:
-            _, ticket, failures = heapq.heappop(self._held)
-            done.append(Completion(ticket, failures))
-        return done
+        due = [each for each in self._due_ns.items() if each[1] <= now_ns and each[0] in self._read]
+        for ticket, _ in due:
+            del self._due_ns[ticket]
+        due.sort(key=lambda each: (each[1], each[0]))
+        return [Completion(ticket, self._read.pop(ticket)) for ticket, _ in due]
 
 
 class TraceEvent(NamedTuple):
@@ -201,10 +250,12 @@ class Traced:
         self._inflight: dict[int, tuple[int, int]] = {}  # ticket: bytes, extents
         self._closed = False
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Hand the requests on; what is refused leaves no line."""
         time_ns = self._clock.now_ns()  # before the engine starts, so that it counts as its time
-        ticket = self._engine.submit(requests, buffers)
+        ticket = self._engine.submit(requests, buffers, purpose)
         size = int(requests.length.sum()), len(requests.file)
         self._inflight[ticket] = size
         self._write(TraceEvent("submit", ticket, time_ns, *size, 0))
@@ -278,7 +329,9 @@ class Faulty:
         self._held: list[tuple[int, Completion]] = []  # polls to go
         self._submitted = 0
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Hand on no more than what shall arrive of each extent."""
         check(requests, buffers)
         ticket = self._submitted
@@ -289,7 +342,7 @@ class Faulty:
             if fault is not None:
                 faults[extent] = fault
                 length[extent] = fault.got(int(length[extent]))
-        engine_ticket = self._engine.submit(requests._replace(length=length), buffers)
+        engine_ticket = self._engine.submit(requests._replace(length=length), buffers, purpose)
         self._inflight[engine_ticket] = _Afflicted(ticket, requests, list(buffers), faults)
         self._submitted += 1
         return ticket

@@ -6,10 +6,16 @@ PENSTOCK_TRACE is set, engines are recorded (`penstock.recorded`).
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from . import store as stores
 from .budget import Budget
+from .errors import PenstockError, UsageError
 from .extent import Files
 from .native import NativeEngine
 from .native import Reader as Reader
@@ -41,6 +47,13 @@ def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
 
 
 def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
+    if files.mirrors:
+        from .dispatched import Dispatched, part_of  # most data lies at one place
+
+        places = (replace(files, mirrors=()), *files.mirrors)
+        part = part_of(budget, len(places))
+        holders = np.stack([each.size >= 0 for each in places], axis=1)
+        return Dispatched([_engine_for(each, part, mean_bytes) for each in places], holders)
     if is_url(files.root):
         from .object_engine import ObjectEngine
 
@@ -48,8 +61,45 @@ def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)
 
 
+def mirrored(files: Files, roots: Sequence[str]) -> Files:
+    """The table with what lies below other roots under the same names, of the same sizes.
+
+    UsageError where there is nothing of it.
+    """
+    mirrors = []
+    for root in roots:
+        found, errors = store_at(root).probe(replace(files, root=root, mirrors=()))
+        there = (errors == 0) & (found.size == files.size)
+        if not there.any():
+            raise UsageError(
+                f"mirrors: {root} has none of the {len(files):,} files below {files.root}, such as"
+                f" {files.name(0) if len(files) else ''!r} of {files.size[:1].sum():,} bytes: give"
+                " the folder that holds copies of them, under the same names"
+            )
+        mirrors.append(
+            replace(
+                files,
+                root=found.root,
+                size=np.where(there, found.size, -1),
+                mtime_ns=found.mtime_ns,
+            )
+        )
+    return replace(files, mirrors=tuple(mirrors))
+
+
 def read_extent(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
     """The bytes of one extent, or an error: ChangedError unless the file is as it was indexed."""
+    try:
+        return _read_extent(files, file, offset, length, where)
+    except PenstockError:
+        for mirror in files.mirrors:
+            if mirror.size[file] >= 0:
+                with contextlib.suppress(PenstockError):
+                    return _read_extent(mirror, file, offset, length, where)
+        raise
+
+
+def _read_extent(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
     if is_url(files.root):
         from . import objects
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,27 +86,31 @@ def separate(placed: Placed, bounds: Int) -> list[Requests]:
     ]
 
 
-def merge(placed: Placed, parts: int, gap_bytes: int) -> list[Requests]:
+def merge(
+    placed: Placed, parts: int, gap_bytes: int, begin: Callable[[int], int] | None = None
+) -> list[Requests]:
     """Sort extents by file and offset and read near neighbours together.
 
     Neighbours in one file with at most `gap_bytes` between them share a run, up to
     limits.run_bytes_max and limits.run_extents_max. A run belongs to the earliest part that wants
     one of its extents, so part k is complete once the requests 0..k are. Returns one `Requests`
-    for each of the `parts`, its runs in ascending file and offset.
+    for each of the `parts`, its runs in ascending file and offset; from one of all runs on, and
+    then those before it, where `begin` says from which of how many.
     """
     if len(placed.file) == 0:
         return separate(placed, np.zeros(parts + 1, np.int64))
     count = len(placed.file)
     order = _storage_order(placed)
     starts = _run_starts(placed.file[order], placed.offset[order], placed.length[order], gap_bytes)
+    first = 0 if begin is None else begin(len(starts))
     wanted = placed.part[order]
     if len(starts) == count:  # nothing to merge: runs are extents
-        order = order[_by_part(wanted)]
+        order = order[_by_part(wanted, first)]
         edges = np.arange(count + 1, dtype=np.int64)
         per_part = np.bincount(wanted, minlength=parts)
     else:
         wanted = np.minimum.reduceat(wanted, starts)
-        by_part = _by_part(wanted)
+        by_part = _by_part(wanted, first)
         sizes = np.diff(starts, append=count)[by_part]
         edges = np.concatenate([[0], np.cumsum(sizes)])
         # Move whole runs: each extent by as much as its run.
@@ -120,22 +124,25 @@ def merge(placed: Placed, parts: int, gap_bytes: int) -> list[Requests]:
         placed.target[order],
     )
     requests = []
-    first = 0
+    done = 0
     for runs in per_part.tolist():
-        last = first + runs
-        a, b = int(edges[first]), int(edges[last])
-        bounds = edges[first : last + 1] - a
+        last = done + runs
+        a, b = int(edges[done]), int(edges[last])
+        bounds = edges[done : last + 1] - a
         requests.append(
             Requests(file[a:b], offset[a:b], length[a:b], part[a:b], target[a:b], bounds)
         )
-        first = last
+        done = last
     return requests
 
 
-def _by_part(wanted: FileIds) -> npt.NDArray[np.intp]:
-    """Runs by part, otherwise as they are; numpy sorts 16-bit keys many times faster."""
+def _by_part(wanted: FileIds, first: int) -> npt.NDArray[np.intp]:
+    """Runs by part, otherwise as they are from `first` on, and those before it at the end; numpy
+    sorts 16-bit keys many times faster."""
     small = wanted.astype(np.uint16) if int(wanted.max()) < 1 << 16 else wanted
-    return np.argsort(small, kind="stable")
+    if first == 0:
+        return np.argsort(small, kind="stable")
+    return (np.argsort(np.roll(small, -first), kind="stable") + first) % len(small)
 
 
 def _storage_order(placed: Placed) -> npt.NDArray[np.intp]:
@@ -209,6 +216,8 @@ class Files:
     ends:      int64 (n,), path i is names[ends[i-1]:ends[i]].
     size:      int64 (n,), bytes when indexed.
     mtime_ns:  int64 (n,), modification time when indexed; of objects, a number made of their etag.
+    mirrors:   tables of the same files at other places, with sizes and times of theirs; size -1
+               where a file is not there.
     """
 
     root: str
@@ -216,6 +225,7 @@ class Files:
     ends: Int
     size: Int
     mtime_ns: Int
+    mirrors: tuple[Files, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -175,6 +175,8 @@ def _joined_files(tables: Sequence[Files]) -> Files:
     """The files of all, with the root they share, or "/" and absolute names."""
     roots = {files.root for files in tables}
     alone = len(roots) == 1
+    if any(files.mirrors for files in tables):
+        raise UsageError("datasets of a mixture cannot have mirrors yet: open them without")
     if not alone and any("://" in root for root in roots):
         raise UsageError(
             f"the datasets lie in different stores ({', '.join(sorted(roots))}): mix datasets of "

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from . import limits
 from .addressed import Addressed, Keys
 from .disk_tier import DiskTier
+from .dispatch import Purpose
 from .engine import Buffer, Completion
 from .extent import Int, Requests, merge
 from .placement import Placement
@@ -45,6 +46,7 @@ class Wanted:
     """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
 
     slots, lots:  of each key; slots are the tier's own.
+    purpose:      of their reading, where that is begun for them.
     done:         what becomes of them, once none of the following is left.
     waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
     busy:         keys' rows, one for each lot that another rank of this node is reading.
@@ -55,6 +57,7 @@ class Wanted:
     keys: Keys
     slots: Int
     lots: Keys
+    purpose: Purpose
     done: Callable[[Wanted], None]
     deadline: float
     busy: Int
@@ -65,8 +68,9 @@ class Wanted:
 class Keeper:
     """The tiers of a node, as one of its ranks uses them.
 
-    read:    submits requests to the storage engine and returns the ticket, whose report is to be
-             given to `loaded`.
+    read:    submits requests to the storage engine, for a purpose, and returns the ticket, whose
+             report is to be given to `loaded`.
+    begin:   with which of how many reads, among those of one ticket.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
     """
@@ -79,7 +83,8 @@ class Keeper:
         slab: RamTier,
         disk: DiskTier | None,
         *,
-        read: Callable[[Requests, Sequence[Buffer]], int],
+        read: Callable[[Requests, Sequence[Buffer], Purpose], int],
+        begin: Callable[[int], int],
         wake: Callable[[], None],
         counts: Counter[str],
     ) -> None:
@@ -89,6 +94,7 @@ class Keeper:
         self.slab = slab
         self._disk = disk
         self._read, self._wake, self._counts = read, wake, counts
+        self._begin = begin
         self._fields = np.uint64(len(addressed.fields))
         self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
@@ -139,12 +145,13 @@ class Keeper:
         keys: Keys,
         slots: Int,
         lots: Keys,
+        purpose: Purpose,
         done: Callable[[Wanted], None],
     ) -> None:
         """Have the lots of these keys in the tier, as far as that can be, and call `done`."""
         _, busy = np.unique(slots, return_index=True)
         deadline = time.monotonic() + limits.busy_lot_s
-        wanted = Wanted(tier, keys, slots, lots, done, deadline, busy)
+        wanted = Wanted(tier, keys, slots, lots, purpose, done, deadline, busy)
         self._wanted.append(wanted)
         self._look(wanted)
 
@@ -155,7 +162,7 @@ class Keeper:
         claim = tier.claim(slots)
         mine = rows[claim == MINE]
         if len(mine):
-            self._load(tier, wanted.slots[mine], wanted.lots[mine])
+            self._load(tier, wanted.slots[mine], wanted.lots[mine], wanted.purpose)
         if tier is self._disk and (claim == READY).any():
             self._from_disk(wanted, rows[claim == READY])
         left = []
@@ -176,7 +183,7 @@ class Keeper:
             self._wanted.remove(wanted)
             wanted.done(wanted)
 
-    def _load(self, tier: Tier, slots: Int, lots: Keys) -> None:
+    def _load(self, tier: Tier, slots: Int, lots: Keys, purpose: Purpose) -> None:
         """Read lots from storage; those that have no room in the slab are abandoned."""
         size = self._lot_bytes(lots)
         buffer: Buffer
@@ -197,8 +204,10 @@ class Keeper:
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
         placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
-        (requests,) = merge(placed, 1, 0)  # what lies between is another's to read, once
-        ticket = self._read(requests, [buffer])
+        (requests,) = merge(
+            placed, 1, 0, self._begin
+        )  # what lies between is another's to read, once
+        ticket = self._read(requests, [buffer], purpose)
         self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
         self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
         self._counts["loaded_bytes"] += int(size.sum())

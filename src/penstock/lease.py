@@ -11,6 +11,9 @@ from . import limits
 from .budget import Budget
 from .errors import UsageError
 
+_steps_ahead = 4
+"""Of these one is being used and one read, and what is late in between does not show."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -181,19 +184,19 @@ class Report:
         return cls(profile=profile, measured=Measured(**_named(Measured, measured)))
 
 
-def granted(budget: Budget, lease: Lease, *, ended: bool = False) -> Budget:
-    """A loader's own budget, with no more than it was leased; than its floor once that has ended.
+def granted(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
+    """A loader's own budget, with no more than it was leased.
 
-    Where the rate is limited, so is what is read ahead: `limits.lease_readahead_s` of it.
+    Where the rate is limited, so is what is read ahead: `limits.lease_readahead_s` of it, and some
+    steps of so many bytes.
     """
-    if ended:
-        lease = lease.ended
     cores = lease.cores if budget.cores is None else min(budget.cores, lease.cores)
     cores = min(cores, float(limits.threads_max))
     rate = lease.bytes_per_s
     if rate is None:
         return replace(budget, cores=cores)
-    ahead = max(limits.lease_readahead_bytes_min, int(rate * limits.lease_readahead_s))
+    least = max(limits.lease_readahead_bytes_min, math.ceil(_steps_ahead * step_bytes))
+    ahead = max(least, int(rate * limits.lease_readahead_s))
     return replace(
         budget,
         cores=cores,

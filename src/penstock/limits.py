@@ -203,9 +203,19 @@ pieces_max = 1 << 16
 patience_ns_max = 60_000_000_000
 """Longest time for which a request may be overtaken by more urgent ones that come later."""
 
+mirror_pause_s = 5.0
+"""How long a place is not asked that did not bring what another one did, while others have it."""
+
 # -- tiers ---------------------------------------------------------------------------------------
 disk_buffers_bytes_max = 64 * MIB
 """Buffers of the disk tier that are kept to be used again."""
+
+# -- checkpoints ---------------------------------------------------------------------------------
+checkpoint_piece_bytes = 64 * MIB
+checkpoint_piece_bytes_min = 8 * MIB
+"""Tensors are cut so for the ranks that write them: smaller pieces would cost requests."""
+checkpoint_pieces = 8
+"""Pieces of each rank, about, where that is between these: the last is an eighth of its share."""
 
 # -- measuring -----------------------------------------------------------------------------------
 residency_files_max = 1024

@@ -26,6 +26,7 @@ from .course import Course, positive
 from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
+from .dispatch import Purpose
 from .engine import Buffer, Failure
 from .engines import Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
@@ -232,10 +233,13 @@ class Loader:
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._asked = _budget(budget)
-        self._hold(self._asked if self._seat is None else self._seat.of(self._asked))
+        self._hold()
 
-    def _hold(self, budget: Budget) -> None:
-        """Go on under this one, from now on."""
+    def _hold(self) -> None:
+        """Go on with what the broker leaves of the budget, from now on."""
+        budget = self._asked
+        if self._seat is not None:
+            budget = self._seat.of(budget, self._step_bytes)
         if self._engine is not None:
             self._engine.adopt(budget)
         if self._threads is not None:
@@ -248,7 +252,7 @@ class Loader:
         """Take what the broker has granted, and tell it what was measured; once a step, and while
         the user waits."""
         if self._seat is not None and self._seat.changed():
-            self._hold(self._seat.of(self._asked))
+            self._hold()
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
@@ -435,8 +439,12 @@ class Loader:
 
     def _readahead(self, engine: Reader) -> tuple[int, int]:
         """Bytes and steps that are requested or ready at most."""
-        step_bytes = self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
-        return readahead_for(engine.choice, self._budget, step_bytes)
+        return readahead_for(engine.choice, self._budget, self._step_bytes)
+
+    @property
+    def _step_bytes(self) -> float:
+        """Of a step of this rank, on average."""
+        return self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
 
     def locality(self, place: Place) -> Locality:
         """Which host keeps which samples, with `cache`; called on all ranks at once."""
@@ -615,7 +623,9 @@ class Reading:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
-                    ticket = self._submit(planned.requests, buffers)
+                    urgent = planned.step == self._session.head.step  # the user waits for it now
+                    purpose: Purpose = "demand" if urgent else "prefetch"
+                    ticket = self._submit(planned.requests, buffers, purpose)
                     loader._waiting[ticket] = (weakref.ref(self), planned, group)
                     self._buffers[planned.step] = buffer
                     if self._meter.timeline is not None:

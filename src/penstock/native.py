@@ -23,6 +23,7 @@ import numpy as np
 
 from . import _core, limits
 from .budget import Budget
+from .dispatch import PATIENCE, Patience, Purpose
 from .engine import Buffer, Completion, Engine, Failure
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
@@ -290,8 +291,10 @@ class NativeEngine:
         budget: Budget | None = None,
         mean_bytes: float | None = None,
         keep_open_max: int | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
         budget = budget or Budget()
+        self._patience = patience
         self._keep_open_max = open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
@@ -311,10 +314,13 @@ class NativeEngine:
         )
         self._core.throttle(budget.bytes_per_s or 0.0)
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         self._check_usable()
+        patience_ns = self._patience.of(purpose)
         try:
-            ticket: int = self._core.submit(*requests, buffers)
+            ticket: int = self._core.submit(*requests, buffers, patience_ns)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the engine cannot accept these requests: {error}") from None
         return ticket

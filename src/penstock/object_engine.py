@@ -12,15 +12,16 @@ import errno
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from heapq import heappop, heappush
 
 import numpy as np
 
 from . import limits
 from .bucket import Answer, Bucket, Refused, patiently, rooted, whole
 from .budget import Budget
+from .dispatch import PATIENCE, Patience, Purpose
 from .engine import Buffer, Completion, Failure, check
 from .errors import ForkError, UsageError
 from .extent import Files, Requests
@@ -44,8 +45,10 @@ class ObjectEngine:
         mean_bytes: float | None = None,
         deadline_s: float = limits.object_deadline_s,
         stall_s: float = limits.object_stall_s,
+        patience: Patience = PATIENCE,
     ) -> None:
         budget = budget or Budget()
+        self._patience = patience
         self.files = files
         self.choice = _chosen(budget)
         self._pid = os.getpid()
@@ -53,12 +56,15 @@ class ObjectEngine:
         self._work = _Work(files, deadline_s, stall_s)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         self._check_usable()
         check(requests, buffers, len(self.files))
+        turn_ns = time.monotonic_ns() + self._patience.of(purpose)
         number = self._submitted
         self._submitted += 1
-        self._work.add(_Ticket(number, requests, buffers))
+        self._work.add(_Ticket(number, requests, buffers), turn_ns)
         return number
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -198,7 +204,8 @@ class _Work:
         lock = threading.Lock()  # guards all that follows
         self._changed = threading.Condition(lock)
         self._closing = threading.Event()
-        self._queue: deque[_Piece] = deque()
+        self._queue: list[tuple[int, int, _Piece]] = []  # heap: turn, which one, the piece
+        self._queued = 0  # so far
         self._tickets: set[_Ticket] = set()
         self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
         self._room = threading.Condition(lock)  # less is in flight than before
@@ -223,11 +230,13 @@ class _Work:
             self._free_at_s = 0.0
             self._start()
 
-    def add(self, ticket: _Ticket) -> None:
+    def add(self, ticket: _Ticket, turn_ns: int) -> None:
         pieces = ticket.pieces()
         with self._changed:
             self._tickets.add(ticket)
-            self._queue.extend(pieces)
+            for piece in pieces:
+                heappush(self._queue, (turn_ns, self._queued, piece))
+                self._queued += 1
             if not pieces:
                 self._finish(ticket)
             self._start()
@@ -272,7 +281,7 @@ class _Work:
                 if self.closed or over or not self._queue or not _main_alive():
                     self._active -= 1
                     return
-                piece = self._queue.popleft()
+                piece = heappop(self._queue)[-1]
                 size = piece.stop - piece.start
                 self._bytes += size
             try:
@@ -292,7 +301,7 @@ class _Work:
         """Whether there is nothing to do, or room for the bytes of the next piece."""
         if self.closed or not self._queue or not self._bytes:
             return True
-        piece = self._queue[0]
+        piece = self._queue[0][-1]
         return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
 
     def _read(self, piece: _Piece) -> None:

@@ -76,6 +76,15 @@ class Pacing:
                 self._changed.wait(min(self._owed_s / self._rate, left_s, _wait_s))
                 self._settle()
 
+    def wanted(self, number: int) -> None:
+        """Returns when a thread of this number, from 0 on, is one of those that the rate can keep
+        busy."""
+        if self._rate is None:
+            return
+        with self._changed:
+            while self._rate is not None and number >= self._rate and number and not self._closed:
+                self._changed.wait()
+
     def turn(self) -> None:
         """The calling thread pays for all that it has used since its last turn, and waits."""
         if self._rate is None:

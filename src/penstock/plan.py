@@ -7,6 +7,7 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -20,6 +21,7 @@ from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Field
 from .layout import Chunked, Layout
 from .order import Marks, Ordering
+from .schedule.colouring import beginning
 
 Ids = npt.NDArray[np.uint64]
 
@@ -298,10 +300,15 @@ def plan_window(
     With `gap_bytes` the window's extents are sorted by file and offset and neighbours no further
     apart than that are read together, by the earliest step that needs one of them; the window is
     one group. With None each step asks for its samples in batch order and is a group of its own.
+
+    Sorted, the reads of all ranks go through the same files in the same order: rank r of N begins
+    r/N of the way through them, so that the ranks do not queue at one file, or server, after the
+    other. That changes no batch.
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
     ids, marks = order.rows(positions)
-    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks)
+    begin = beginning(rank, steps.world_size)
+    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, begin)
 
 
 def plan_samples(
@@ -312,12 +319,14 @@ def plan_samples(
     gap_bytes: int | None,
     repeats: int = 0,
     marks: Marks | None = None,
+    begin: Callable[[int], int] | None = None,
 ) -> list[Group]:
     """Plan steps from `first` on that hold these samples; see `plan_window`.
 
     bounds:   where each step begins in `ids`, and the end.
     repeats:  of the last step.
     marks:    of each of the samples, to be handed on.
+    begin:    of how many merged reads the one to begin with; see `merge`.
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
@@ -325,7 +334,7 @@ def plan_samples(
     if gap_bytes is None:
         requests = separate(placed, placed_bounds)
     else:
-        requests = merge(placed, count, gap_bytes)
+        requests = merge(placed, count, gap_bytes, begin)
     edges = bounds.tolist()
     planned = [
         StepPlan(

@@ -40,8 +40,9 @@ class Window(NamedTuple):
         return self.samples / self.seconds
 
 
-def measured(window: Counters) -> Window | None:
-    """Of a difference of counters; None where it holds too little: no whole step, or none read.
+def measured(window: Counters, ever: Counters | None = None) -> Window | None:
+    """Of a difference of counters; None where it holds too little: no whole step, or none read,
+    then or (`ever`) before. Who has read far ahead may read nothing for long.
 
     Reading runs ahead of the user, so bytes are counted by the steps that were read, unless what is
     read is kept for several (a cache), which is ahead of nobody for long.
@@ -49,6 +50,8 @@ def measured(window: Counters) -> Window | None:
     engine = window.engine
     read, tickets = engine.get("bytes", 0), engine.get("tickets", 0)
     by_steps = "tickets" in engine and "loaded_bytes" not in engine
+    if by_steps and tickets == 0 and ever is not None:
+        read, tickets = ever.engine.get("bytes", 0), ever.engine.get("tickets", 0)
     seconds, steps_s = window.time_ns * 1e-9, (window.compute_ns + window.own_ns) * 1e-9
     if window.samples == 0 or steps_s == 0 or (by_steps and tickets == 0):
         return None
@@ -78,7 +81,7 @@ class Profiler:
             counters.time_ns - self._since.time_ns >= _window_ns
             and counters.batches - self._since.batches >= _batches
         )
-        found = measured(counters.since(self._since)) if ended else None
+        found = measured(counters.since(self._since), counters) if ended else None
         if found is not None:
             self._since = counters
         return found

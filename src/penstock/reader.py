@@ -64,7 +64,7 @@ class BatchReader:
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
         (planned,) = group.steps
         buffer = self._arena.take(planned.bytes)
-        ticket = engine.submit(planned.requests, [buffer])
+        ticket = engine.submit(planned.requests, [buffer], "demand")
         failures = None
         while failures is None:  # the reports of reads that were interrupted are passed over
             reports = dict(engine.poll(_poll_ns))

@@ -19,6 +19,7 @@ import numpy as np
 
 from . import limits
 from .budget import Budget
+from .dispatch import Purpose
 from .engine import Buffer, Completion, Failure
 from .errors import UsageError
 from .extent import Files, Int, Requests
@@ -93,10 +94,12 @@ class Recorded:
         """Those of the engine."""
         return self._engine.counters()
 
-    def submit(self, requests: Requests, buffers: Sequence[Buffer]) -> int:
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
         """Hand the requests on, and remember when."""
         began_ns = time.time_ns()
-        ticket = self._engine.submit(requests, buffers)
+        ticket = self._engine.submit(requests, buffers, purpose)
         if self._writer is not None:
             self._inflight[ticket] = began_ns, requests
         return ticket

@@ -47,9 +47,9 @@ class Seat:
         self._lease = lease
         return changed
 
-    def of(self, budget: Budget) -> Budget:
-        """What is left of a loader's own budget under the lease."""
-        return budget if self._lease is None else granted(budget, self._lease)
+    def of(self, budget: Budget, step_bytes: float = 0.0) -> Budget:
+        """What is left of a loader's own budget under the lease; see `lease.granted`."""
+        return budget if self._lease is None else granted(budget, self._lease, step_bytes)
 
     def leave(self) -> None:
         """Give back what is leased."""

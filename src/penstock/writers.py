@@ -55,13 +55,18 @@ def storing(
 
 
 def sync_folder(folder: str) -> None:
-    """Make renames in a folder durable; not every file system lets a folder be synced."""
-    with contextlib.suppress(OSError):
+    """Make renames in a folder durable. Not every file system lets a folder be synced; StorageError
+    where one did, and could not."""
+    try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(file)
         finally:
             os.close(file)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            with storing(folder):
+                raise
 
 
 class Part:

@@ -41,7 +41,7 @@ from penstock.errors import (
     UsageError,
 )
 
-WRITERS = ["numpy", "torch"]
+WRITERS = ["numpy", "torch", "penstock"]
 
 
 @pytest.fixture(params=WRITERS)
@@ -201,14 +201,6 @@ def test_a_writer_of_ones_own() -> None:
             writer_named(name)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("penstock.checkpoint") is not None, reason="penstock's writer is there"
-)
-def test_penstocks_own_writer_is_not_pretended() -> None:
-    with pytest.raises(UsageError, match="choose torch or numpy"):
-        writer_named("penstock")
-
-
 def test_auto_is_torch_where_it_is_installed() -> None:
     installed = importlib.util.find_spec("torch") is not None
     assert writer_named("auto").name == ("torch" if installed else "numpy")
@@ -280,6 +272,7 @@ def test_fsync_is_honoured(writer: str, tmp_path: Path, monkeypatch: pytest.Monk
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", counted)
+    monkeypatch.setattr(os, "fdatasync", counted)
     folder = tmp_path / "global_epoch3_step5"
     checkpoints = opened(llama(tmp_path, fsync=True), writer=writer)
     checkpoints.take(3, 5)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from small import job
 
 import penstock
 from penstock.bench import outputs, record
+from penstock.bench.contenders import FORMATS, PACKAGES
 from penstock.bench.distribution import Distribution
 from penstock.bench.dlio_results import read
 from penstock.bench.files import data_paths
@@ -79,6 +81,45 @@ def test_two_loaders_on_two_ranks(small, tmp_path):
         assert 0 < each["au"]["ceiling"] <= 1
     names = {"record.json", "report.html", "penstock", "torch"}
     assert {path.name for path in out.iterdir()} == names
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "none"])
+def test_every_loader_that_is_installed(small, tmp_path, name):
+    """Delivers what is on disk, all of it, in each epoch; those that convert it, after that."""
+    missing = [package for package in PACKAGES[name] if find_spec(package) is None]
+    if missing:
+        pytest.skip(f"--loader {name} needs {missing[0]}: pip install {missing[0]}")
+    (format,) = FORMATS.get(name, ("npz",))
+    out, changed = tmp_path / "out", f"++workload.dataset.format={format}"
+    run(small, changed, "--loader", name, "--verify", "--no-verdict", "--no-control", "--out", out)
+    (found,) = json.loads((out / "record.json").read_text())["runs"]
+    assert found["verified"] is True
+    assert [epoch["samples"] for epoch in found["epochs"]] == [48, 48]
+    assert [epoch["bytes"] for epoch in found["epochs"]] == [48 * 256] * 2
+
+
+LARGE = {"torch", "scipy", "h5py", "pyarrow", "mpi4py", "matplotlib", "pandas", "zmq", "PIL"}
+"""What takes long to import. (DLIO takes 4 s to start, and has to have MPI: defect 23.)"""
+
+
+@pytest.mark.parametrize(("format", "wanted"), [("npz", set()), ("hdf5", {"h5py"})])
+def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted):
+    """From the command to the page of results."""
+    for package in wanted:
+        pytest.importorskip(package)
+    arguments = [small, f"++workload.dataset.format={format}", "--out", tmp_path / "out"]
+    python, *words = command(*arguments)
+    done = subprocess.run(
+        [python, "-X", "importtime", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert "numpy" in imported
+    assert imported & LARGE == wanted
 
 
 @pytest.mark.long

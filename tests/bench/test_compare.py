@@ -237,6 +237,24 @@ def test_dlio_throughput_is_corrected(exclude, said, tmp_path):
     assert run.get("dlio", "train_throughput_mean_samples_per_second") == pytest.approx(own)
 
 
+def test_dlio_up_to_2_0_0_is_read_as_later_ones(tmp_path):
+    """It wrote the times of rank 0 alone, without a rank in the name, and as "compute" what was
+    asked for, not what it took."""
+    dlio_folder(tmp_path / "late", ranks=2)
+    early = tmp_path / "early"
+    dlio_folder(early, ranks=2)
+    (early / "0_per_epoch_stats.json").rename(early / "per_epoch_stats.json")
+    (early / "1_per_epoch_stats.json").unlink()
+    for path in early.glob("*_output.json"):
+        values = json.loads(path.read_text())
+        for epoch in ("1", "2"):
+            values[epoch]["compute"]["block1"] = [0.019] * 4
+        path.write_text(json.dumps(values))
+    one, other = runs_of(results.read(tmp_path / "late"), results.read(early))
+    assert one.get("samples_per_s") == other.get("samples_per_s")
+    assert one.get("au", "raw") == other.get("au", "raw") == pytest.approx(0.02 / 0.02215, rel=1e-3)
+
+
 def test_dlio_ranks_add_up(tmp_path):
     dlio_folder(tmp_path / "one", ranks=1)
     dlio_folder(tmp_path / "two", ranks=2)

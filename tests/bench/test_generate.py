@@ -528,6 +528,12 @@ def test_parts_one_after_the_other(tmp_path: Path) -> None:
     assert made(tmp_path / "apart").written == 0
 
 
+def test_a_part_without_files_has_a_folder(tmp_path: Path) -> None:
+    """As DLIO's generator leaves it: DLIO lists it in any case, and ends where it is not there."""
+    generate(Data(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
+    assert list((tmp_path / "data" / "valid").iterdir()) == []
+
+
 def test_damaged_record(tmp_path: Path) -> None:
     """A record that cannot be read is an error, not a reason to write over data."""
     made(tmp_path)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from held import busied
 from penstock.clock import JumpingClock
+from penstock.dispatch import Patience
 from penstock.engine import Engine, MemoryEngine
 from penstock.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 from penstock.testing import EngineSuite
+
+Held = tuple[Engine, Callable[[], None]]
+
+
+def idle() -> None:
+    """What waits goes on when it is polled."""
 
 
 class TestMemoryEngine(EngineSuite):
@@ -17,6 +27,13 @@ class TestMemoryEngine(EngineSuite):
         """The contents themselves."""
         return MemoryEngine(contents)
 
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It reads when it is polled."""
+        yield MemoryEngine(contents, patience=patience), idle
+
 
 class TestLimited(EngineSuite):
     """Room for a few small tickets, or one large one."""
@@ -24,6 +41,13 @@ class TestLimited(EngineSuite):
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """Both limits are reached."""
         return Limited(MemoryEngine(contents), 10_000, inflight_runs_max=5)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """Room for one ticket."""
+        yield busied(Limited(MemoryEngine(contents), 1, patience=patience)), idle
 
 
 class TestThrottled(EngineSuite):
@@ -33,8 +57,16 @@ class TestThrottled(EngineSuite):
         """10 MB/s and 5 ms."""
         return Throttled(MemoryEngine(contents), 1e7, 5_000_000, JumpingClock())
 
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """One byte takes a second."""
+        slow = Throttled(MemoryEngine(contents), 1, 0, JumpingClock(), patience=patience)
+        yield busied(slow), idle
 
-class TestThrottledBySystemClock(EngineSuite):
+
+class TestThrottledBySystemClock(TestThrottled):
     """A fast disk in real time."""
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
@@ -49,6 +81,13 @@ class TestTraced(EngineSuite):
         """By the system clock."""
         return Traced(MemoryEngine(contents), [])
 
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It hands everything on."""
+        yield Traced(MemoryEngine(contents, patience=patience), []), idle
+
 
 class TestFaultyWithoutFaults(EngineSuite):
     """No faults, but reports out of order."""
@@ -56,6 +95,13 @@ class TestFaultyWithoutFaults(EngineSuite):
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """Held back by up to three polls."""
         return Faulty(MemoryEngine(contents), hold=seeded_holds(1, 3))
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It hands everything on."""
+        yield Faulty(MemoryEngine(contents, patience=patience)), idle
 
 
 class TestStack(EngineSuite):
@@ -67,6 +113,15 @@ class TestStack(EngineSuite):
         traced = Traced(MemoryEngine(contents), [], clock)
         return Limited(Throttled(traced, 1e9, 1000, clock), 20_000)
 
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """Room for one ticket."""
+        clock = JumpingClock()
+        traced = Traced(MemoryEngine(contents), [], clock)
+        yield busied(Limited(Throttled(traced, 1, 0, clock), 1, patience=patience)), idle
+
 
 class TestStackInsideOut(EngineSuite):
     """The same and more, the other way round."""
@@ -76,3 +131,13 @@ class TestStackInsideOut(EngineSuite):
         clock = JumpingClock()
         faulty = Faulty(Limited(MemoryEngine(contents), 20_000), hold=seeded_holds(2, 2))
         return Traced(Throttled(Limited(faulty, 30_000), 1e9, 1000, clock), [], clock)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """One byte takes a second, in a room for all."""
+        clock = JumpingClock()
+        limited = Limited(Faulty(MemoryEngine(contents)), 1 << 20)
+        slow = Throttled(limited, 1, 0, clock, patience=patience)
+        yield busied(Traced(slow, [], clock)), idle

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+import held
 from penstock.budget import Budget
+from penstock.dispatch import Patience
 from penstock.engine import Engine
 from penstock.engine_wrappers import Limited, Throttled, Traced
 from penstock.native import NativeEngine
@@ -49,6 +52,12 @@ class NativeSuite(EngineSuite):
         assert (choice.backend == "mmap") == (budget.mmap == "required")
         assert choice.direct == (budget.direct == "required")
         return self.wrapped(engine)
+
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
+        """One thread: rings and maps take from the same queue, several at a time."""
+        return held.native(write_files(folder, contents), patience)
 
     def wrapped(self, engine: NativeEngine) -> Engine:
         """The engine itself, or what a subclass puts around it."""

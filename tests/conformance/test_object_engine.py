@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +14,9 @@ import pytest
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
+from held import busied
 from penstock.budget import Budget
+from penstock.dispatch import Patience
 from penstock.engine import Engine
 from penstock.engine_wrappers import Limited, Throttled, Traced
 from penstock.extent import Files
@@ -20,7 +24,7 @@ from penstock.object_engine import ObjectEngine
 from penstock.objects import ObjectStore
 from penstock.testing import EngineSuite
 from penstock.testing.reading import vanished_bytes
-from services import S3, environment, moto
+from services import S3, Fault, Proxy, environment, moto
 
 _numbers = itertools.count()
 
@@ -31,6 +35,7 @@ class ObjectSuite(EngineSuite):
     budget: ClassVar[dict[str, Any]] = {}
     many_runs: ClassVar[int] = 400  # each is a request
     bucket: ClassVar[S3]
+    port: ClassVar[int]
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -39,11 +44,37 @@ class ObjectSuite(EngineSuite):
         with moto() as port, pytest.MonkeyPatch.context() as patch:
             for name, value in environment(port).items():
                 patch.setenv(name, value)
-            cls.bucket = S3(port, "suite")
+            cls.bucket, cls.port = S3(port, "suite"), port
             yield
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """The engine over objects below a prefix of its own."""
+        engine = ObjectEngine(self.put(contents), budget=Budget(**self.budget))
+        return self.wrapped(engine)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[tuple[Engine, Callable[[], None]]]:
+        """One request at a time, the first of which is answered late."""
+        files = self.put(contents)
+        begun, going_on = threading.Event(), threading.Event()
+
+        def rule(method: str, path: str, before: int) -> Fault:
+            begun.set()
+            going_on.wait(60)
+            return None
+
+        with Proxy(self.port, rule) as proxy, pytest.MonkeyPatch.context() as patch:
+            for name, value in environment(proxy.port).items():
+                patch.setenv(name, value)
+            engine = ObjectEngine(files, budget=Budget(requests=1), patience=patience)
+            busied(engine)
+            begun.wait(60)
+            yield engine, going_on.set
+
+    def put(self, contents: list[bytes | None]) -> Files:
+        """The table of objects with these contents, below a prefix of their own."""
         prefix = f"run{next(_numbers)}"
         names = [f"part {number % 3}/{number}-ü.bin" for number in range(len(contents))]
         for name, content in zip(names, contents, strict=True):
@@ -55,8 +86,7 @@ class ObjectSuite(EngineSuite):
         states = dict(zip(there, zip(found.size, found.mtime_ns, strict=True), strict=True))
         columns = [states.get(name, (vanished_bytes, 0)) for name in names]
         size, version = np.array(columns, np.int64).reshape(-1, 2).T.copy()
-        files = Files.of(store.root, names, size, version)
-        return self.wrapped(ObjectEngine(files, budget=Budget(**self.budget)))
+        return Files.of(store.root, names, size, version)
 
     def wrapped(self, engine: ObjectEngine) -> Engine:
         """The engine itself, or what a subclass puts around it."""

@@ -1,4 +1,5 @@
-"""What puts the files of a checkpoint on storage: torch.save, numpy, or a writer of one's own."""
+"""What puts the files of a checkpoint on storage: torch.save, numpy, penstock, or a writer of one's
+own."""
 
 from __future__ import annotations
 
@@ -14,6 +15,11 @@ from typing import IO, Any, Protocol, cast
 
 import numpy as np
 
+from ..budget import Budget
+from ..checkpoint import shards
+from ..checkpoint.flushing import Flush, laid_out
+from ..checkpoint.manifest import Piece
+from ..checkpoint.staging import Staging
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from ..writers import storing
 from .checkpoint_shapes import Bytes, State, Tensor
@@ -120,20 +126,53 @@ class NumpyWriter:
             }
 
 
+class PenstockWriter:
+    """A shard of `penstock.checkpoint` for each file: staged, written past the page cache where it
+    is synced anyway, and every byte of it checked when it is loaded."""
+
+    name = "penstock"
+    suffix = ".shard"
+
+    def __init__(self) -> None:
+        self._staging = Staging()
+
+    def save(self, path: str, state: State, fsync: bool) -> None:
+        """See Writer."""
+        staged = self._staging.collect(list(state.values()))
+        pieces = [
+            Piece(tensor.name, tensor.dtype, (tensor.elements,), (0,), "", 0, len(content), 0)
+            for tensor, content in state.items()
+        ]
+        flush = Flush(Budget(direct="auto" if fsync else "off"))
+        with new_name(path) as temporary:
+            flush.write(temporary, staged.memory, laid_out(pieces, staged.checksums), sync=fsync)
+
+    def load(self, path: str) -> State:
+        """See Writer."""
+        with reading(path):
+            pieces, _ = shards.examined(path)
+            memory = {piece: shards.block_memory(piece.length) for piece in pieces}
+            shards.read(os.path.dirname(path), pieces, memory.__getitem__)
+        return {
+            Tensor(piece.name, piece.dtype, piece.shape[0]): memory[piece][: piece.length]
+            for piece in pieces
+        }
+
+
 def writer_named(name: str) -> Writer:
-    """A writer by its name: "torch", "numpy", "penstock" (where `penstock.checkpoint` is there,
-    its `writer()`), a callable without arguments as "module:name", or "auto": torch where it is
-    installed, else numpy. UsageError where there is no such writer."""
+    """A writer by its name: "torch", "numpy", "penstock", a callable without arguments as
+    "module:name", or "auto": torch where it is installed, else numpy. UsageError where there is no
+    such writer."""
     if name == "auto":
         name = "torch" if importlib.util.find_spec("torch") else "numpy"
     if name == "numpy":
         return NumpyWriter()
     if name == "torch":
         return _imported(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
-    module, _, attribute = name.partition(":")
     if name == "penstock":
-        module, attribute = "penstock.checkpoint", "writer"
-    elif not attribute:
+        return PenstockWriter()
+    module, _, attribute = name.partition(":")
+    if not attribute:
         raise UsageError(
             f"there is no checkpoint writer {name!r}: choose auto, torch, numpy, penstock, or "
             f"give your own as module:name"
@@ -141,7 +180,7 @@ def writer_named(name: str) -> Writer:
     made = _imported(
         name,
         lambda: getattr(importlib.import_module(module), attribute)(),
-        "choose torch or numpy" if name == "penstock" else "is the module on PYTHONPATH?",
+        "is the module on PYTHONPATH?",
     )
     lacking = [part for part in ("name", "suffix", "save", "load") if not hasattr(made, part)]
     if lacking:
@@ -159,15 +198,23 @@ def _imported(name: str, make: Any, remedy: str) -> Writer:
 @contextlib.contextmanager
 def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
     """A file that gets its name once it is whole; it is discarded where writing it fails."""
+    with new_name(path) as temporary, open(temporary, "wb") as file:
+        yield file
+        if fsync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def new_name(path: str) -> Iterator[str]:
+    """Where to make a file that gets its name once it is whole; it goes where that fails."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")
     try:
         with storing(path, "run it again"):
-            with open(temporary, "wb") as file:
-                yield file
-                if fsync:
-                    file.flush()
-                    os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)  # of a run that was killed
+            yield temporary
             os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -85,6 +85,8 @@ def _details(folder: Path, rank: int) -> tuple[Any, Any]:
     found = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
+        if not path.is_file():  # up to DLIO 2.0.0 the times of rank 0 stand for all
+            path = folder / name.removeprefix(f"{rank}_")
         values = json_of(path) if path.is_file() else None
         found.append(values if isinstance(values, Mapping) else None)
     return found[0], found[1]
@@ -158,9 +160,9 @@ def _epochs(
     for number, kind in itertools.product(sorted(numbers, key=int), ("train", "eval")):
         ranks, clocks = [], []
         for rank, (outputs, stamps) in enumerate(details):
-            load, proc, compute = (
-                _joined(outputs.get(number), name, kind) for name in ("load", "proc", "compute")
-            )
+            load, proc = (_joined(outputs.get(number), name, kind) for name in ("load", "proc"))
+            # Its own "compute" is what was asked for up to 2.0.0, and what it took since.
+            compute = [both - wait for both, wait in zip(proc, load, strict=False)]
             ranks.append({"rank": rank, "wait_s": load, "computed_s": compute})
             clock = _clock(stamps, number, kind)
             if clock is None:

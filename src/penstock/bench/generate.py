@@ -309,7 +309,9 @@ def _clear(folder: str, part: str) -> None:
 
 def _make_folders(plan: _Plan) -> None:
     for part, paths in plan.paths.items():
-        folders = {os.path.dirname(path) for path in paths}
+        # DLIO lists the folder of a part, whether or not it is to hold anything.
+        folders = {os.path.join(folder_of(plan.data, plan.root), part)}
+        folders |= {os.path.dirname(path) for path in paths}
         if plan.data.format == "tfrecord" and paths:
             folders.add(os.path.dirname(index_path(plan.data, part, paths[0], plan.root)))
         for folder in sorted(folders):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from .policy import (
     HIGH_BANDWIDTH,
     LOW_LATENCY,
+    PATIENCE,
     Fifo,
     LeastLoaded,
     Patience,
@@ -24,11 +25,12 @@ from .policy import (
     Weights,
 )
 from .queue import Queue, Unit
-from .request import Hazard, Kind, Purpose, Request, hazard, pieces
+from .request import Hazard, Kind, Purpose, Request, check_purpose, hazard, pieces
 
 __all__ = [
     "HIGH_BANDWIDTH",
     "LOW_LATENCY",
+    "PATIENCE",
     "Fifo",
     "Hazard",
     "Kind",
@@ -43,6 +45,7 @@ __all__ = [
     "Unit",
     "WeightedScore",
     "Weights",
+    "check_purpose",
     "hazard",
     "pieces",
 ]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import limits
 from ..errors import UsageError
-from .request import Request
+from .request import Purpose, Request, check_purpose
 
 
 def _fraction(name: str, value: object) -> None:
@@ -99,12 +99,22 @@ class Patience:
                     f"Patience.{each.name} is {value!r}: use ns of 0..{limits.patience_ns_max}"
                 )
 
+    def of(self, purpose: Purpose) -> int:
+        """In ns; UsageError where there is no such purpose."""
+        check_purpose(purpose)
+        patience: int = getattr(self, purpose)
+        return patience
+
     def turn(self, request: Request) -> int:
         """When it is the request's turn."""
-        turn: int = request.arrived_ns + getattr(self, request.purpose)
+        turn = request.arrived_ns + self.of(request.purpose)
         if request.deadline_ns is not None:
             turn = min(turn, max(request.arrived_ns, request.deadline_ns))
         return turn
+
+
+PATIENCE = Patience()
+"""Where nothing else is said."""
 
 
 @dataclass(slots=True)
@@ -124,7 +134,7 @@ class Fifo:
 class _Patient:
     """By purpose, with aging."""
 
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = PATIENCE
 
     def rank(self, request: Request) -> int:
         """As `Patience.turn`."""

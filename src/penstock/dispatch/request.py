@@ -12,6 +12,7 @@ Kind = Literal["read", "write"]
 Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]
 """What bytes are for, the most urgent first: a rank stands still for them; a rank will want them;
 the cache is filled; a snapshot is written."""
+_PURPOSES = get_args(Purpose)  # asked for once a submission
 Hazard = Literal["read after write", "write after write", "write after read"]
 
 
@@ -45,8 +46,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UsageError(f"Request.kind is {self.kind!r}: use one of {_all(Kind)}")
-        if self.purpose not in get_args(Purpose):
-            raise UsageError(f"Request.purpose is {self.purpose!r}: use one of {_all(Purpose)}")
+        check_purpose(self.purpose, "Request.purpose")
         for name in ("id", "file", "offset", "length", "arrived_ns"):
             _whole(name, getattr(self, name))
         for name in ("deadline_ns", "step"):
@@ -63,6 +63,12 @@ class Request:
     def end(self) -> int:
         """The offset after the last byte."""
         return self.offset + self.length
+
+
+def check_purpose(purpose: object, where: str = "purpose") -> None:
+    """Raise UsageError, which says where, unless there is such a purpose."""
+    if purpose not in _PURPOSES:
+        raise UsageError(f"{where} is {purpose!r}: use one of {', '.join(_PURPOSES)}")
 
 
 def _whole(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ docstring says so. Requests that wait for one engine are another matter: `pensto
 
 from __future__ import annotations
 
-from .colouring import rotation, stagger
+from .colouring import beginning, rotation, stagger
 from .comparison import Comparison, compare
 from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds
@@ -30,6 +30,7 @@ __all__ = [
     "Rule",
     "Stretch",
     "Waiting",
+    "beginning",
     "compare",
     "fluid_bounds",
     "grant",

@@ -9,7 +9,7 @@ Slots say who goes before whom at a target; they are not times of a clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +138,11 @@ def rotation(readers: int, targets: int) -> Int:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise UsageError(f"{name} is {value!r}: use a whole number above 0")
     return np.arange(readers, dtype=np.int64) * targets // readers % targets
+
+
+def beginning(reader: int, readers: int) -> Callable[[int], int]:
+    """Where one of several readers begins among any number of targets, as `rotation` has it."""
+    return lambda targets: int(rotation(readers, targets)[reader])
 
 
 def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:

@@ -6,6 +6,12 @@
         def make(self, contents, folder):
             return MyEngine(write_files(folder, contents))
 
+        @contextmanager
+        def held(self, contents, folder, patience):
+            engine = MyEngine(write_files(folder, contents), patience=patience)
+            engine.pause()
+            yield engine, engine.resume
+
     class TestMyFormat(FormatSuite):
         def write(self, folder, counts, random):
             ...  # by the format's own library

@@ -7,9 +7,9 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
+from ..dispatch import Patience, Purpose, Queue, Request, RoundRobin, Target
 from ..engine import Buffer, Completion, Engine
 from ..errors import UsageError
 from ..extent import Requests
@@ -51,6 +52,23 @@ def readings(draw: st.DrawFn) -> Reading:
     extent = st.tuples(st.integers(0, len(sizes) - 1), _sizes, _sizes)
     runs = _joined(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
     return Reading(contents, runs, draw(st.integers(1, 5)), seed)
+
+
+_purposes: tuple[Purpose, ...] = get_args(Purpose)
+_waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience_ns_max // 3))
+"""So far apart that the time that a test takes does not count."""
+
+
+def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
+    """In which order one target serves requests that come one after the other, by the queue of
+    `penstock.dispatch`."""
+    queue = Queue(RoundRobin(patience), [Target()])
+    for number, purpose in enumerate(purposes):
+        queue.put(Request(number, "read", purpose, number, 0, 1, arrived_ns=number))
+    order = []
+    while (unit := queue.take()) is not None:
+        order += queue.done(unit)
+    return order
 
 
 Bent = tuple[Requests, list[Buffer]]
@@ -124,8 +142,8 @@ _bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
 class EngineSuite(Suite):
     """The tests that every engine and every wrapper of one passes.
 
-    A subclass, named Test..., defines `make` and no more. To override a test is a defect: the
-    protocol means the same for all, or means nothing.
+    A subclass, named Test..., defines `make` and `held`, and no more. To override a test is a
+    defect: the protocol means the same for all, or means nothing.
     """
 
     subject = "engine"
@@ -136,6 +154,14 @@ class EngineSuite(Suite):
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """An engine over files with these contents; `folder` is empty, and removed afterwards."""
         raise NotImplementedError("an EngineSuite says how to make its engine")
+
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
+        """An engine of this patience that is busy: it begins nothing that is submitted before the
+        function was called, and then reads one ticket after the other. It may report tickets that
+        were submitted before."""
+        raise NotImplementedError("an EngineSuite says how to make an engine that is busy")
 
     @contextmanager
     def opened(self, contents: Contents) -> Iterator[Engine]:
@@ -308,7 +334,10 @@ class EngineSuite(Suite):
             for i in range(200)
         ]
         with self.opened(contents) as engine:
-            tickets = [engine.submit(each.requests, each.buffers) for each in readings]
+            tickets = [
+                engine.submit(each.requests, each.buffers, _purposes[i % len(_purposes)])
+                for i, each in enumerate(readings)
+            ]
             assert all(np.diff(tickets) > 0)
             done = finish(engine, tickets)
         for ticket, reading in zip(tickets, readings, strict=True):
@@ -344,6 +373,53 @@ class EngineSuite(Suite):
             done = finish(engine, tickets)
         assert not any(completion.failures for completion in done.values())
         assert buffer.tobytes() == content
+
+    # -- purposes ----------------------------------------------------------------------------
+
+    @given(
+        st.lists(st.sampled_from(_purposes), max_size=12),
+        st.builds(Patience, *(_waits_ns for _ in _purposes)),
+    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
+        """What waits goes in the order of the queue of `penstock.dispatch`: the urgent before what
+        has more patience, but not before what has waited for longer than that; else in the order
+        of submission."""
+        contents = [random_bytes(1000, 1)]
+        readings = [Reading(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-") as folder,
+            self.held(list(contents), Path(folder), patience) as (engine, release),
+        ):
+            try:
+                tickets = [
+                    engine.submit(each.requests, each.buffers, purpose)
+                    for each, purpose in zip(readings, purposes, strict=True)
+                ]
+                release()
+                done: list[Completion] = []
+                deadline = time.monotonic() + deadline_s
+                while len(done) < len(tickets):
+                    assert time.monotonic() < deadline
+                    found = engine.poll(second_ns)
+                    done += [each for each in found if each.ticket in tickets]
+            finally:
+                engine.close()
+        assert [tickets.index(each.ticket) for each in done] == _turns(purposes, patience)
+        for completion in done:
+            readings[tickets.index(completion.ticket)].assert_done(completion)
+
+    def test_unknown_purpose(self) -> None:
+        """A purpose that there is not is refused, and the engine goes on."""
+        contents = [random_bytes(1000, 1)]
+        refused, reading = Reading(contents, [[(0, 0, 9)]]), Reading(contents, [[(0, 0, 9)]])
+        with self.opened(contents) as engine:
+            with pytest.raises(UsageError, match="sometime"):
+                engine.submit(refused.requests, refused.buffers, "sometime")  # type: ignore[arg-type]
+            assert engine.poll(0) == []
+            ticket = engine.submit(reading.requests, reading.buffers)
+            reading.assert_done(finish(engine, [ticket])[ticket])
+        refused.assert_untouched()
 
     # -- waiting -----------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""Rows of the same table that are measured elsewhere, or need no jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks import share_study
+from benchmarks.__main__ import rows_of
+from benchmarks.record import RESULTS, Row
+from benchmarks.schedules import CLOSE
+
+BRUTE_FORCE = "tests/test_schedule_accesses.py::test_two_tasks_take_the_fewest_slots[3000]"
+STUDIED = ("samples", "utilisation", "makespan")
+
+
+def schedule_rows() -> list[Row]:
+    """PerSched's worst set, of the record of `benchmarks.schedules`, which is the same on any
+    machine; and where the other schedule is tested."""
+    record = json.loads((RESULTS / "schedules.json").read_text())
+    rows = []
+    for objective in ("efficiency", "dilation"):
+        sets = [each for each in record["rows"] if each["name"].endswith(f"PerSched {objective}")]
+        worst = max(sets, key=lambda each: abs(each["ratio"] - 1))
+        met = abs(worst["ratio"] - 1) <= CLOSE
+        note = (
+            f"{worst['name']}, the worst of {len(sets)}: {record['name']}.json of "
+            f"{record['date'][:10]}; {CLOSE:.0%} either way"
+        )
+        name = f"PerSched {objective} / published"
+        rows.append(
+            Row(name, worst["value"], "", worst["floor"], worst["ratio"], 1, met, note=note)
+        )
+    name = "two tasks on exclusive resources: fewest slots"
+    rows.append(Row(name, None, "", note=f"3,000 cases against brute force: {BRUTE_FORCE}"))
+    return rows
+
+
+def study_rows(mixes: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
+    """What the optimum brings over an even split in simulated mixes."""
+    found = share_study.study(mixes, seed)
+    wanted = [f"{each}, even split kept: over even" for each in STUDIED]
+    note = "predicted, not run; floor: what another implementation found"
+    rows = [
+        Row(
+            f"{mixes:,} simulated mixes, {each['name']}",
+            each["value"],
+            each["unit"],
+            each["published"],
+            note=note,
+        )
+        for each in found
+        if each["name"] in wanted
+    ]
+    return rows, found
+
+
+def overhead_rows() -> tuple[list[Row], dict[str, Any]]:
+    """What the broker itself takes of a core."""
+    return rows_of("broker_overhead")

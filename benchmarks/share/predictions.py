@@ -1,0 +1,126 @@
+"""What jobs do with a share, against what was predicted from profiles that were measured live.
+
+All jobs run together. The host is divided at random, several times; what each job was seen to need
+with one share says what it will do with the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.race import say
+from benchmarks.record import Row
+from penstock.allocation import Resources
+from penstock.throughput import JobProfile, Share, predict
+
+from .host import Site, Window
+from .work import Job
+
+JOBS = (
+    Job("classifier", "photos", 16, 60),
+    Job("self-supervised", "views", 8, 80),
+    Job("language", "tokens", 8, 100),
+    Job("volumes", "volumes", 4, 50),
+    Job("speech", "speech", 8, 80),
+)
+LEAST = 0.35
+"""Of an even share, that each job has in each division: with less, a window has too few steps."""
+SETTLE_S, WINDOW_S = 1.5, 4.0
+MEDIAN, WORST = 0.05, 0.15
+
+
+def divisions(count: int, jobs: int, resources: Resources, seed: int) -> list[list[Share]]:
+    """Random divisions of all there is."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        parts = LEAST / jobs + (1 - LEAST) * random.dirichlet(np.ones(jobs), 2)
+        found.append(
+            [
+                Share(workers=float(cores), bytes_per_s=float(rate))
+                for cores, rate in zip(
+                    parts[0] * resources.cores, parts[1] * resources.bytes_per_s, strict=True
+                )
+            ]
+        )
+    return found
+
+
+def measure(site: Site, count: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Rows, and a point for each division and job."""
+    site.warm(JOBS)
+    points: list[dict[str, Any]] = []
+    with site.start(JOBS) as host:
+        host.go()
+        before: list[JobProfile | None] = []
+        for shares in divisions(count + 1, len(JOBS), site.resources, seed):
+            host.share(shares)
+            windows = host.windows(WINDOW_S, SETTLE_S)
+            for job, profile, share, window in zip(JOBS, before, shares, windows, strict=False):
+                assert profile is not None, f"{job.name} got no batch: windows are too short"
+                points.append(point(job, profile, share, window))
+            before = [each.profile for each in windows]
+    return rows_of(points), points
+
+
+def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[str, Any]:
+    """A prediction, and what came of it."""
+    found = predict(profile, share)
+    error = found.samples_per_s / window.samples_per_s - 1
+    then = window.profile or profile
+    say(
+        f"  {job.name}: {share.workers:.2f} cores ({window.cores:.2f} taken), "
+        f"{share.bytes_per_s / 1e6:.0f} MB/s ({window.bytes_per_s / 1e6:.0f}): "
+        f"{found.samples_per_s:.1f} predicted ({found.binding}), "
+        f"{window.samples_per_s:.1f} measured, {100 * error:+.1f} %"
+    )
+    return {
+        "job": job.name,
+        "cores": share.workers,
+        "bytes_per_s": share.bytes_per_s,
+        "profile": asdict(profile),
+        "predicted": found.samples_per_s,
+        "binding": found.binding,
+        "measured": window.samples_per_s,
+        "error": error,
+        "taken": {"cores": window.cores, "bytes_per_s": window.bytes_per_s},
+        "profile_then": asdict(then),
+        "error_then": predict(then, share).samples_per_s / window.samples_per_s - 1,
+    }
+
+
+def rows_of(points: list[dict[str, Any]]) -> list[Row]:
+    errors = [abs(point["error"]) for point in points]
+    bound = {
+        name: sum(point["binding"] == name for point in points)
+        for name in ("model", "workers", "bandwidth")
+    }
+    note = ", ".join(f"{count} bound by {name}" for name, count in bound.items())
+    worst = points[int(np.argmax(errors))]
+    own = [abs(point["error_then"]) for point in points]
+    name = f"prediction, {len(points)} profiles x shares"
+    return [
+        limit(f"{name}: median error", 100 * median(errors), 100 * MEDIAN, note),
+        limit(
+            f"{name}: worst error",
+            100 * max(errors),
+            100 * WORST,
+            f"{worst['job']}, {worst['cores']:.2f} cores, {worst['bytes_per_s'] / 1e6:.0f} MB/s",
+        ),
+        Row(
+            f"{name}: worst error of the model alone",
+            *(100 * max(own), "%"),
+            note="from the profile of the same window; the rest is that a sample costs another "
+            "time of a core there",
+        ),
+    ]
+
+
+def limit(name: str, value: float, target: float, note: str = "") -> Row:
+    """A row with an upper limit, in percent."""
+    note = "; ".join(filter(None, (note, "target is an upper limit")))
+    return Row(name, value, "%", target=target, met=value <= target, note=note)

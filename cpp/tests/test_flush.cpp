@@ -1,0 +1,138 @@
+// Memory collected and summed, then written: equal to the plain way, stopped, throttled, refused.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "crc32c.hpp"
+#include "flush.hpp"
+#include "gather.hpp"
+
+using namespace penstock;
+
+namespace {
+
+std::vector<std::byte> noise(std::size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> bytes(size);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+void joins() {
+  const auto data = noise(5000, 1);
+  const std::span<const std::byte> all(data);
+  for (const std::size_t at : {0u, 1u, 7u, 64u, 2500u, 4999u, 5000u}) {
+    const auto joined =
+        crc32c_joined(crc32c(all.first(at)), crc32c(all.subspan(at)), all.size() - at);
+    CHECK(joined == crc32c(all));
+  }
+}
+
+void collects() {
+  const std::vector<std::size_t> sizes{0, 1, 64, 4097, (std::size_t{5} << 20) + 3, 63};
+  std::vector<std::vector<std::byte>> sources;
+  std::vector<std::uint64_t> from;
+  std::vector<std::int64_t> lengths;
+  std::size_t room = 0;
+  for (const std::size_t size : sizes) {
+    sources.push_back(noise(size + 1, static_cast<unsigned>(size)));
+    from.push_back(reinterpret_cast<std::uint64_t>(sources.back().data() + 1));  // not aligned
+    lengths.push_back(static_cast<std::int64_t>(size));
+    room += (size + 63) / 64 * 64;
+  }
+  for (const unsigned threads : {1u, 3u}) {
+    std::vector<std::byte> out(room, std::byte{0xff});
+    std::vector<std::uint32_t> sums(sizes.size(), 7);
+    collect(from, lengths, 64, out, threads, sums);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const std::size_t padded = (sizes[i] + 63) / 64 * 64;
+      std::vector<std::byte> wanted(sources[i].begin() + 1, sources[i].end());
+      wanted.resize(padded);
+      CHECK(std::equal(wanted.begin(), wanted.end(), out.begin() + static_cast<std::ptrdiff_t>(at)));
+      CHECK(sums[i] == crc32c(wanted));
+      at += padded;
+    }
+  }
+  std::vector<std::uint32_t> sums(sizes.size());
+  for (const std::size_t wrong : {room - 1, room + 1, room - 64, std::size_t{0}}) {
+    std::vector<std::byte> out(wrong);
+    bool thrown = false;
+    try {
+      collect(from, lengths, 64, out, 2, sums);
+    } catch (const std::out_of_range&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+  }
+}
+
+class File {
+ public:
+  File() : fd(::mkstemp(name_)) { ::unlink(name_); }
+  ~File() { ::close(fd); }
+  std::vector<std::byte> content() const {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)));
+    CHECK(::pread(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+    return bytes;
+  }
+
+ private:
+  char name_[32] = "/tmp/penstock-flush-XXXXXX";
+
+ public:
+  int fd;
+};
+
+void writes() {
+  const auto data = noise(std::size_t{3} << 20, 2);
+  const File file;
+  Flush flush(0);
+  CHECK(flush.run(file.fd, data) == 0);
+  CHECK(file.content() == data);
+  CHECK(flush.written_bytes() == data.size());
+  CHECK(flush.run(file.fd, {}) == 0);
+  const int closed = ::open("/dev/null", O_RDONLY);
+  CHECK(Flush(0).run(closed, data) == EBADF);
+  ::close(closed);
+}
+
+// At a byte a second nothing but another rate, or being stopped, ends it.
+void yields() {
+  const auto data = noise(std::size_t{4} << 20, 3);
+  for (const bool stop : {false, true}) {
+    const File file;
+    Flush flush(1);
+    std::atomic<int> code{-1};
+    std::thread writing([&] { code = flush.run(file.fd, data); });
+    while (flush.written_bytes() == 0) std::this_thread::yield();
+    CHECK(flush.written_bytes() < data.size());
+    if (stop) {
+      flush.stop();
+    } else {
+      flush.throttle(0);
+    }
+    writing.join();
+    CHECK(code == (stop ? ECANCELED : 0));
+    if (!stop) CHECK(file.content() == data);
+  }
+}
+
+}  // namespace
+
+int main() {
+  joins();
+  collects();
+  writes();
+  yields();
+}

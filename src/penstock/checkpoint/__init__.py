@@ -1,0 +1,8 @@
+"""Checkpoints that do not stop training: see `Checkpoints`, and docs/checkpoints.md."""
+
+from __future__ import annotations
+
+from .checkpoints import Checkpoints, Saved, load
+from .loading import Checkpoint
+
+__all__ = ["Checkpoint", "Checkpoints", "Saved", "load"]

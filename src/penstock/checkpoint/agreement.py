@@ -1,0 +1,86 @@
+"""What the ranks of a job tell each other about a save: each says something, all hear everything.
+
+By groups of torch.distributed with gloo, or a function of the user. One that fails is heard by all,
+and one that is gone is noticed: nobody waits for ever, and nothing is committed without all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import errors
+from ..errors import PenstockError, UsageError, WorkerError
+from ..membership import Gather
+from ..topology import Place
+from .boundaries import reached
+
+
+def gathers(
+    place: Place, modules: Mapping[str, Any], given: Gather | None
+) -> tuple[Gather, Gather]:
+    """Two ways to tell: one for the thread that trains, one for the thread behind it.
+
+    given: the user's own, which both threads use, never at once.
+    UsageError where there are several ranks and no way.
+    """
+    if place.world_size == 1:
+        return _alone, _alone
+    if given is not None:
+        return given, given
+    distributed = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        raise UsageError(
+            f"{place.world_size} ranks ({place.source}) that save together have to tell each other"
+            " when they have written: initialise torch.distributed first, or give gather="
+        )
+    if distributed.get_world_size() != place.world_size:
+        raise UsageError(
+            f"the process group has {distributed.get_world_size()} ranks and the checkpoint"
+            f" {place.world_size} ({place.source}): give gather= among those that save together"
+        )
+    return _by_group(distributed, place), _by_group(distributed, place)
+
+
+def _alone(text: str) -> list[str]:
+    return [text]
+
+
+def _by_group(distributed: Any, place: Place) -> Gather:
+    group = distributed.new_group(backend="gloo")
+
+    def gather(text: str) -> list[str]:
+        found: list[Any] = [None] * place.world_size
+        try:
+            distributed.all_gather_object(found, text, group=group)
+        except RuntimeError as error:  # a connection was lost, or the time-out of the group
+            raise WorkerError(
+                f"rank {place.rank} lost the others while a checkpoint was saved ({error!s:.200}):"
+                " nothing was committed by it; restart the job from the last checkpoint"
+            ) from None
+        return found
+
+    return gather
+
+
+def together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]:
+    """What `work` gives on each rank, as JSON has it. What it raises on any is raised on all."""
+    value, failed = None, None
+    try:
+        value = work()
+    except Exception as error:
+        failed = error
+    said = None if failed is None else [type(failed).__name__, str(failed)]
+    reached("tell")
+    found = [json.loads(each) for each in gather(json.dumps([value, said]))]
+    reached("told")
+    if failed is not None:
+        raise failed
+    for rank, (_, wrong) in enumerate(found):
+        if wrong is not None:
+            kind = getattr(errors, wrong[0], WorkerError)
+            raise (kind if issubclass(kind, PenstockError) else WorkerError)(
+                f"rank {rank}: {wrong[1]}"
+            )
+    return [each for each, _ in found]

@@ -1,0 +1,392 @@
+"""Checkpoints that do not stop training: saved behind it, committed whole or not at all.
+
+    checkpoints = penstock.checkpoint.Checkpoints("run/checkpoints")
+    if found := checkpoints.latest():
+        model.load_state_dict(found.state["model"]); loader.load_state_dict(found.loader)
+    ...
+    checkpoints.save(step, {"model": model.state_dict(), ...}, loader=loader)
+
+`save` returns when the state has been copied, at the speed of memory; a thread behind it writes,
+syncs and commits. What goes wrong there is raised by the next `save`, `wait` or `close`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, Self
+
+from ..budget import Budget
+from ..errors import ForkError, FormatError, MissingError, PenstockError, UsageError
+from ..membership import Gather
+from ..topology import detect
+from ..writers import sync_folder
+from . import loading
+from .agreement import gathers, together
+from .division import Cut, divided, piece_bytes
+from .flushing import Flush, laid_out
+from .folder import KEEP_MIN, Entry, Folder, Lock
+from .loading import Checkpoint
+from .manifest import Index, Piece, Shard, padded
+from .staging import Staged, Staging
+from .tree import Block, Taken, taken
+
+Busy = Literal["wait", "skip"]
+
+
+class Saved(NamedTuple):
+    """A save of this rank that was committed.
+
+    bytes:      of its shard; of all ranks together they are the state's, once.
+    blocked_s:  how long training waited: for an earlier save, and for the copy.
+    seconds:    from the call of `save` to the commit.
+    """
+
+    step: int
+    path: str
+    bytes: int
+    blocked_s: float
+    seconds: float
+
+
+class Checkpoints:
+    """The checkpoints of a job in one folder, which all its ranks share.
+
+    folder:  made if it is not there. One job at a time writes to it (UsageError).
+    keep:    how many stay; the last two always do. What a killed job left is removed.
+    busy:    what `save` does while an earlier one is under way: "wait" for it, or "skip" and
+             return False.
+    budget:  bytes_per_s of each rank, and direct; see `penstock.Budget`. Assign another to change
+             the rate while writing.
+    rank, world_size:  of the ranks that hold the same state; None detects them.
+    gather:  how these tell each other; None is a group of torch.distributed. See
+             `penstock.membership.Gather`.
+
+    Several ranks make it and call `save` at the same time, with the same steps and states of the
+    same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
+
+    Used by one thread; the thread behind it ends with `close`, or when the process ends regularly.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int = 3,
+        busy: Busy = "wait",
+        budget: Budget | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        if type(keep) is not int or keep < KEEP_MIN:
+            raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
+        if busy not in ("wait", "skip"):
+            raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
+        self.keep = keep
+        self.busy = busy
+        self.place = detect(rank, world_size, os.environ, sys.modules)
+        self._front, self._back = gathers(self.place, sys.modules, gather)
+        if busy == "skip" and gather is not None and self.place.world_size > 1:
+            raise UsageError("busy='skip' has ranks tell each other meanwhile: do not give gather=")
+        self._budget = budget or Budget()
+        self._process = os.getpid()
+        self._staging = Staging()
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._flush: Flush | None = None
+        self._closed = False
+        self._tries = 0
+        self.last: Saved | None = None
+        """The last save that was committed."""
+        self.skipped = 0
+        """Saves that were not begun, as an earlier one was under way."""
+        self._lock: Lock | None = None
+        self._session = secrets.token_hex(4)
+        self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
+        self.folder = Folder(folder)
+
+    def _opened(self, path: str | os.PathLike[str]) -> str:
+        if self.place.rank == 0:
+            folder = Folder(path, make=True)
+            where = f"process {os.getpid()} on {os.uname().nodename}"
+            self._lock = folder.lock(f"{where}, session {self._session}\n")
+            folder.collect()
+        return self._session
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, step: int, state: Any, loader: Any = None) -> bool:
+        """Begin to save a state; it may change once this returns. False where it was skipped.
+
+        state:   see `penstock.checkpoint.tree`; UsageError names what of it cannot be saved.
+        loader:  saved with it: what has a `state_dict`, or such a state.
+
+        Takes as long as a copy in memory. It is committed later: `wait` returns then. Raises what
+        went wrong with the save before, which was not committed then; this one is not begun.
+        """
+        began = time.perf_counter()
+        self._check_usable()
+        if type(step) is not int or step < 0:
+            raise UsageError(f"step is {step!r}: use an integer from 0 on")
+        if self._is_busy():
+            self.skipped += 1
+            return False
+        self.wait()
+        self._tries += 1
+        attempt = f"{self._session}{self._tries:x}"
+        failure: Exception | None = None
+        parts, cuts, staged = Taken(None, ()), list[Cut](), Staged(self._staging.reserve(0), [])
+        try:
+            if hasattr(loader, "state_dict"):
+                loader = loader.state_dict()
+            parts, cuts = self._parts(state, loader)
+            staged = self._staging.stage(parts.blocks, cuts)
+        except Exception as error:
+            failure = error  # the other ranks are told by the thread
+        parts = Taken(parts.skeleton, tuple(replace(block, leaves=()) for block in parts.blocks))
+        self._flush = Flush(self._budget)
+        blocked_s = time.perf_counter() - began
+        self._thread = threading.Thread(
+            target=self._behind,
+            args=(step, attempt, parts, cuts, staged, failure, began, blocked_s),
+            name="penstock-checkpoint",
+        )
+        self._thread.start()
+        if failure is not None:
+            self._thread.join()
+            self._thread, self._failure = None, None
+            raise failure
+        return True
+
+    def prepare(self, state: Any) -> None:
+        """Take the memory for such a state now, so that the first save takes no longer than others.
+        Fresh memory costs many times what a copy does."""
+        self._check_usable()
+        self.wait()
+        _, cuts = self._parts(state, None)
+        self._staging.reserve(sum(padded(cut.bytes) for cut in cuts))
+
+    def _parts(self, state: Any, loader: Any) -> tuple[Taken, list[Cut]]:
+        """A state apart, and what of it this rank writes."""
+        parts = taken({"state": state, "loader": loader})
+        sizes, ranks = [block.bytes for block in parts.blocks], self.place.world_size
+        return parts, divided(sizes, ranks, piece_bytes(sizes, ranks))[self.place.rank]
+
+    def _is_busy(self) -> bool:
+        if self.busy == "wait":
+            return False
+        mine = self._thread is not None and self._thread.is_alive()
+        return any(together(self._front, self.place, lambda: mine))
+
+    def _behind(
+        self,
+        step: int,
+        attempt: str,
+        parts: Taken,
+        cuts: list[Cut],
+        staged: Staged,
+        failure: Exception | None,
+        began: float,
+        blocked_s: float,
+    ) -> None:
+        """The thread: write, hear of the others, commit."""
+        try:
+            path, size = self._written(step, attempt, parts, cuts, staged, failure)
+            self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+            if self.place.rank == 0:
+                self._retain()
+        except Exception as error:
+            self._failure = error
+
+    def _written(
+        self,
+        step: int,
+        attempt: str,
+        parts: Taken,
+        cuts: list[Cut],
+        staged: Staged,
+        failure: Exception | None,
+    ) -> tuple[str, int]:
+        assert self._flush is not None
+        flush, rank = self._flush, self.place.rank
+        path = os.path.join(self.folder.path, "")
+
+        def write() -> Any:
+            nonlocal path
+            if failure is not None:
+                raise failure
+            path = self.folder.begin(step, attempt)
+            name = f"rank-{rank}.shard"
+            pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
+            shard = flush.write(os.path.join(path, name), staged.memory, pieces)
+            sync_folder(path)
+            return [list(shard), _shape_of(parts.blocks)]
+
+        def commit() -> str | None:
+            if rank != 0:
+                return None
+            assert self._lock is not None
+            if any(shape != said[0][1] for _, shape in said):
+                raise UsageError(
+                    f"the ranks save states of different shape at step {step}: save the same names,"
+                    " dtypes and shapes on all; nothing was committed"
+                )
+            made = tuple(Shard(*shard) for shard, _ in said)
+            content = loading.content_of(parts)
+            index = Index(step, attempt, self.place.world_size, loading.STATE, made, content)
+            return self.folder.commit(path, index, self._lock).path
+
+        try:
+            said = together(self._back, self.place, write)
+            committed = together(self._back, self.place, commit)[0]
+        except BaseException:
+            if rank == 0 and path.endswith(".incomplete"):
+                self.folder.abandon(path)
+            raise
+        return committed, int(said[rank][0][1])
+
+    def _retain(self) -> None:
+        try:
+            self.folder.retain(self.keep)
+        except PenstockError as error:
+            warnings.warn(
+                f"a checkpoint was committed, but older ones were not removed: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def wait(self) -> Saved | None:
+        """Returns once what was saved is committed: the last such save. Raises what went wrong."""
+        self._check_process()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self.last
+
+    def abandon(self) -> None:
+        """Give up the save under way, if there is one: it ends soon, and is not committed unless it
+        was about to be. For who has to end before a deadline; on all ranks."""
+        if self._thread is not None and self._flush is not None:
+            self._flush.stop()
+            self._thread.join()
+            self._thread, self._failure = None, None
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def latest(self, *, fall_back: bool = False) -> Checkpoint | None:
+        """The last committed checkpoint, or None where there is none. See `load`."""
+        try:
+            return self.load(fall_back=fall_back)
+        except MissingError:
+            if self.folder.entries():
+                raise
+            return None
+
+    def load(self, step: int | None = None, *, fall_back: bool = False) -> Checkpoint:
+        """A committed checkpoint, by default the last, on any number of ranks.
+
+        fall_back:  where it is damaged, warn and load the one before it.
+
+        MissingError where there is none; FormatError where any byte of it was altered or cut: the
+        message names file and piece, and the checkpoint before.
+        """
+        self.wait()
+        return load(self.folder.path, step, fall_back=fall_back)
+
+    def steps(self) -> list[int]:
+        """Steps of the committed checkpoints, in the order in which they were committed."""
+        return [entry.step for entry in self.folder.entries()]
+
+    # -- the rest ----------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> Budget:
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Budget) -> None:
+        self._budget = budget
+        if self._flush is not None:
+            self._flush.adopt(budget)
+
+    def close(self) -> None:
+        """Wait for what is under way, then let others write to the folder. Raises as `wait`."""
+        if self._closed:
+            return
+        self._check_process()
+        self._closed = True
+        try:
+            self.wait()
+        finally:
+            self._staging.close()
+            if self._lock is not None:
+                self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise UsageError("these checkpoints are closed: make others")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkError(
+                "these checkpoints belong to the process that was forked: save there, or make"
+                " others after the fork"
+            )
+
+
+def load(
+    folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
+) -> Checkpoint:
+    """As `Checkpoints.load`, by who does not write: takes no lock, and changes nothing."""
+    place = Folder(folder)
+    entry: Entry | None = place.entry(step)
+    while True:
+        assert entry is not None
+        try:
+            return loading.loaded(place, entry)
+        except (FormatError, MissingError) as error:
+            before = _before(place, entry)
+            if before is None:
+                raise
+            if not fall_back:
+                offered = f"{error}. The one before it is of step {before.step}"
+                raise type(error)(offered) from None
+            warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
+            entry = before
+
+
+def _before(folder: Folder, entry: Entry) -> Entry | None:
+    earlier = [each for each in folder.entries() if each.sequence < entry.sequence]
+    return earlier[-1] if earlier else None
+
+
+def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:
+    """A rank's cuts as pieces of its shard, not laid out yet."""
+    return [
+        Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), file, 0, c.bytes, 0)
+        for c in cuts
+    ]
+
+
+def _shape_of(blocks: tuple[Block, ...]) -> str:
+    """Equal where states have the same blocks."""
+    names = json.dumps([[block.name, block.bytes] for block in blocks])
+    return hashlib.sha256(names.encode()).hexdigest()

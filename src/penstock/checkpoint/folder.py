@@ -1,0 +1,301 @@
+"""A folder of checkpoints: what is committed, how one gets there, and what is removed when.
+
+    .lock                            the job that writes here: it holds a flock, and is named in it
+    step-<N>.<sequence>/             a checkpoint; sequence counts commits, whatever their steps
+        rank-<r>.shard, index
+    step-<N>.<attempt>.incomplete/   on its way, or left by a job that was killed
+
+A checkpoint is made under the last name and synced, shards first, then the index, then the folder
+itself; a rename commits it, and is synced. Whatever a crash leaves is either whole under a name
+of a checkpoint, or not looked at, and removed by the next job that writes here. Where a run went
+back to an earlier step, what it commits then is the latest, as it has the higher sequence.
+
+What is removed loses its index first: without it, a folder is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..writers import storing, sync_folder
+from .boundaries import reached
+from .manifest import Index, index_bytes, index_of
+
+INDEX = "index"
+_COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
+_INCOMPLETE = re.compile(r"step-\d+\.[0-9a-z]+\.incomplete")
+_OURS = re.compile(r"index(\.part)?|rank-\d+\.shard")
+_AGAIN = "save again: nothing was committed"
+KEEP_MIN = 2
+"""Checkpoints that are never removed: should the last one prove damaged, there is another."""
+
+
+class Entry(NamedTuple):
+    """A committed checkpoint; they sort as they were committed."""
+
+    sequence: int
+    step: int
+    path: str
+
+
+class Folder:
+    """Committed checkpoints of one place. Reading needs no lock; `begin` and what follows do.
+
+    MissingError where there is no such folder, unless it is to be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, make: bool = False) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        if make:
+            with storing(self.path, "try again"):
+                os.makedirs(self.path, exist_ok=True)
+        if not os.path.isdir(self.path):
+            raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
+
+    def entries(self) -> list[Entry]:
+        """What is committed, oldest first. Indices are not read."""
+        found = []
+        for name in self._names():
+            if match := _COMMITTED.fullmatch(name):
+                path = os.path.join(self.path, name)
+                if os.path.exists(os.path.join(path, INDEX)):
+                    found.append(Entry(int(match[2]), int(match[1]), path))
+        return sorted(found)
+
+    def entry(self, step: int | None = None) -> Entry:
+        """The latest, or the latest of a step; MissingError where there is none."""
+        entries = self.entries()
+        wanted = [each for each in entries if step is None or each.step == step]
+        if wanted:
+            return wanted[-1]
+        if step is None:
+            raise MissingError(f"there is no checkpoint in {self.path}: save one first")
+        there = ", ".join(str(each.step) for each in entries) or "none"
+        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def begin(self, step: int, attempt: str) -> str:
+        """A folder to write the shards of an attempt into; each rank may call it."""
+        path = os.path.join(self.path, f"step-{step}.{attempt}.incomplete")
+        with storing(path, _AGAIN), contextlib.suppress(FileExistsError):
+            reached(f"make {path}")
+            os.mkdir(path)
+        return path
+
+    def commit(self, path: str, index: Index, lock: Lock) -> Entry:
+        """Make an attempt, whose shards are synced, a checkpoint.
+
+        Where this raises, nothing is committed, unless the very last step failed, syncing a name
+        that is there already: the next commit syncs it, too.
+        """
+        for shard in index.shards:
+            size = _size(os.path.join(path, shard.file))
+            if size != shard.bytes:
+                raise StorageError(
+                    f"{path}: {shard.file} has {size:,} bytes, and {shard.bytes:,} were written:"
+                    " is the folder shared by all ranks? Save again: nothing was committed"
+                )
+        last = max((entry.sequence for entry in self._taken()), default=0)
+        entry = Entry(last + 1, index.step, "")
+        entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
+        with storing(path, _AGAIN):
+            self._put_index(path, index_bytes(index))
+            lock.check()
+            reached(f"rename {path}")
+            os.rename(path, entry.path)
+        reached(f"renamed {path}")
+        sync_folder(self.path)
+        reached(f"committed {entry.path}")
+        return entry
+
+    def _put_index(self, path: str, data: bytes) -> None:
+        part, final = os.path.join(path, INDEX + ".part"), os.path.join(path, INDEX)
+        reached(f"write {final}")
+        with open(part, "xb", buffering=0) as file:
+            rest = memoryview(data)
+            while len(rest):
+                rest = rest[file.write(rest) :]
+            reached(f"sync {final}")
+            os.fsync(file.fileno())
+        reached(f"rename {final}")
+        os.rename(part, final)
+        reached(f"sync folder {path}")
+        sync_folder(path)
+
+    def abandon(self, path: str) -> None:
+        """Remove an attempt, as far as that can be done."""
+        reached(f"abandon {path}")
+        with contextlib.suppress(OSError):
+            _remove(path)
+
+    # -- removing ----------------------------------------------------------------------------------
+
+    def retain(self, keep: int) -> list[Entry]:
+        """Remove all but the last `keep` checkpoints; returns those. Never the last two."""
+        gone = self.entries()[: -max(keep, KEEP_MIN)]
+        for entry in gone:
+            self.remove(entry)
+        return gone
+
+    def remove(self, entry: Entry) -> None:
+        """The checkpoint is none any more, then its files are removed."""
+        with storing(entry.path, "try again"):
+            reached(f"unindex {entry.path}")
+            os.unlink(os.path.join(entry.path, INDEX))
+            sync_folder(entry.path)
+            reached(f"remove {entry.path}")
+            with contextlib.suppress(OSError):  # what is left is no checkpoint, and told by list
+                _remove(entry.path)
+        reached(f"removed {entry.path}")
+
+    def leftovers(self) -> list[str]:
+        """Attempts and removals that were cut off. Whoever holds the lock may remove them."""
+        committed = {os.path.basename(entry.path) for entry in self.entries()}
+        return [
+            os.path.join(self.path, name)
+            for name in self._names()
+            if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
+        ]
+
+    def collect(self) -> list[str]:
+        """Remove what was cut off; returns what is gone."""
+        gone = []
+        for path in self.leftovers():
+            with contextlib.suppress(OSError):
+                reached(f"collect {path}")
+                _remove(path)
+                gone.append(path)
+        return gone
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def index(self, entry: Entry) -> Index:
+        """The index of a checkpoint; FormatError where it is damaged or another's."""
+        path = os.path.join(entry.path, INDEX)
+        with reading(path), open(path, "rb") as file:
+            data = file.read()
+        index = index_of(data, path)
+        if index.step != entry.step:
+            raise FormatError(f"{path} is of step {index.step}: the folder was renamed; undo that")
+        return index
+
+    def lock(self, session: str) -> Lock:
+        """Become the one that writes here. UsageError where another job is."""
+        return Lock(self.path, session)
+
+    def _names(self) -> list[str]:
+        with reading(self.path):
+            return sorted(os.listdir(self.path))
+
+    def _taken(self) -> Iterator[Entry]:
+        """All sequence numbers that are used, also by removals that were cut off."""
+        for name in self._names():
+            if match := _COMMITTED.fullmatch(name):
+                yield Entry(int(match[2]), int(match[1]), name)
+
+
+class Lock:
+    """One writer per folder: a flock where the file system has it, and the session in the file,
+    which is looked at before each commit, where it does not."""
+
+    def __init__(self, folder: str, session: str) -> None:
+        self.path = os.path.join(folder, ".lock")
+        self._session = session.encode()
+        with storing(self.path, "try again"):
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                self._take(folder)
+            except BaseException:
+                os.close(self._file)
+                raise
+        _locks.add(self)
+
+    def _take(self, folder: str) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
+            raise UsageError(
+                f"{folder} is written by another job ({holder or 'unknown'}): give each job a"
+                " folder of its own, or end that one"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, self._session, 0)
+
+    def check(self) -> None:
+        """UsageError where another job has taken over."""
+        found = b""
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            found = file.read(200)
+        if found != self._session:
+            holder = found.decode(errors="replace").strip() or "it is gone"
+            raise UsageError(
+                f"{self.path} is of another job now ({holder}): nothing was committed; let one job"
+                " write to the folder"
+            )
+
+    def close(self) -> None:
+        """Others may write. May be called again."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """A forked worker, which may outlive the job, does not hold its lock."""
+    for lock in _locks:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns what the system says against reading into our errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingError(
+            f"{path} is not there: it was removed, by the job that writes there perhaps; list what"
+            " is left, and load that"
+        ) from None
+    except (MissingError, StorageError):
+        raise
+    except OSError as error:
+        failed = StorageError(
+            f"{path} cannot be read: {os.strerror(error.errno or 0)}: check the folder and its file"
+            " system"
+        )
+        failed.errno = error.errno
+        raise failed from None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+def _remove(path: str) -> None:
+    """A folder and what of it is ours; OSError where there is more in it."""
+    for name in sorted(os.listdir(path)):
+        if _OURS.fullmatch(name):
+            os.unlink(os.path.join(path, name))
+    os.rmdir(path)

@@ -1,0 +1,345 @@
+"""An engine over several engines: the same files at several places, of which any may serve a read.
+
+What is submitted waits here in parts of about `limits.unit_bytes_default`, by purpose, in a
+`penstock.dispatch.Queue`; a policy gives each part to a place that has the file and room for it.
+What a place does not bring is asked of the others. A place that failed where another one did not
+is left alone for a while.
+
+A thread for each place waits for its reports, and hands on what waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from . import limits
+from .budget import Budget
+from .dispatch import LeastLoaded, Policy, Purpose, Queue, Request, Target, Unit, check_purpose
+from .engine import Buffer, Completion, Failure, check
+from .errors import ForkError, UsageError
+from .extent import Int, Requests
+from .native import Choice, Reader
+
+_poll_ns = 100_000_000
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """A submission, and how many parts of it are on their way."""
+
+    number: int
+    requests: Requests
+    buffers: list[Buffer]
+    purpose: Purpose
+    parts: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What one place is asked for as one.
+
+    rows:   of the ticket's extents.
+    tried:  places that did not bring them.
+    """
+
+    ticket: _Ticket
+    requests: Requests
+    rows: Int
+    tried: tuple[int, ...] = ()
+
+    @property
+    def purpose(self) -> Purpose:
+        """What has been tried has had its turn."""
+        return "demand" if self.tried else self.ticket.purpose
+
+
+class Dispatched:
+    """Reads from whichever engine has the file and room; see `penstock.engine.Engine`.
+
+    members:  engines over the same table of files, each somewhere else; one may be submitted to
+              while another thread polls it, and this engine closes them.
+    holders:  bool (files, members), who has which file; each is somewhere.
+    policy:   whose turn it is, and which of those with room is asked.
+    queued_bytes_max:  that one of them is asked for at a time.
+
+    An extent fails once nobody brings it, as the last one says who was asked. Threads end with
+    `close`.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Reader],
+        holders: npt.NDArray[np.bool_],
+        *,
+        policy: Policy | None = None,
+        queued_bytes_max: int = limits.queued_bytes_default,
+    ) -> None:
+        self._members = list(members)
+        self._holders = holders
+        if holders.ndim != 2 or holders.shape[1] != len(members) or not holders.any(axis=1).all():
+            raise UsageError(
+                f"holders is {holders.dtype} of shape {holders.shape}: give a row for each file and"
+                f" a column for each of {len(members)} members, one or more of which have it"
+            )
+        targets = [Target(queued_bytes_max) for _ in members]
+        # Parts are of one file each to the queue, and go whole: it neither merges nor cuts them.
+        self._queue = Queue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
+        self._waiting: dict[int, _Part] = {}  # by request of the queue
+        self._asked: list[dict[int, tuple[Unit, _Part]]] = [{} for _ in members]  # by its ticket
+        self._paused_s: dict[int, float] = {}  # until when a member is left alone
+        self._numbers = 0  # of requests so far
+        self._submitted = 0
+        self._tickets: set[_Ticket] = set()
+        self._done: list[_Ticket] = []  # with their buffers, until they are reported
+        self._rerouted = 0
+        self._fault: BaseException | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._moved = threading.Condition()  # guards all of the above
+        self._more = [threading.Semaphore(0) for _ in members]
+        self._threads = [
+            threading.Thread(target=self._watch, args=(n,), name="penstock-place", daemon=True)
+            for n in range(len(members))
+        ]
+        for each in self._threads:
+            each.start()
+
+    @property
+    def choice(self) -> Choice:
+        """How the first one reads."""
+        return self._members[0].choice
+
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
+        """Cut the requests into parts, and hand on those that there is room for."""
+        self._check_process()
+        check(requests, buffers, len(self._holders))
+        check_purpose(purpose)
+        ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
+        parts = self._parts(ticket)
+        with self._moved:
+            self._check_usable()
+            if len(self._queue) + len(parts) > limits.pieces_max:
+                raise UsageError(
+                    f"{len(parts)} parts would wait beside {len(self._queue)} others, more than"
+                    f" pieces_max {limits.pieces_max}: poll until some are read"
+                )
+            for part in parts:
+                self._put(part)
+            self._submitted += 1
+            self._tickets.add(ticket)
+            if not parts:
+                self._finish(ticket)
+            self._feed()
+        return ticket.number
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report finished tickets."""
+        self._check_process()
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._done or not self._tickets or self._closed or self._fault,
+                min(timeout_ns * 1e-9, threading.TIMEOUT_MAX),
+            )
+            self._check_usable()
+            done, self._done = self._done, []
+        return [Completion(each.number, tuple(sorted(each.failures))) for each in done]
+
+    def adopt(self, budget: Budget) -> None:
+        """Each takes the budget, and its part of the bandwidth."""
+        part = part_of(budget, len(self._members))
+        for each in self._members:
+            each.adopt(part)
+
+    def counters(self) -> dict[str, int]:
+        """Sums over all, where tickets are parts; `busy_ns` is the most of any, `rerouted` counts
+        extents that were asked of another one."""
+        found = [each.counters() for each in self._members]
+        total = {name: sum(each.get(name, 0) for each in found) for name in found[0]}
+        if "busy_ns" in total:
+            total["busy_ns"] = max(each.get("busy_ns", 0) for each in found)
+        return total | {"rerouted": self._rerouted}
+
+    def close(self) -> None:
+        """Close all, and end the threads."""
+        if os.getpid() != self._pid:
+            return
+        with self._moved:
+            self._closed = True
+            self._moved.notify_all()
+        for each, more in zip(self._members, self._more, strict=True):
+            each.close()  # which ends a wait for its reports
+            more.release()
+        for thread in self._threads:
+            thread.join()
+        with self._moved:
+            self._waiting.clear()
+            self._tickets.clear()
+            self._done.clear()
+            for asked in self._asked:
+                asked.clear()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "this engine's threads belong to the process that was forked: "
+                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+            )
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UsageError("this engine is closed: create another")
+        if self._fault is not None:
+            raise self._fault
+
+    def _parts(self, ticket: _Ticket) -> list[_Part]:
+        """Neighbouring runs of the same holders, of about so many bytes."""
+        requests = ticket.requests
+        runs = requests.runs
+        if len(runs) == 1:
+            return []
+        bytes_ = np.add.reduceat(requests.length, runs[:-1])
+        cut = np.diff((np.cumsum(bytes_) - bytes_) // limits.unit_bytes_default) != 0
+        held = self._holders[requests.file[runs[:-1]]]
+        cut |= (held[1:] != held[:-1]).any(axis=1)
+        edges = [0, *(np.flatnonzero(cut) + 1).tolist(), len(runs) - 1]
+        found = []
+        for first, last in itertools.pairwise(edges):
+            a, b = int(runs[first]), int(runs[last])
+            rows = np.arange(a, b)
+            found.append(_Part(ticket, _some(requests, rows, runs[first : last + 1] - a), rows))
+        return found
+
+    # -- what follows is called with the lock held ---------------------------------------------
+
+    def _put(self, part: _Part) -> None:
+        """A part waits for one that has not been tried."""
+        held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
+        holders = tuple(each for each in held if each not in part.tried)
+        number = self._numbers
+        self._numbers += 1
+        length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
+        self._queue.put(
+            Request(number, "read", part.purpose, number, 0, length, now_ns, holders=holders)
+        )
+        self._waiting[number] = part
+        part.ticket.parts += 1
+
+    def _feed(self) -> None:
+        """Hand on what there is room for."""
+        if self._closed or self._fault is not None:
+            return
+        now_s = time.monotonic()
+        for number in [each for each, until_s in self._paused_s.items() if until_s <= now_s]:
+            self._leave_alone(number, None)
+        while True:
+            while (unit := self._queue.take()) is not None:
+                part = self._waiting.pop(unit.requests[0].id)
+                member = self._members[unit.target]
+                asked = member.submit(part.requests, part.ticket.buffers, part.purpose)
+                self._asked[unit.target][asked] = unit, part
+                self._more[unit.target].release()
+            if not self._waiting or any(self._asked) or not self._paused_s:
+                return
+            for number in list(self._paused_s):  # nobody else has what waits
+                self._leave_alone(number, None)
+
+    def _leave_alone(self, number: int, until_s: float | None) -> None:
+        """Or no more, where that is None."""
+        if until_s is None:
+            self._paused_s.pop(number, None)
+        else:
+            self._paused_s[number] = until_s
+        target = self._queue.targets[number]
+        self._queue.update(number, replace(target, available=until_s is None))
+
+    def _report(self, number: int, completion: Completion) -> None:
+        """A member has read a part, or has not."""
+        unit, part = self._asked[number].pop(completion.ticket)
+        self._queue.done(unit)
+        ticket = part.ticket
+        failed = np.array([failure.extent for failure in completion.failures], np.int64)
+        if len(failed) < len(part.rows) and part.tried:  # these could have brought it
+            until_s = time.monotonic() + limits.mirror_pause_s
+            for each in part.tried:
+                self._leave_alone(each, until_s)
+        tried = (*part.tried, number)
+        held = self._holders[part.requests.file[failed]]
+        held[:, tried] = False
+        elsewhere = np.any(held, axis=1)
+        for failure, more in zip(completion.failures, elsewhere.tolist(), strict=True):
+            if not more:
+                row = int(part.rows[failure.extent])
+                ticket.failures.append(failure._replace(extent=row))
+        self._rerouted += int(np.count_nonzero(elsewhere))
+        kinds, kind = np.unique(held, axis=0, return_inverse=True)
+        for each in range(len(kinds)):
+            again = failed[elsewhere & (kind.reshape(-1) == each)]
+            if len(again):
+                alone = _some(part.requests, again, np.arange(len(again) + 1))
+                self._put(_Part(ticket, alone, part.rows[again], tried))
+        ticket.parts -= 1
+        if not ticket.parts:
+            self._finish(ticket)
+
+    def _finish(self, ticket: _Ticket) -> None:
+        self._tickets.discard(ticket)
+        self._done.append(ticket)
+        self._moved.notify_all()
+
+    # -- the threads ---------------------------------------------------------------------------
+
+    def _watch(self, number: int) -> None:
+        """Wait for the reports of one, of which there are as many as were asked for."""
+        try:
+            while not self._closed:
+                self._more[number].acquire()
+                reported = 0
+                while not reported and not self._closed:
+                    reported = self._take(number)
+                for _ in range(reported - 1):  # one was acquired above
+                    self._more[number].acquire()
+        except BaseException as error:  # the user's thread raises it
+            with self._moved:
+                self._fault = self._fault or error
+                self._moved.notify_all()
+
+    def _take(self, number: int) -> int:
+        """Reports that came within a while."""
+        try:
+            reports = self._members[number].poll(_poll_ns)
+        except UsageError:
+            if self._closed:
+                return 0
+            raise
+        if reports:
+            with self._moved:
+                if self._closed:
+                    return len(reports)
+                for report in reports:
+                    self._report(number, report)
+                self._feed()
+        return len(reports)
+
+
+def _some(requests: Requests, rows: Int, runs: Int) -> Requests:
+    """These extents alone, in runs of theirs."""
+    file, offset, length, buffer, target, _ = requests
+    return Requests(file[rows], offset[rows], length[rows], buffer[rows], target[rows], runs)
+
+
+def part_of(budget: Budget, members: int) -> Budget:
+    """What each of several gets: no more bandwidth together than one would."""
+    if budget.bytes_per_s is None:
+        return budget
+    return replace(budget, bytes_per_s=budget.bytes_per_s / members)

@@ -1,0 +1,271 @@
+"""Jobs that save checkpoints and are killed, at a given boundary or at any time; and what is left.
+
+A process is forked for each rank of each job, from one that has imported everything and has no
+threads. Ranks tell each other by sockets, so that one notices when the other is gone.
+
+    python tests/checkpoint_crashes.py boundaries RANKS VICTIM | random RANKS KILLS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from penstock.budget import Budget
+from penstock.checkpoint import Checkpoints, boundaries, load
+from penstock.errors import PenstockError
+
+SAVES = 3
+KEEP = 2
+
+
+def state_of(step: int, size: int = 5000) -> dict[str, Any]:
+    """Some pages, with shared memory and an end that fills no page; another one for each step."""
+    weights = np.random.default_rng(step).random(size)
+    odd = np.full(33, step % 256, np.uint8)
+    return {"weights": weights, "half": weights[size // 2 :], "odd": odd, "n": step}
+
+
+def equal(state: Any, step: int) -> bool:
+    wanted = state_of(step, len(state["weights"]))
+    return state.keys() == wanted.keys() and all(
+        np.array_equal(state[name], wanted[name]) for name in wanted
+    )
+
+
+class Rank:
+    """A forked process that saves steps from `first` on, and says how many it knows of."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        links: list[list[socket.socket | None]],
+        first: int,
+        at: int | None,
+        size: int,
+        saves: int,
+        rate: float | None,
+    ) -> None:
+        done, told = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(done)
+                for other, row in enumerate(links):
+                    for link in row if other != rank else ():
+                        if link is not None:
+                            link.close()
+                mine = [link for link in links[rank] if link is not None]
+                _save(folder, rank, mine, first, at, size, saves, rate, told)
+            finally:
+                os._exit(1)
+        os.close(told)
+        self._heard = done
+        self.said: list[str] = []
+
+    def end(self) -> bool:
+        """Wait for it; True where it was killed."""
+        with os.fdopen(self._heard) as heard:
+            self.said = heard.read().split()
+        status = os.waitpid(self.pid, 0)[1]
+        if os.WIFSIGNALED(status):
+            assert os.WTERMSIG(status) == signal.SIGKILL
+            return True
+        assert status == 0, "a rank failed by itself"
+        return False
+
+    @property
+    def committed(self) -> int:
+        return self.said.count("committed")
+
+
+def job(
+    folder: Path,
+    ranks: int,
+    *,
+    first: int = 1,
+    victim: int = 0,
+    at: int | None = None,
+    size: int = 5000,
+    saves: int = SAVES,
+    rate: float | None = None,
+) -> list[Rank]:
+    """Begin the ranks of a job, one of which dies at a boundary."""
+    links: list[list[socket.socket | None]] = [[None] * ranks for _ in range(ranks)]
+    for a in range(ranks):
+        for b in range(a):
+            links[a][b], links[b][a] = socket.socketpair()
+    started = [
+        Rank(folder, rank, links, first, at if rank == victim else None, size, saves, rate)
+        for rank in range(ranks)
+    ]
+    for row in links:
+        for link in row:
+            if link is not None:
+                link.close()
+    return started
+
+
+def _gather(rank: int, links: list[socket.socket]) -> Callable[[str], list[str]]:
+    def gather(text: str) -> list[str]:
+        data = text.encode()
+        for link in links:
+            link.sendall(struct.pack("<I", len(data)) + data)
+        found = []
+        for link in links:
+            size = struct.unpack("<I", _receive(link, 4))[0]
+            found.append(_receive(link, size).decode())
+        return [*found[:rank], text, *found[rank:]]
+
+    return gather
+
+
+def _receive(link: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = link.recv(size - len(data))
+        if not more:
+            raise ConnectionError("a rank is gone")
+        data += more
+    return data
+
+
+def _save(
+    folder: Path,
+    rank: int,
+    links: list[socket.socket],
+    first: int,
+    at: int | None,
+    size: int,
+    saves: int,
+    rate: float | None,
+    told: int,
+) -> NoReturn:
+    passed = 0
+
+    def watcher(_: str) -> None:
+        nonlocal passed
+        if passed == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        passed += 1
+
+    boundaries.watcher = watcher
+    try:
+        with Checkpoints(
+            folder,
+            keep=KEEP,
+            budget=Budget(bytes_per_s=rate),
+            rank=rank,
+            world_size=len(links) + 1,
+            gather=_gather(rank, links) if links else None,
+        ) as checkpoints:
+            os.write(told, b"ready\n")
+            for step in range(first, first + saves):
+                checkpoints.save(step, state_of(step, size), loader={"at": step})
+                checkpoints.wait()
+                os.write(told, b"committed\n")
+    except (PenstockError, OSError):
+        if not links:  # only a rank that lost another may fail
+            raise
+        os.write(told, b"lost\n")
+    os.write(told, b"%d\n" % passed)
+    os._exit(0)
+
+
+def judged(folder: Path, least: int, most: int, then: int) -> list[Any]:
+    """What is wrong with what is left: the last committed checkpoint loads, and a job goes on."""
+    wrong: list[Any] = []
+    found = load(folder)
+    if not least <= found.step <= most:
+        wrong.append([f"step {found.step} is not in {least}..{most}"])
+    if not equal(found.state, found.step) or found.loader != {"at": found.step}:
+        wrong.append(["step", found.step, "is another's"])
+    with Checkpoints(folder, rank=0, world_size=1) as checkpoints:
+        checkpoints.save(then, state_of(then), loader={"at": then})
+        checkpoints.wait()
+        if checkpoints.folder.leftovers() or checkpoints.load().step != then:
+            wrong.append(["afterwards", sorted(os.listdir(folder))])
+    return wrong
+
+
+def every_boundary(folder: Path, ranks: int, victim: int) -> dict[str, Any]:
+    """Kill a rank at each boundary of a job that finds a checkpoint of step 0 and leftovers."""
+    wrong, at = [], 0
+    while True:
+        place = folder / str(at)
+        with Checkpoints(place, rank=0, world_size=1) as checkpoints:
+            checkpoints.save(0, state_of(0), loader={"at": 0})
+        for each in job(place, 1, at=9) if at % 4 == 0 else ():  # leaves something
+            each.end()
+        started = job(place, ranks, victim=victim, at=at)
+        dead = [each.end() for each in started]
+        least = max(each.committed for each in started)
+        wrong += [[at, *each] for each in judged(place, least, least + 1, 99)]
+        if dead != [rank == victim for rank in range(ranks)]:
+            if any(dead) or least != SAVES:
+                wrong.append([at, dead, [each.said for each in started]])
+            return {"boundaries": at, "wrong": wrong}
+        if not all("lost" in each.said for each in started if each is not started[victim]):
+            finished = [each.committed == SAVES for each in started]
+            if not any(finished):
+                wrong.append([at, "unnoticed", [each.said for each in started]])
+        shutil.rmtree(place)
+        at += 1
+
+
+def at_any_time(folder: Path, ranks: int, kills: int) -> dict[str, Any]:
+    """Kill one rank, or all, at a random time of a job that writes most of the time."""
+    draw = random.Random(kills)
+    wrong, seen, last = [], [], 0
+    with Checkpoints(folder, rank=0, world_size=1) as checkpoints:
+        checkpoints.save(0, state_of(0), loader={"at": 0})
+    for kill in range(kills):
+        started = job(folder, ranks, first=last + 1, size=500_000, saves=10_000, rate=20e6)
+        victims = started if draw.random() < 0.5 else [draw.choice(started)]
+        for each in started:  # "ready"
+            select.select([each._heard], [], [])
+        select.select([], [], [], draw.uniform(0, 0.3))
+        for each in victims:
+            os.kill(each.pid, signal.SIGKILL)
+        for each in started:
+            each.end()
+        least = last + max(each.committed for each in started)
+        left = [path.suffix for path in folder.iterdir()]
+        seen.append(".incomplete" in left)
+        wrong += [[kill, *each] for each in judged(folder, least, least + 1, least + 2)]
+        last = least + 2
+    return {"kills": kills, "cut off": sum(seen), "wrong": wrong}
+
+
+def run(*words: object) -> dict[str, Any]:
+    """One of these in a process of its own, in memory where it can be: what a kill leaves does not
+    depend on the device, and syncing one takes long."""
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as scratch:
+        what, *numbers = sys.argv[1:]
+        work = every_boundary if what == "boundaries" else at_any_time
+        print(json.dumps(work(Path(scratch), *map(int, numbers))))

@@ -1,0 +1,24 @@
+"""Whoever is killed while saving: the last committed checkpoint loads, byte-equal."""
+
+from __future__ import annotations
+
+import pytest
+
+import checkpoint_crashes
+
+
+@pytest.mark.parametrize(("ranks", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_killed_at_every_boundary(ranks: int, victim: int) -> None:
+    """At each write, sync, rename, removal and message of three saves, of which two are kept."""
+    found = checkpoint_crashes.run("boundaries", ranks, victim)
+    assert found["wrong"] == []
+    assert found["boundaries"] > (40 if victim == 0 else 25)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.long)])
+def test_killed_at_any_time(ranks: int, kills: int) -> None:
+    """One rank or all of them, at random times of a job that writes most of the time."""
+    found = checkpoint_crashes.run("random", ranks, kills)
+    assert found["wrong"] == []
+    assert found["cut off"] > 0

@@ -1,0 +1,87 @@
+"""What a power loss may take: nothing that a committed checkpoint is made of.
+
+strace tells, independent of our own account, in which order the system was asked to write, to sync
+and to rename. Data that is not synced may be lost with the power, and names whose folder is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import sys
+import numpy as np
+from penstock.checkpoint import Checkpoints
+with Checkpoints(sys.argv[1], keep=2) as checkpoints:
+    for step in range(4):
+        checkpoints.save(step, {"a": np.full(10_000, step), "n": step})
+"""
+CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)")
+OPENED = re.compile(r"^(\d+)<([^>]*)>")
+
+
+def asked(folder: Path) -> list[tuple[str, list[str]]]:
+    """The calls that changed something in the folder, in order, with the paths that they name."""
+    log = folder.parent / "calls"
+    calls = "trace=write,pwrite64,openat,mkdir,rename,fsync,fdatasync,unlink,rmdir"
+    command = ["strace", "-f", "-y", "-s", "300", "-e", calls, "-o", str(log)]
+    subprocess.run([*command, sys.executable, "-c", CODE, str(folder)], check=True)
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        call = CALL.search(line)
+        if call is None or int(call[3]) < 0:
+            continue
+        name, arguments = call[1], call[2]
+        if name == "openat" and "O_CREAT" not in arguments:
+            continue
+        opened = OPENED.match(arguments)
+        paths = [opened[2]] if opened else re.findall(r'"([^"]*)"', arguments)
+        if paths and paths[0].startswith(str(folder)):
+            found.append((name, paths))
+    return found
+
+
+def test_synced_before_it_is_named(tmp_path: Path) -> None:
+    """Before a rename commits: all data of the folder, and its names. After it, before anything is
+    removed: the name itself. And before data is removed: the removal of its index."""
+    if shutil.which("strace") is None:
+        pytest.skip("no strace")
+    folder = tmp_path / "checkpoints"
+    data: set[str] = set()  # files with bytes that are not synced
+    names: set[str] = set()  # folders with names that are not synced
+    commits = removals = 0
+    for name, paths in asked(folder):
+        path = paths[0]
+        parent = os.path.dirname(path)
+        if name in ("write", "pwrite64"):
+            data.add(path)
+        elif name in ("fsync", "fdatasync"):
+            data.discard(path)
+            names.discard(path)
+        elif name == "rename":
+            if path.endswith(".incomplete"):
+                commits += 1
+                assert not [each for each in data | names if each.startswith(path)]
+            else:  # the index, into its folder
+                assert path not in data
+            names.add(os.path.dirname(paths[1]))
+        elif name == "unlink":
+            if path.endswith("index"):
+                assert str(folder) not in names, "the commit is durable before older ones go"
+            else:
+                assert parent not in names, "an index goes, durably, before its data"
+                removals += 1
+                continue
+            names.add(parent)
+        elif name in ("openat", "mkdir"):
+            names.add(parent)
+    assert commits == 4
+    assert removals == 2
+    assert not [path for path in data if not path.endswith(".lock")]

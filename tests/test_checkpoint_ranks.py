@@ -1,0 +1,110 @@
+"""Several ranks save one state: every byte once, all or nothing, whatever one of them does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import checkpoint_ranks
+from penstock.checkpoint import Checkpoints, load
+from penstock.checkpoint.division import divided, piece_bytes
+from penstock.checkpoint.folder import Folder
+
+torch = pytest.importorskip("torch")
+
+SIZES = st.lists(st.integers(0, 1000), max_size=30)
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 300))
+def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int) -> None:
+    """And about equally: nobody has more than a piece above anybody."""
+    dealt = divided(sizes, ranks, piece_bytes)
+    assert len(dealt) == ranks
+    cuts = sorted(cut for each in dealt for cut in each)
+    covered = [(block, at) for block, start, stop in cuts for at in range(start, stop)]
+    assert covered == [(block, at) for block, size in enumerate(sizes) for at in range(size)]
+    assert all(cut.bytes <= piece_bytes for cut in cuts)
+    loads = [sum(cut.bytes for cut in each) for each in dealt]
+    assert max(loads) - min(loads) <= max((cut.bytes for cut in cuts), default=0)
+
+
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=30), st.integers(1, 64))
+def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> None:
+    piece = piece_bytes(sizes, ranks)
+    assert 8 << 20 <= piece <= 64 << 20
+    assert piece % 64 == 0
+    assert ranks == 1 or piece <= max(8 << 20, sum(sizes) / ranks / 8 + 64)
+
+
+def ranks(scenario: str, folder: Path, count: int) -> list[Any]:
+    """What each rank said."""
+    done = subprocess.run(
+        [sys.executable, checkpoint_ranks.__file__, scenario, str(folder), str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_written_once_by_four(tmp_path: Path) -> None:
+    """The bytes of all shards are those of one copy, spread evenly; one process loads them."""
+    folder = tmp_path / "x"
+    said = ranks("replicated", folder, 4)
+    assert all(same for _, same in said)
+    written = [size for size, _ in said]
+    tensors = [value for name, value in checkpoint_ranks.model().items() if name != "n"]
+    one = sum(tensor.nbytes for tensor in tensors)
+    assert one <= sum(written) <= one * 1.01
+    assert max(written) <= min(written) * 1.1
+    found = load(folder)
+    for name, value in checkpoint_ranks.model().items():
+        assert name == "n" or torch.equal(found.state[name], value)
+    assert Folder(folder).index(Folder(folder).entry()).ranks == 4
+
+
+def test_ranks_that_differ(tmp_path: Path) -> None:
+    said = ranks("other_shapes", tmp_path / "x", 3)
+    assert all("states of different shape at step 1" in each for each, _ in said)
+    assert all(steps == [2] for _, steps in said)
+
+
+def test_a_rank_that_cannot(tmp_path: Path) -> None:
+    """Its error is raised on all, and names it."""
+    alone, other = ranks("unsupported", tmp_path / "x", 2)
+    assert alone[0].startswith("rank 1: state.w is of type builtins.builtin_function_or_method")
+    assert other[0].startswith("state.w is of type")
+    assert alone[1] == other[1] == [2]
+
+
+def test_all_skip_or_none(tmp_path: Path) -> None:
+    said = ranks("skipped", tmp_path / "x", 2)
+    assert said == [[[True, False, True], 1, [1, 3]]] * 2
+
+
+def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+    """The others are told, soon, and nothing is committed."""
+    said = ranks("lost", tmp_path / "x", 3)
+    assert said[1] == "ended with 9"
+    for kind, text, steps in (said[0], said[2]):
+        assert kind == "WorkerError"
+        assert "restart the job from the last checkpoint" in text
+        assert steps == []
+    assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
+
+
+def test_a_folder_in_use(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path / "x"):
+        said = ranks("second", tmp_path / "x", 2)
+    assert all("written by another job" in each for each in said)
