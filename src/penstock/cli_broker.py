@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -17,11 +18,12 @@ from .broker import Broker
 from .errors import UsageError
 from .ledger import Ledger
 from .lines import socket_path
+from .machine import this_machine
 
 
 def broker(
     cores: Annotated[
-        float | None, typer.Option(help="That loaders share. (default: those of this process)")
+        float | None, typer.Option(help="That loaders share. (default: all that may be used here)")
     ] = None,
     bytes_per_s: Annotated[
         str | None, typer.Option(help="Of storage, such as 1GB/s. (default: not limited)")
@@ -45,26 +47,30 @@ def broker(
     budget.
 
     Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
-    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it.
+    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it. Members of a
+    --group may join a broker that serves in a folder which they can enter, and are told where by
+    PENSTOCK_BROKER.
 
     Examples:
 
       penstock broker --cores 8 --bytes-per-s 1GB/s
 
       penstock broker --cores 32 --group research --socket /run/penstock/broker.sock
+
     """
     path = Path(socket) if socket is not None else socket_path(os.environ)
     if path is None:
         raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
     resources = Resources(
-        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
-        bytes_per_s=float("inf") if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
+        cores=this_machine().usable_cores if cores is None else cores,
+        bytes_per_s=math.inf if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
     with Broker(path, ledger, group=group) as serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: serving.stop())
-        terminal.say(f"serving at {path}")
+        limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
+        terminal.say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
         serving.serve()
 
 

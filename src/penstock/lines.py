@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import limits
 
 VERSION = 1
 Message = dict[str, Any]
-_read_bytes = 64 * 1024
+_PEER = struct.Struct("3i")
+_read_bytes = 16 * 1024
 
 
 class Wrong(Exception):
@@ -102,6 +104,20 @@ def _message(line: bytes) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("say"), str):
         raise Wrong("malformed")
     return message
+
+
+class Peer(NamedTuple):
+    """The process at the other end, as it was when it connected or began to listen."""
+
+    pid: int
+    user: int
+    group: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Who the kernel says is at the other end of a UNIX socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return Peer(*_PEER.unpack(found))
 
 
 def socket_path(environ: Mapping[str, str]) -> Path | None:

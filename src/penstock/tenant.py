@@ -14,7 +14,7 @@ from pathlib import Path
 from . import limits
 from .errors import UsageError
 from .lease import Lease, Report, Terms
-from .lines import VERSION, Gone, Lines, Message, Wrong, socket_path
+from .lines import VERSION, Gone, Lines, Message, Wrong, peer_of, socket_path
 
 log = logging.getLogger("penstock")
 
@@ -32,10 +32,11 @@ class Tenant:
     """
 
     def __init__(self, job: str, rank: int, name: str, path: str | None = None) -> None:
-        usual = socket_path(os.environ)
-        self._path = usual if usual is None or path is None else Path(path)
+        found = socket_path(os.environ)
+        self._path = found if found is None or path is None else Path(path)
+        self._usual = path is None and "PENSTOCK_BROKER" not in os.environ
         self._join = {"say": "join", "version": VERSION, "job": job, "rank": rank, "name": name}
-        self._report_every_s = Terms().report_s
+        self._every_s = Terms().report_s
         self._pid = os.getpid()
         self._lines: Lines | None = None
         self._lease: Lease | None = None
@@ -57,15 +58,12 @@ class Tenant:
         try:
             for message in self._lines.receive():
                 self._hear(message, now_s)
-            if now_s >= self._report_s:
-                self._report_s = now_s + self._report_every_s
-                self._lines.flush()
-                if not self._lines.waiting:  # else the broker does not read now
-                    self._lines.send({"say": "report", **measure().message()})
         except (Gone, Wrong, UsageError) as error:
-            self._lost(now_s, str(error))
+            self._lost(now_s, error)
             return None
-        if self._lease is not None and now_s >= self._ends_s:
+        if now_s >= self._report_s and not self._reported(now_s, measure):
+            return None
+        if now_s >= self._ends_s and self._lease is not None:
             self._lease, self._ends_s = self._lease.ended, math.inf
         return self._lease
 
@@ -91,12 +89,31 @@ class Tenant:
             connection.close()
             return False
         self._lines = Lines(connection)
+        user = peer_of(connection).user
+        if self._usual and user not in (os.getuid(), 0):
+            self._lost(now_s, Wrong(f"it is user {user}'s, in a place of this user's"))
+            return False
         try:
-            self._lines.send({**self._join, "pid": os.getpid()})
-        except Gone:
-            self._lost(now_s, "")
+            self._lines.send({**self._join, "pid": self._pid})
+        except Gone as gone:
+            self._lost(now_s, gone)
             return False
         self._report_s = now_s
+        return True
+
+    def _reported(self, now_s: float, measure: Callable[[], Report]) -> bool:
+        """Says how it goes, unless the broker does not read now; False where it has gone."""
+        assert self._lines is not None
+        self._report_s = now_s + self._every_s
+        try:
+            self._lines.flush()
+            if self._lines.waiting:
+                return True
+            message = {"say": "report", **measure().message()}
+            self._lines.send(message)
+        except Gone as gone:
+            self._lost(now_s, gone)
+            return False
         return True
 
     def _hear(self, message: Message, now_s: float) -> None:
@@ -106,9 +123,15 @@ class Tenant:
         elif message["say"] == "refused":
             self._tell(f"refused by the broker at {self._path}: {message.get('why')}")
 
-    def _lost(self, now_s: float, why: str) -> None:
+    def _lost(self, now_s: float, why: Exception) -> None:
         """The loader's own budget again, until there is another broker."""
         assert self._lines is not None
+        if isinstance(why, Gone):
+            with contextlib.suppress(Gone, Wrong, UsageError):  # it may have said why
+                for message in self._lines.receive():
+                    self._hear(message, now_s)
+        else:
+            self._tell(f"the broker at {self._path} is not believed: {why}")
         self._lines.close()
         self._lines = self._lease = None
         self._retry_s = now_s + limits.broker_retry_s
