@@ -16,6 +16,7 @@ import selectors
 import socket
 import stat
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -112,9 +113,9 @@ class Broker:
             self._wake.send(b".")
 
     def serve(self) -> None:
-        """Answers until it is stopped."""
+        """Answers until it is stopped: many at a time, a few times a second, so that nobody takes
+        the processor by talking."""
         while not self._stopped:
-            # Time passes for those who are here alone.
             timeout = limits.broker_tick_s if self._callers else None
             for key, events in self._selector.select(timeout):
                 if key.fileobj is self._listener:
@@ -122,6 +123,7 @@ class Broker:
                 elif isinstance(key.data, _Caller):
                     self._attend(key.data, events)
             self._tell(self._now_s())
+            self._clock.wait_until_ns(self._clock.now_ns() + limits.broker_nap_ns)
 
     def _now_s(self) -> float:
         return self._clock.now_ns() * 1e-9
@@ -129,11 +131,14 @@ class Broker:
     # -- who calls ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as error:  # it has gone again
-            log.debug("a connection was not made: %s", error)
-            return
+        """All who have called."""
+        with contextlib.suppress(OSError):  # nobody else, or one that has gone again
+            while True:
+                connection, _ = self._listener.accept()
+                self._meet(connection)
+
+    def _meet(self, connection: socket.socket) -> None:
+        """Takes a caller, or tells it why not."""
         peer = peer_of(connection)
         lines = Lines(connection)
         why = None
@@ -261,8 +266,14 @@ class Broker:
                 self._send(caller, state)
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """What the ledger says, and how often whom was refused, as JSON has it."""
-        return {**self._ledger.state(now_s), "refused": dict(self._counts)}
+        """What the ledger says, how often whom was refused, and the processor time of this process,
+        as JSON has it."""
+        return {
+            **self._ledger.state(now_s),
+            "refused": dict(self._counts),
+            "pid": os.getpid(),
+            "cpu_s": time.process_time(),
+        }
 
 
 # -- the socket ------------------------------------------------------------------------------------

@@ -266,7 +266,9 @@ broker_waiting_bytes = 2 * MIB
 broker_members_max = 512
 """Connections of one broker; further ones are refused."""
 broker_tick_s = 0.25
-"""How late it may be seen that a member has fallen silent."""
+"""How late it may be seen that a member has fallen silent;"""
+broker_nap_ns = 100_000_000
+"""and at most, that somebody has said something: what eight jobs say wakes it up half as often."""
 broker_retry_s = 2.0
 """How often a loader without a broker looks for one."""
 lease_readahead_s = 2.0
