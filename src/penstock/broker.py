@@ -333,7 +333,7 @@ def _locked(path: Path) -> Iterator[None]:
     """The right to serve there, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
-            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             undo.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -67,8 +67,7 @@ def broker(
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
     with Broker(path, ledger, group=group) as serving:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: serving.stop())
+        signal.signal(signal.SIGTERM, lambda *_: serving.stop())
         limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
         terminal.say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
         serving.serve()

@@ -118,7 +118,8 @@ class Report:
     """What a loader says of itself.
 
     profile:   fields of `throughput.JobProfile`, of this loader alone; None while it has not been
-               measured.
+               measured. Its ceiling is what the model takes, or what the loader's own budget allows
+               where that is less: what a lease adds to that is no use to it.
     measured:  since the last report.
     """
 

@@ -64,7 +64,7 @@ class Ledger:
         self._drifted = False
         self._divided_s = self._looked_s = -math.inf
         self._even = even_share([None], resources)
-        self._divisions = 0
+        self._divisions = self._lies = 0
         self._allocation: Allocation | None = None
 
     @property
@@ -138,6 +138,7 @@ class Ledger:
             return
         if job.share is not None and job.judge(now_s, profile, measured, self._even, self.terms):
             job.doubt(now_s + self.terms.doubt_s)
+            self._lies += 1
             self._anew = True
         elif job.drift.observe(profile) is not None:
             self._drifted = True
@@ -160,10 +161,11 @@ class Ledger:
         self._allocation, self._even = proposed, even
         self._divided_s = now_s
         self._divisions += 1
-        for job, share, expected in zip(jobs, proposed.shares, proposed.predictions, strict=True):
+        dealt = zip(proposed.shares, proposed.predictions, proposed.floors, strict=True)
+        for job, (share, expected, floor) in zip(jobs, dealt, strict=True):
             if job.share is None or _differs(job.share, share):
                 job.changed_s, job.off = now_s, 0
-            job.share, job.prediction = share, expected
+            job.share, job.prediction, job.floor = share, expected, floor
             self._deal(job)
 
     def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
@@ -231,6 +233,7 @@ class Ledger:
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
+            "lies": self._lies,
             "value": None if self._allocation is None else self._allocation.value,
             "worth": worth and {"core": worth.core, "byte_per_s": worth.byte_per_s},
             "jobs": [job.state(now_s) for job in self._jobs.values()],

@@ -83,7 +83,8 @@ class Job:
     owner:         whose it is; another owner's job of the same name is another job.
     fresh:         members that have reported in this window, which ends when all active ones have.
     drift:         what its share was made for, and where it goes from there; None while unmeasured.
-    share:         what it has, since `changed_s`, and what that is expected to bring.
+    share:         what it has, since `changed_s`, what that is expected to bring,
+    floor:         and the samples/s that it was promised.
     off:           windows in a row in which it was not what it says.
     lies:          how often it was put in doubt for that.
     doubted_until_s:  -inf where it is not in doubt.
@@ -96,6 +97,7 @@ class Job:
     drift: Drift | None = None
     share: Share | None = None
     prediction: Prediction | None = None
+    floor: float = 0.0
     changed_s: float = -math.inf
     efficiency: float = 1.0
     off: int = 0
@@ -218,6 +220,7 @@ class Job:
             "cores": share and share.workers,
             "bytes_per_s": share and limited(share.bytes_per_s),
             "predicted": expected and expected.samples_per_s,
+            "floor": self.floor,
             "idle": expected and expected.idle,
             "binding": expected and expected.binding,
             "measured": measured and measured.samples_per_s,
