@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 from . import limits
@@ -52,8 +52,8 @@ class Terms:
     lies: int = 3
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, zero=each.name in ("settle_s", "drain_s", "hold_s", "switch_s"))
+        for name in self.__slots__:
+            _check(self, name, zero=name in ("settle_s", "drain_s", "hold_s", "switch_s"))
         for name in ("lie", "excess"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")
@@ -78,8 +78,8 @@ class Lease:
     lasts_s: float
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, none=each.name.endswith("bytes_per_s"))
+        for name in self.__slots__:
+            _check(self, name, none=name.endswith("bytes_per_s"))
 
     @property
     def ended(self) -> Lease:
@@ -88,7 +88,7 @@ class Lease:
 
     def message(self) -> dict[str, Any]:
         """As JSON has it."""
-        return asdict(self)
+        return _fields_of(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lease:
@@ -116,7 +116,7 @@ class Grant:
 
     def message(self) -> dict[str, Any]:
         """As JSON has it."""
-        return asdict(self)
+        return _fields_of(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Grant:
@@ -144,8 +144,8 @@ class Measured:
     step_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, zero=True)
+        for name in self.__slots__:
+            _check(self, name, zero=True)
         if self.stall > 1:
             raise UsageError(f"Measured.stall is {self.stall!r}: use a part of the time, 0..1")
 
@@ -155,7 +155,9 @@ class Report:
     """What a loader says of itself.
 
     profile:   fields of `throughput.JobProfile`, of this loader alone; None where nothing has been
-               measured since the last report: it is still there.
+               measured since the last report. Its ceiling is what the model takes, or what the
+               loader's own budget allows where that is less: what a lease adds to that is no use
+               to it.
     measured:  in the same time as the profile.
     """
 
@@ -171,7 +173,7 @@ class Report:
                 for name, value in profile.items()
                 if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
             }
-        return {"profile": profile, "measured": asdict(self.measured)}
+        return {"profile": profile, "measured": _fields_of(self.measured)}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
@@ -210,15 +212,19 @@ def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) 
     value = getattr(owner, name)
     if none and value is None:
         return
-    plain = isinstance(value, int | float) and type(value) is not bool
+    plain = isinstance(value, (int, float)) and type(value) is not bool
     if not plain or not (0 < value <= limits.allocation_number_max or (zero and value == 0)):
         low = "0 or more" if zero else "above 0"
         raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
 
 
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def _named(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a value in a message; UsageError where one is missing that has no default."""
-    for each in fields(cls):
-        if each.default is MISSING and each.name not in message:
-            raise UsageError(f"{cls.__name__}.{each.name} is missing: give a number")
-    return {each.name: message[each.name] for each in fields(cls) if each.name in message}
+    for name, each in cls.__dataclass_fields__.items():
+        if each.default is MISSING and name not in message:
+            raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
+    return {name: message[name] for name in cls.__slots__ if name in message}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from . import limits
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
 from .drift import Drift, worthwhile
 from .errors import UsageError
@@ -67,8 +68,9 @@ class Ledger:
         self._owners: dict[int, Job] = {}
         self._anew = False
         self._drifted = False
-        self._divided_s = -math.inf
-        self._divisions = 0
+        self._divided_s = self._looked_s = -math.inf
+        self._even = even_share([None], resources)
+        self._divisions = self._lies = 0
         self._allocation: Allocation | None = None
         self.transfers = Transfers(self.terms)
         self._pool: float | None = None
@@ -149,7 +151,10 @@ class Ledger:
 
     def tick(self, now_s: float) -> dict[int, Lease]:
         """What time brings. Returns the leases that are new or renewed, by member; to be called
-        after whatever else is, and a few times a second."""
+        after whatever else is, and every `limits.broker_tick_s`."""
+        if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
+            return {}
+        self._looked_s = now_s
         for job in self._jobs.values():
             if job.fall_silent(now_s, self.terms):
                 self._anew = True
@@ -174,9 +179,9 @@ class Ledger:
             job.drift = Drift(profile)
             self._anew = True
             return
-        even = even_share([None] * len(self._jobs), self._resources)
-        if job.share is not None and job.judge(now_s, profile, measured, even, self.terms):
+        if job.share is not None and job.judge(now_s, profile, measured, self._even, self.terms):
             job.doubt(now_s + self.terms.doubt_s)
+            self._lies += 1
             self._anew = True
         elif job.drift.observe(profile) is not None:
             self._drifted = True
@@ -193,17 +198,19 @@ class Ledger:
             self._allocation, self._pool = None, pool
             return
         even = even_share(profiles, shared)
-        proposed = _mixed(allocate(profiles, shared, self._objective, self._floors), profiles, even)
+        found = allocate(profiles, shared, self._objective, self._floors)
+        proposed = _mixed(found, profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
-        self._allocation, self._pool = proposed, pool
+        self._allocation, self._even, self._pool = proposed, even, pool
         self._divided_s = now_s
         self._divisions += 1
-        for job, share, expected in zip(jobs, proposed.shares, proposed.predictions, strict=True):
+        dealt = zip(proposed.shares, proposed.predictions, proposed.floors, strict=True)
+        for job, (share, expected, floor) in zip(jobs, dealt, strict=True):
             if job.share is None or _differs(job.share, share):
                 job.changed_s, job.off = now_s, 0
-            job.share, job.prediction = share, expected
-            self._deal(job, even)
+            job.share, job.prediction, job.floor = share, expected, floor
+            self._deal(job)
 
     def _beside_transfers(
         self, profiles: Sequence[JobProfile | None]
@@ -250,7 +257,7 @@ class Ledger:
             switch_s=self.terms.switch_s,
         )
 
-    def _deal(self, job: Job, even: Share) -> None:
+    def _deal(self, job: Job) -> None:
         """The share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
@@ -262,8 +269,8 @@ class Ledger:
             each.lease = Lease(
                 cores=part * job.share.workers,
                 bytes_per_s=limited(part * job.share.bytes_per_s),
-                floor_cores=part * even.workers,
-                floor_bytes_per_s=limited(part * even.bytes_per_s),
+                floor_cores=part * self._even.workers,
+                floor_bytes_per_s=limited(part * self._even.bytes_per_s),
                 lasts_s=each.patience_s(self.terms),
             )
             each.leased_s = -math.inf
@@ -290,6 +297,7 @@ class Ledger:
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
+            "lies": self._lies,
             "value": None if self._allocation is None else self._allocation.value,
             "worth": worth and {"core": worth.core, "byte_per_s": worth.byte_per_s},
             "jobs": [job.state(now_s) for job in self._jobs.values()],

@@ -285,7 +285,9 @@ others have found it, too."""
 broker_transfers_max = 64
 """Transfers of one connection at a time."""
 broker_tick_s = 0.25
-"""How late it may be seen that a member has fallen silent."""
+"""How late it may be seen that a member has fallen silent;"""
+broker_nap_ns = 100_000_000
+"""and at most, that somebody has said something: what eight jobs say wakes it up half as often."""
 broker_answer_s = 10.0
 """Who watches a broker hears from it every second; after so long it is taken for stopped."""
 broker_retry_s = 2.0

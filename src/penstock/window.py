@@ -7,14 +7,13 @@ import select
 import sys
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 
 from . import limits
 from .errors import UsageError
 from .lease import Grant, Terms
-from .lines import VERSION, Message, socket_path
-from .link import Link, by_path
+from .lines import VERSION, Message
+from .link import Link, usual_or
 from .seat import job_of
 from .topology import detect
 
@@ -54,8 +53,6 @@ class Window:
             raise UsageError(f"bytes is {bytes!r}: use a number above 0")
         if job is None:
             job = job_of(detect(None, None, os.environ, sys.modules), os.environ)
-        usual = socket_path(os.environ)
-        found = usual if usual is None or path is None else Path(path)
         self._begin: Message = {
             "say": "transfer",
             "version": VERSION,
@@ -64,8 +61,8 @@ class Window:
             "bytes_per_s": bytes_per_s,
         }
         self._bytes, self._moved, self._before = bytes, 0, 0
-        call = None if found is None else by_path(found)
-        self._link = Link(call, self._hello, str(found))
+        call, where = usual_or(path)
+        self._link = Link(call, self._hello, where)
         self._told_every_s = Terms().report_s
         self._lock = threading.Lock()
         self._grant: Grant | None = None
@@ -137,8 +134,8 @@ class Window:
             if message["say"] == "grant":
                 try:
                     self._grant = Grant.of(message)
-                except UsageError:
-                    self._link.lose(now_s)
+                except UsageError as error:
+                    self._link.lose(now_s, error)
                     return False
                 self._ends_s = now_s + self._grant.lasts_s
         if now_s >= self._tell_s and self._link.ready(now_s):
