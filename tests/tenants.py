@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -29,14 +31,14 @@ def environ(**changes: str) -> dict[str, str]:
 
 
 class Ended(Exception):
-    """The job is no more."""
+    """The other side is no more."""
 
 
 class Job:
     """The test's end of a job.
 
     profile:  what it reports, fields of a JobProfile; None for nothing.
-    lie:      how many times more it reports to bring than it does.
+    greed:    how many times more it says that it takes than it does.
     """
 
     def __init__(
@@ -46,13 +48,14 @@ class Job:
         profile: Mapping[str, float] | None,
         *,
         rank: int = 0,
-        lie: float = 1.0,
+        greed: float = 1.0,
         step_s: float = 0.01,
     ) -> None:
-        told = [str(path), job, rank, profile, lie, step_s]
+        told = [str(path), job, rank, profile, greed, step_s]
         self.process = subprocess.Popen(
             [sys.executable, __file__, json.dumps(told)], stdout=subprocess.PIPE, env=environ()
         )
+        self.lease: Lease = None
 
     def hear(self) -> Lease:
         """What it says next."""
@@ -60,20 +63,38 @@ class Job:
         line = self.process.stdout.readline()
         if not line:
             raise Ended
-        found: Lease = json.loads(line)
-        return found
+        self.lease = json.loads(line)
+        return self.lease
 
-    def until(self, wanted: Callable[[Lease], bool]) -> Lease:
-        """The next lease that is as wanted; a test that waits in vain times out."""
-        while not wanted(found := self.hear()):
-            pass
-        return found
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The lease that it has last said, or the next that is as wanted; a test that waits in vain
+        times out."""
+        while self.lease is None or not wanted(self.lease):
+            self.hear()
+        return self.lease
+
+    def until_alone(self) -> None:
+        """Until it has no lease."""
+        while self.lease is not None:
+            self.hear()
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def job(
+    path: Path, name: str, profile: Mapping[str, float] | None, **options: Any
+) -> Iterator[Job]:
+    """A job, until the end of the block."""
+    started = Job(path, name, profile, **options)
+    try:
+        yield started
+    finally:
+        started.end()
 
 
 @contextlib.contextmanager
@@ -84,7 +105,7 @@ def broker(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     try:
         assert process.stderr is not None
         said = process.stderr.readline()
-        assert "serving" in said, said
+        assert "dividing" in said, said + process.stderr.read()
         yield process
     finally:
         process.kill()
@@ -92,15 +113,57 @@ def broker(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.stderr.close()
 
 
+class Caller:
+    """Somebody who says whatever a test likes to a broker."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(path))
+        self._file = self.socket.makefile("rb")
+
+    def say(self, line: bytes | dict[str, Any]) -> None:
+        text = line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+        self.socket.sendall(text)
+
+    def hear(self) -> dict[str, Any]:
+        """What it is told next; Ended where the broker has closed."""
+        try:
+            line = self._file.readline()
+        except ConnectionResetError:
+            raise Ended from None
+        if not line:
+            raise Ended
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def join(self, job: str, **changes: Any) -> None:
+        told = {"say": "join", "version": 1, "job": job, "rank": 0, "pid": 1, "name": "test"}
+        self.say({**told, **changes})
+
+    def state(self) -> dict[str, Any]:
+        """What is shown of the broker."""
+        self.say({"say": "watch"})
+        while (found := self.hear())["say"] != "state":
+            pass
+        return found
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+        self.socket.close()
+
+
 def main() -> None:
-    """What the process does."""
+    """What the process of a job does."""
     from penstock.lease import Measured, Report
     from penstock.tenant import Tenant
     from penstock.throughput import JobProfile, Share, predict
 
-    path, job, rank, said, lie, step_s = json.loads(sys.argv[1])
+    path, name, rank, said, greed, step_s = json.loads(sys.argv[1])
     profile = None if said is None else JobProfile(**said)
-    tenant = Tenant(job, rank, "train", path)
+    tenant = Tenant(name, rank, "train", path)
     lease = None
 
     def measure() -> Report:
@@ -108,18 +171,17 @@ def main() -> None:
             return Report(profile=None, measured=Measured(samples_per_s=0.0))
         mine = Share(workers=1e6)
         if lease is not None:
-            rate = lease.bytes_per_s
-            mine = Share(workers=lease.cores, bytes_per_s=float("inf") if rate is None else rate)
+            rate = math.inf if lease.bytes_per_s is None else lease.bytes_per_s
+            mine = Share(workers=lease.cores, bytes_per_s=rate)
         reached = predict(profile, mine)
         measured = Measured(
-            samples_per_s=reached.samples_per_s / lie,
-            cores=reached.samples_per_s * profile.cpu_s,
+            samples_per_s=reached.samples_per_s,
+            cores=greed * reached.samples_per_s * profile.cpu_s,
             bytes_per_s=reached.samples_per_s * profile.storage_bytes,
-            stall=reached.idle,
+            stall=max(0.0, reached.idle),
         )
         return Report(profile=said, measured=measured)
 
-    print("null", flush=True)
     while True:
         found = tenant.step(time.monotonic(), measure)
         if found != lease:

@@ -411,6 +411,45 @@ def test_a_change_for_good_is_followed() -> None:
     assert host.ledger.state(host.now_s)["divisions"] <= before + 3
 
 
+def test_what_does_not_pay_is_not_done() -> None:
+    """A job that changes for good, but in what limits nobody, changes no share."""
+    host = Host()
+    idle = host.join("idle", IDLE, IDLE)
+    host.join("other", DECODES, DECODES)
+    host.wait(5)
+    before = share_of([idle]), host.ledger.state(host.now_s)["divisions"]
+    idle.profile = idle.claims = replace(IDLE, storage_bytes=2e4)
+    host.wait(60)
+    assert (share_of([idle]), host.ledger.state(host.now_s)["divisions"]) == before
+
+
+def test_shares_hold_for_a_while() -> None:
+    """However many jobs change at different times."""
+    host = Host()
+    jobs = [host.join(str(number), DECODES, DECODES) for number in range(6)]
+    host.wait(5)
+    before = host.ledger.state(host.now_s)["divisions"]
+    for window in range(120):
+        changing = jobs[window % len(jobs)]
+        changing.profile = changing.claims = READS if changing.claims == DECODES else DECODES
+        host.wait(0.5)
+    made = host.ledger.state(host.now_s)["divisions"] - before
+    assert 10 < made <= 60 / TERMS.hold_s
+
+
+def test_who_is_silent_has_no_lease_renewed() -> None:
+    """It is told once what it has; that lasts until it reads it, and no longer."""
+    host = Host()
+    quiet, other = host.join("quiet", READS, READS), host.join("other", DECODES, DECODES)
+    host.wait(5)
+    quiet.period_s = None
+    host.wait(10)
+    told_s = quiet.since_s
+    host.wait(60)
+    assert quiet.since_s == told_s
+    assert other.since_s > told_s + 50
+
+
 @pytest.mark.parametrize(
     ("is_so", "claims"),
     [

@@ -72,7 +72,7 @@ LAYERS = {
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
         | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
-        | {"profiling", "ledger", "tenancy", "holding"},
+        | {"profiling", "ledger", "tenancy", "holding", "transfers"},
         {"ground", "values", "data"},
     ),
     # Mechanism receives requests as values: it knows neither index nor policy.
@@ -141,7 +141,7 @@ LAYERS = {
             "convert_lmdb",
             "convert_shards",
         }
-        | {"checkpoint", "broker", "tenant", "seat", "watcher", "upstream"},
+        | {"checkpoint", "broker", "tenant", "seat", "watcher", "upstream", "window"},
         {"ground", "values", "data", "policy", "mechanism"},
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
@@ -196,6 +196,7 @@ PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
     | {"mixture", "quality", "augmentation", "profiling", "ledger", "tenancy", "holding"}
+    | {"transfers"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
     | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
     | {"bench.overrides", "bench.problems", "bench.checks"}

@@ -172,6 +172,19 @@ states = st.fixed_dictionaries(
         "value": numbers,
         "worth": st.none() | st.just({"core": 0.5, "byte_per_s": 1e-9}),
         "jobs": st.lists(any_job, max_size=5),
+        "transfers": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "job": st.text(max_size=20),
+                    "moved": st.floats(0, 1e15),
+                    "bytes": st.floats(1, 1e15),
+                    "measured": st.floats(0, 1e12),
+                    "bytes_per_s": numbers,
+                }
+            ),
+            max_size=2,
+        ),
+        "upstream": st.none() | st.just({"address": "tcp://h:1", "leased": True}),
         "refused": st.dictionaries(st.sampled_from(["absurd", "strangers"]), st.integers(1)),
     }
 )

@@ -364,7 +364,9 @@ class _Mix:
         part = np.divide(used, total, out=even.copy(), where=total > 0)
         left = np.subtract(limit, total, out=limit.copy(), where=np.isfinite(limit))
         spare = np.where(np.isfinite(limit), np.maximum(0.0, left) * (part + even) / 2, math.inf)
-        given: Float = used + spare
+        # Where numbers are absurd, rounding may have used more than there is.
+        fits = np.divide(limit, total, out=np.ones_like(used), where=total > limit)
+        given: Float = used * fits + spare
         return given
 
     def shares(self, solved: _Solved) -> list[Share]:

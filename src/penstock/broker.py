@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import grp
 import logging
+import math
 import os
 import resource
 import selectors
 import socket
 import stat
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from .clock import Clock, SystemClock
 from .errors import UsageError
 from .lease import Report
 from .ledger import Ledger
-from .lines import VERSION, Gone, Lines, Message, Sealed, Wrong
+from .lines import VERSION, Gone, Lines, Message, Peer, Sealed, Wrong, peer_of
 from .upstream import Upstream
 
 log = logging.getLogger("penstock")
@@ -60,13 +62,14 @@ class _Caller:
 class Broker:
     """Serves a ledger on a UNIX socket, from when it is made; `serve` answers.
 
-    path:    of the socket. Its folder is made if need be, for this user alone. Beside it lies a
+    path:    of the socket. Its folder is made if need be, for who may join alone. Beside it lies a
              lock file, held by the broker that serves there: what a dead one left is taken over.
-    group:   members of it may join as well; else this user and root alone.
+    group:   a name or number, whose members may join as well; else this user and root alone.
     listen:  where others may join over a network, who have the key.
     upstream:  leases what there is of storage.
 
-    Raises UsageError where another broker serves, or the socket cannot be made.
+    Raises UsageError where another broker serves, the socket cannot be made, or its folder is
+    one in which another user could put another socket.
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class Broker:
         self._group = None if group is None else group_of(group)
         self._counts: Counter[str] = Counter()
         self._callers: dict[int, _Caller] = {}
+        self._strangers: set[int] = set()
         self._next = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(limits.broker_members_max, max(1, files - 32))
         self._stopped = False
         with contextlib.ExitStack() as undo:
+            _enter(path, self._group)
             undo.enter_context(_locked(path))
             self._listener = undo.enter_context(_listening(path, self._group))
             self._wake, self._woken = socket.socketpair()
@@ -131,7 +136,8 @@ class Broker:
             self._wake.send(b".")
 
     def serve(self) -> None:
-        """Answers until it is stopped."""
+        """Answers until it is stopped: many at a time, a few times a second, so that nobody takes
+        the processor by talking."""
         while not self._stopped:
             # Time passes for those who are here alone.
             timeout = limits.broker_tick_s if self._callers or self._upstream else None
@@ -141,6 +147,7 @@ class Broker:
                 elif key.data is not None:
                     key.data()
             self._tell(self._now_s())
+            self._clock.wait_until_ns(self._clock.now_ns() + limits.broker_nap_ns)
 
     def _now_s(self) -> float:
         return self._clock.now_ns() * 1e-9
@@ -148,29 +155,34 @@ class Broker:
     # -- who calls ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as error:  # it has gone again
-            log.debug("a connection was not made: %s", error)
-            return
-        pid, user, group = _credentials(connection)
+        """All who have called."""
+        with contextlib.suppress(OSError):  # nobody else, or one that has gone again
+            while True:
+                connection, _ = self._listener.accept()
+                self._meet(connection)
+
+    def _meet(self, connection: socket.socket) -> None:
+        """Takes a caller, or tells it why not."""
+        peer = peer_of(connection)
         lines = Lines(connection)
         why = None
         if len(self._callers) >= self._most:
             why = f"there are {self._most} connections already"
             self._counts["crowded"] += 1
-        elif not self._admitted(connection, user, group):
-            why = f"user {user} is not admitted: this broker serves user {os.getuid()}" + (
+        elif not self._admitted(connection, peer):
+            why = f"user {peer.user} is not admitted: this broker serves user {os.getuid()}" + (
                 "" if self._group is None else f" and group {self._group}"
             )
             self._counts["strangers"] += 1
-            log.warning("user %d (process %d) was refused", user, pid)
+            if peer.user not in self._strangers:  # they may try every other second
+                self._strangers.add(peer.user)
+                log.warning("user %d (process %d) was refused", peer.user, peer.pid)
         if why is not None:
             with contextlib.suppress(Gone):
                 lines.send({"say": "refused", "why": why})
             lines.close()
             return
-        self._admit(lines, user)
+        self._admit(lines, peer.user)
 
     def _accept_sealed(self) -> None:
         """Somebody over the network, who has yet to show the key."""
@@ -193,11 +205,11 @@ class Broker:
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)
 
-    def _admitted(self, connection: socket.socket, user: int, group: int) -> bool:
+    def _admitted(self, connection: socket.socket, peer: Peer) -> bool:
         """Whether the kernel says that it is this user, root, or a member of the group."""
-        if user in (os.getuid(), 0):
+        if peer.user in (os.getuid(), 0):
             return True
-        return self._group is not None and self._group in (group, *_groups(connection))
+        return self._group is not None and self._group in (peer.group, *_groups(connection))
 
     def _attend(self, caller: _Caller, events: int) -> None:
         """What one of them says, or has room for."""
@@ -206,7 +218,8 @@ class Broker:
                 self._send(caller, None)
             if events & selectors.EVENT_READ:
                 for message in caller.lines.receive():
-                    self._hear(caller, message)
+                    if caller.number in self._callers:
+                        self._hear(caller, message)
         except Wrong as wrong:
             self._refuse(caller, wrong.why, f"a line was {wrong.why}")
             self._drop(caller)
@@ -225,6 +238,7 @@ class Broker:
             return
         if caller.joined:
             self._ledger.leave(caller.number)
+        self._ledger.transfers.leave(caller.number, self._now_s())
         self._selector.unregister(caller.lines)
         caller.lines.close()
 
@@ -240,12 +254,34 @@ class Broker:
             elif say == "leave" and caller.joined:
                 caller.joined = False
                 self._ledger.leave(caller.number)
+            elif say == "transfer":
+                self._transfer(caller, message, now_s)
+            elif say == "moved":
+                key, moved = _key(caller, message), _number(message, "bytes", least=0.0)
+                self._ledger.transfers.moved(key, now_s, moved)
+            elif say == "transferred":
+                self._ledger.transfers.end(_key(caller, message), now_s)
             elif say == "watch":
                 caller.watch_s = now_s
             else:
                 raise Wrong("unexpected")
         except UsageError as error:
             self._refuse(caller, "absurd", str(error))
+
+    def _transfer(self, caller: _Caller, message: Message, now_s: float) -> None:
+        """Who says so need not have joined: checkpoints have connections of their own."""
+        job = message.get("job")
+        if not isinstance(job, str):
+            raise UsageError(f"transfer.job is {job!r:.100}: use str")
+        could = message.get("bytes_per_s")
+        self._ledger.transfers.begin(
+            _key(caller, message),
+            now_s,
+            owner=caller.owner,
+            job=job,
+            bytes=_number(message, "bytes"),
+            could=math.inf if could is None else _number(message, "bytes_per_s"),
+        )
 
     def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
         if caller.joined:
@@ -294,6 +330,10 @@ class Broker:
             self._upstream.step(self._ledger, now_s)
         for number, lease in self._ledger.tick(now_s).items():
             self._send(self._callers[number], {"say": "lease", **lease.message()})
+        for (number, which), granted in self._ledger.grants(now_s).items():
+            if number in self._callers:  # else an earlier one did not reach it
+                said = {"say": "grant", "id": which, **granted.message()}
+                self._send(self._callers[number], said)
         watching = [
             caller
             for caller in self._callers.values()
@@ -306,16 +346,35 @@ class Broker:
                 self._send(caller, state)
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """What the ledger says, and how often whom was refused, as JSON has it."""
+        """What the ledger says, how often whom was refused, and the processor time of this process,
+        as JSON has it."""
         upstream = None if self._upstream is None else self._upstream.state()
         return {
             **self._ledger.state(now_s),
             "refused": dict(self._counts),
             "upstream": upstream,
+            "pid": os.getpid(),
+            "cpu_s": time.process_time(),
         }
 
 
 # -- the socket ------------------------------------------------------------------------------------
+
+
+def _key(caller: _Caller, message: Message) -> tuple[int, int]:
+    """Of the transfer that somebody speaks of."""
+    which = message.get("id")
+    if type(which) is not int or not 0 <= which < 1 << 53:
+        raise UsageError(f"id is {which!r:.100}: use a whole number, 0 or more")
+    return caller.number, which
+
+
+def _number(message: Message, name: str, least: float = 1.0) -> float:
+    value = message.get(name)
+    most = limits.allocation_number_max
+    if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
+        raise UsageError(f"{message['say']}.{name} is {value!r:.100}: use {least:g} or more")
+    return float(value)  # type: ignore[arg-type]
 
 
 def group_of(name: str) -> int:
@@ -328,32 +387,51 @@ def group_of(name: str) -> int:
         ) from None
 
 
-def _credentials(connection: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group of the other side, as the kernel saw them when it connected."""
-    size = struct.calcsize("3i")
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, user, group = struct.unpack("3i", found)
-    return pid, user, group
-
-
 def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """The other groups of the other side."""
+    """The other groups of the other side; none where there are more than Python takes, 256."""
     try:
-        found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 4096)
+        found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
     except OSError:
         return ()
     return struct.unpack(f"{len(found) // 4}I", found)
 
 
+def _enter(path: Path, group: int | None) -> None:
+    """Makes the folder where it is not there, and looks at who can do what in it."""
+    if len(os.fsencode(path)) > _path_bytes - len(_new):
+        raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
+    folder = path.parent
+    try:
+        if not folder.exists():
+            folder.mkdir(mode=0o700, parents=True)
+            if group is not None:
+                os.chown(folder, -1, group)
+                folder.chmod(0o710)
+        found = folder.stat()
+        if found.st_uid not in (os.getuid(), 0) or (
+            found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        ):
+            raise UsageError(
+                f"{folder} is another user's, or others may write there (user {found.st_uid}, mode "
+                f"{found.st_mode & 0o7777:o}): use a folder of your own"
+            )
+        for each in (folder, *folder.absolute().parents) if group is not None else ():
+            found = each.stat()
+            if not found.st_mode & (stat.S_IXGRP if found.st_gid == group else stat.S_IXOTH):
+                raise UsageError(
+                    f"group {group} cannot enter {each} (mode {found.st_mode & 0o7777:o}): serve in"
+                    " a folder that it can enter"
+                )
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used ({error}): use another folder") from None
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """The right to serve there, while this process lives."""
-    if len(os.fsencode(path)) > _path_bytes - len(_new):
-        raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
     with contextlib.ExitStack() as undo:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             undo.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -19,12 +20,13 @@ from .broker import Broker
 from .errors import UsageError
 from .ledger import Ledger
 from .lines import socket_path
+from .machine import this_machine
 from .upstream import Upstream
 
 
 def broker(
     cores: Annotated[
-        float | None, typer.Option(help="That loaders share. (default: those of this process)")
+        float | None, typer.Option(help="That loaders share. (default: all that may be used here)")
     ] = None,
     bytes_per_s: Annotated[
         str | None, typer.Option(help="Of storage, such as 1GB/s. (default: not limited)")
@@ -60,7 +62,9 @@ def broker(
     budget.
 
     Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
-    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it.
+    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it. Members of a
+    --group may join a broker that serves in a folder which they can enter, and are told where by
+    PENSTOCK_BROKER.
 
     Hosts that share storage divide its bandwidth with a broker for all of them (--listen), of which
     each host's broker is a job (--upstream). --bytes-per-s of a host is then what it takes at most.
@@ -82,8 +86,8 @@ def broker(
     if path is None:
         raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
     resources = Resources(
-        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
-        bytes_per_s=float("inf") if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
+        cores=this_machine().usable_cores if cores is None else cores,
+        bytes_per_s=math.inf if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
     outer = above = None
@@ -96,9 +100,9 @@ def broker(
             host = gethostname() if name is None else name
             above = Upstream(Address(upstream), key, host, resources.bytes_per_s)
     with Broker(path, ledger, group=group, listen=outer, upstream=above) as serving:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: serving.stop())
-        terminal.say(f"serving at {path}")
+        signal.signal(signal.SIGTERM, lambda *_: serving.stop())
+        limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
+        terminal.say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
         serving.serve()
 
 

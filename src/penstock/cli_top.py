@@ -149,6 +149,20 @@ def footer(state: State) -> list[str]:
             f"one more core is worth {worth['core']:.3g}, 100 MB/s more "
             f"{1e8 * worth['byte_per_s']:.3g} {UNITS[state['objective']]}"
         )
+    for each in state["transfers"]:
+        rate = (
+            "as fast as it can"
+            if each["bytes_per_s"] is None
+            else (f"at {_rate(each['measured'])} of {_rate(each['bytes_per_s'])} MB/s")
+        )
+        lines.append(
+            f"{_printable(each['job'])} transfers {terminal.size(each['moved'])} of "
+            f"{terminal.size(each['bytes'])} {rate}"
+        )
+    above = state["upstream"]
+    if above is not None:
+        now = "leases storage from" if above["leased"] else "has no lease now of"
+        lines.append(f"this host {now} {above['address']}")
     if state["refused"]:
         counted = ", ".join(f"{count:,} {why}" for why, count in sorted(state["refused"].items()))
         lines.append(f"refused: {counted}")
@@ -186,8 +200,13 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name that anybody may have chosen: nothing in it moves the cursor or colours a line."""
-    return terminal.escaped("".join(each if each.isprintable() else "?" for each in name))
+    """A name as text of a table, which has markup."""
+    return terminal.escaped(_printable(name))
+
+
+def _printable(name: str) -> str:
+    """A name that anybody may have chosen: nothing in it moves the cursor."""
+    return "".join(each if each.isprintable() else "?" for each in name)
 
 
 def _number(value: float | None) -> str:

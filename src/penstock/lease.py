@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 from . import limits
@@ -31,6 +31,7 @@ class Terms:
     horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
                  all jobs' work changing them costs: see `drift.worthwhile`.
     doubt_s:     how long a job that lied is at its floor.
+    transfer_part:  of the bandwidth, what transfers get together at least while there are any.
     lie:         how many times more or less than predicted is a lie,
     excess:      and so is taking so many times what was leased,
     lies:        in so many windows in a row.
@@ -45,16 +46,19 @@ class Terms:
     horizon_s: float = 60.0
     switch_s: float = 1.0
     doubt_s: float = 30.0
+    transfer_part: float = 0.2
     lie: float = 2.0
     excess: float = 1.5
     lies: int = 3
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, zero=each.name in ("settle_s", "drain_s", "hold_s", "switch_s"))
+        for name in self.__slots__:
+            _check(self, name, zero=name in ("settle_s", "drain_s", "hold_s", "switch_s"))
         for name in ("lie", "excess"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")
+        if self.transfer_part >= 0.5:
+            raise UsageError(f"Terms.transfer_part is {self.transfer_part!r}: use less than 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +78,8 @@ class Lease:
     lasts_s: float
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, none=each.name.endswith("bytes_per_s"))
+        for name in self.__slots__:
+            _check(self, name, none=name.endswith("bytes_per_s"))
 
     @property
     def ended(self) -> Lease:
@@ -84,10 +88,38 @@ class Lease:
 
     def message(self) -> dict[str, Any]:
         """As JSON has it."""
-        return asdict(self)
+        return _fields_of(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lease:
+        """From JSON. UsageError names what is wrong with it."""
+        return cls(**_named(cls, message))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """How fast a transfer may go.
+
+    bytes_per_s:        0 where it is another's turn; None where it is not limited.
+    floor_bytes_per_s:  the same once the grant has ended.
+    lasts_s:            from when it was received, unless it is renewed.
+    """
+
+    bytes_per_s: float | None
+    floor_bytes_per_s: float | None
+    lasts_s: float
+
+    def __post_init__(self) -> None:
+        _check(self, "bytes_per_s", none=True, zero=True)
+        _check(self, "floor_bytes_per_s", none=True)
+        _check(self, "lasts_s")
+
+    def message(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return _fields_of(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Grant:
         """From JSON. UsageError names what is wrong with it."""
         return cls(**_named(cls, message))
 
@@ -112,8 +144,8 @@ class Measured:
     step_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(self, each.name, zero=True)
+        for name in self.__slots__:
+            _check(self, name, zero=True)
         if self.stall > 1:
             raise UsageError(f"Measured.stall is {self.stall!r}: use a part of the time, 0..1")
 
@@ -123,7 +155,9 @@ class Report:
     """What a loader says of itself.
 
     profile:   fields of `throughput.JobProfile`, of this loader alone; None where nothing has been
-               measured since the last report: it is still there.
+               measured since the last report. Its ceiling is what the model takes, or what the
+               loader's own budget allows where that is less: what a lease adds to that is no use
+               to it.
     measured:  in the same time as the profile.
     """
 
@@ -139,7 +173,7 @@ class Report:
                 for name, value in profile.items()
                 if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
             }
-        return {"profile": profile, "measured": asdict(self.measured)}
+        return {"profile": profile, "measured": _fields_of(self.measured)}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
@@ -178,15 +212,19 @@ def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) 
     value = getattr(owner, name)
     if none and value is None:
         return
-    plain = isinstance(value, int | float) and type(value) is not bool
+    plain = isinstance(value, (int, float)) and type(value) is not bool
     if not plain or not (0 < value <= limits.allocation_number_max or (zero and value == 0)):
         low = "0 or more" if zero else "above 0"
         raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
 
 
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def _named(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a value in a message; UsageError where one is missing that has no default."""
-    for each in fields(cls):
-        if each.default is MISSING and each.name not in message:
-            raise UsageError(f"{cls.__name__}.{each.name} is missing: give a number")
-    return {each.name: message[each.name] for each in fields(cls) if each.name in message}
+    for name, each in cls.__dataclass_fields__.items():
+        if each.default is MISSING and name not in message:
+            raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
+    return {name: message[name] for name in cls.__slots__ if name in message}

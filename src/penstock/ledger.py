@@ -13,18 +13,24 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from . import limits
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
 from .drift import Drift, worthwhile
 from .errors import UsageError
-from .lease import Lease, Measured, Report, Terms
+from .lease import Grant, Lease, Measured, Report, Terms
 from .tenancy import Job, Member, limited, profile_of
 from .throughput import JobProfile, predict
+from .transfers import Key, Transfers
 
 _least = 0.01
 """How much of an even split is in what is dealt. So each job has a little of everything, also of
 what it was not seen to need: else it could never be seen to need it."""
 _standby = 0.02
 """What a silent member keeps for when it comes back, by what each of the others has."""
+
+
+_roomy = 1.1
+"""How many times what loaders use they keep beside transfers: room for a hiccup."""
 
 
 class Ledger:
@@ -62,9 +68,12 @@ class Ledger:
         self._owners: dict[int, Job] = {}
         self._anew = False
         self._drifted = False
-        self._divided_s = -math.inf
-        self._divisions = 0
+        self._divided_s = self._looked_s = -math.inf
+        self._even = even_share([None], resources)
+        self._divisions = self._lies = 0
         self._allocation: Allocation | None = None
+        self.transfers = Transfers(self.terms)
+        self._pool: float | None = None
 
     @property
     def resources(self) -> Resources:
@@ -79,7 +88,7 @@ class Ledger:
     @property
     def busy(self) -> bool:
         """Whether there is anybody to divide for."""
-        return bool(self._jobs)
+        return bool(self._jobs) or self.transfers.busy
 
     def together(self) -> Report:
         """What all jobs would say as one whose samples are bytes of storage: how many they could
@@ -87,11 +96,14 @@ class Ledger:
         jobs = [job for job in self._jobs.values() if job.active]
         found = [job.measured() for job in jobs]
         taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
+        taken += self.transfers.taken_bytes_per_s
         profiles = [profile for profile in self._believed(jobs) if profile is not None]
         profile, could = None, 0.0
-        if jobs and len(profiles) == len(jobs):
+        if self.busy and len(profiles) == len(jobs) and moving < math.inf:
             cores = replace(self._resources, bytes_per_s=math.inf)
-            could = max(1.0, _readable(tuple(profiles), cores, self._objective, self._floors))
+            could = _readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            could = max(1.0, could)
             checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
             profile = {
                 "samples_per_s": could,
@@ -139,16 +151,24 @@ class Ledger:
 
     def tick(self, now_s: float) -> dict[int, Lease]:
         """What time brings. Returns the leases that are new or renewed, by member; to be called
-        after whatever else is, and a few times a second."""
+        after whatever else is, and every `limits.broker_tick_s`."""
+        if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
+            return {}
+        self._looked_s = now_s
         for job in self._jobs.values():
             if job.fall_silent(now_s, self.terms):
                 self._anew = True
             if -math.inf < job.doubted_until_s <= now_s:
                 job.doubted_until_s = -math.inf
                 self._anew = True
+        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
         return self._renewed(now_s)
+
+    def grants(self, now_s: float) -> dict[Key, Grant]:
+        """The grants to transfers that are new or renewed; to be called after `tick`."""
+        return self.transfers.tick(now_s, math.inf if self._pool is None else self._pool)
 
     def _window(self, job: Job, now_s: float) -> None:
         """All active members of a job have reported once more."""
@@ -159,9 +179,9 @@ class Ledger:
             job.drift = Drift(profile)
             self._anew = True
             return
-        even = even_share([None] * len(self._jobs), self._resources)
-        if job.share is not None and job.judge(now_s, profile, measured, even, self.terms):
+        if job.share is not None and job.judge(now_s, profile, measured, self._even, self.terms):
             job.doubt(now_s + self.terms.doubt_s)
+            self._lies += 1
             self._anew = True
         elif job.drift.observe(profile) is not None:
             self._drifted = True
@@ -173,23 +193,44 @@ class Ledger:
         jobs = list(self._jobs.values())
         profiles = self._believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
+        shared, pool = self._beside_transfers(profiles)
         if not jobs:
-            self._allocation = None
+            self._allocation, self._pool = None, pool
             return
-        even = even_share(profiles, self._resources)
-        proposed = _mixed(
-            allocate(profiles, self._resources, self._objective, self._floors), profiles, even
-        )
+        even = even_share(profiles, shared)
+        found = allocate(profiles, shared, self._objective, self._floors)
+        proposed = _mixed(found, profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
-        self._allocation = proposed
+        self._allocation, self._even, self._pool = proposed, even, pool
         self._divided_s = now_s
         self._divisions += 1
-        for job, share, expected in zip(jobs, proposed.shares, proposed.predictions, strict=True):
+        dealt = zip(proposed.shares, proposed.predictions, proposed.floors, strict=True)
+        for job, (share, expected, floor) in zip(jobs, dealt, strict=True):
             if job.share is None or _differs(job.share, share):
                 job.changed_s, job.off = now_s, 0
-            job.share, job.prediction = share, expected
-            self._deal(job, even)
+            job.share, job.prediction, job.floor = share, expected, floor
+            self._deal(job)
+
+    def _beside_transfers(
+        self, profiles: Sequence[JobProfile | None]
+    ) -> tuple[Resources, float | None]:
+        """What loaders share, and what transfers do, None where there are none: these have what
+        loaders do not use, and `terms.transfer_part` at least."""
+        there = self._resources
+        if not self.transfers.busy:
+            return there, None
+        if there.bytes_per_s == math.inf or not profiles:
+            return there, there.bytes_per_s
+        most = replace(there, bytes_per_s=there.bytes_per_s * (1 - self.terms.transfer_part))
+        if None in profiles:
+            return most, there.bytes_per_s - most.bytes_per_s
+        known = tuple(each for each in profiles if each is not None)
+        read = _roomy * _readable(known, most, self._objective, self._floors)
+        used = max(read, _least * there.bytes_per_s)
+        used += math.fsum(each.checkpoint_bytes_per_s for each in known)
+        shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
+        return shared, there.bytes_per_s - shared.bytes_per_s
 
     def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
         """The profiles that jobs are to have a share for; None for an even one."""
@@ -216,7 +257,7 @@ class Ledger:
             switch_s=self.terms.switch_s,
         )
 
-    def _deal(self, job: Job, even: Share) -> None:
+    def _deal(self, job: Job) -> None:
         """The share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
@@ -228,8 +269,8 @@ class Ledger:
             each.lease = Lease(
                 cores=part * job.share.workers,
                 bytes_per_s=limited(part * job.share.bytes_per_s),
-                floor_cores=part * even.workers,
-                floor_bytes_per_s=limited(part * even.bytes_per_s),
+                floor_cores=part * self._even.workers,
+                floor_bytes_per_s=limited(part * self._even.bytes_per_s),
                 lasts_s=each.patience_s(self.terms),
             )
             each.leased_s = -math.inf
@@ -256,9 +297,11 @@ class Ledger:
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
+            "lies": self._lies,
             "value": None if self._allocation is None else self._allocation.value,
             "worth": worth and {"core": worth.core, "byte_per_s": worth.byte_per_s},
             "jobs": [job.state(now_s) for job in self._jobs.values()],
+            "transfers": self.transfers.state(),
         }
 
 
@@ -266,7 +309,7 @@ class Ledger:
 def _readable(
     profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
 ) -> float:
-    """Bytes/s that these jobs could take: the same until one is believed to be another."""
+    """Bytes/s that these jobs would take: the same until one is believed to be another."""
     best = allocate(profiles, resources, objective, floors).predictions
     return math.fsum(
         found.samples_per_s * each.storage_bytes / each.efficiency

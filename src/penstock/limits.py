@@ -282,12 +282,18 @@ long they have for it."""
 broker_gather_s = 5.0
 """How long after a broker of several hosts is back a host takes no more than its floor: by then the
 others have found it, too."""
+broker_transfers_max = 64
+"""Transfers of one connection at a time."""
 broker_tick_s = 0.25
-"""How late it may be seen that a member has fallen silent."""
+"""How late it may be seen that a member has fallen silent;"""
+broker_nap_ns = 100_000_000
+"""and at most, that somebody has said something: what eight jobs say wakes it up half as often."""
 broker_answer_s = 10.0
 """Who watches a broker hears from it every second; after so long it is taken for stopped."""
 broker_retry_s = 2.0
 """How often a loader without a broker looks for one."""
+grant_wait_s = 1.0
+"""How long a transfer waits for its first grant: a broker that is there answers at once."""
 lease_readahead_s = 2.0
 lease_readahead_bytes_min = 1 * MIB
 """What a loader with a lease reads ahead, at most: for so long what it is leased brings, and at

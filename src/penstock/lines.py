@@ -11,16 +11,19 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import limits
 
 VERSION = 1
 Message = dict[str, Any]
-_read_bytes = 64 * 1024
+_PEER = struct.Struct("3i")
+_read_bytes = 16 * 1024
 _code_bytes = 2 * hashlib.sha256().digest_size
 _caller, _called = b"caller", b"called"
 
@@ -46,7 +49,9 @@ class Lines:
     def __init__(self, connection: socket.socket, *, most: int = limits.broker_line_bytes) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._recv_into = connection.recv_into
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        self._come = poll.poll
         self._most = most
         self._room = bytearray(_read_bytes)
         self._begun = b""
@@ -68,10 +73,10 @@ class Lines:
     def receive(self) -> list[Message]:
         """What has come since, without waiting. Raises Wrong at a line that is none, Gone at the
         end."""
-        try:
-            count = self._recv_into(self._room)
-        except BlockingIOError:
+        if not self._come(0):  # a quarter of what trying to read would take
             return []
+        try:
+            count = self._socket.recv_into(self._room)
         except OSError as error:
             raise Gone(str(error)) from None
         if not count:
@@ -196,6 +201,20 @@ def _message(line: bytes) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("say"), str):
         raise Wrong("malformed")
     return message
+
+
+class Peer(NamedTuple):
+    """The process at the other end, as it was when it connected or began to listen."""
+
+    pid: int
+    user: int
+    group: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Who the kernel says is at the other end of a UNIX socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return Peer(*_PEER.unpack(found))
 
 
 def socket_path(environ: Mapping[str, str]) -> Path | None:

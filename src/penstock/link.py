@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import limits
 from .address import Address
-from .lines import Gone, Lines, Message, Sealed, Wrong
+from .lines import Gone, Lines, Message, Sealed, Wrong, peer_of, socket_path
 
 log = logging.getLogger("penstock")
 
@@ -20,8 +20,11 @@ Call = Callable[[], Lines | None]
 """Makes a connection; None where nobody is there now."""
 
 
-def by_path(path: Path) -> Call:
-    """To the broker of this host."""
+def by_path(path: Path, *, own: bool) -> Call:
+    """To the broker of this host.
+
+    own:  only to one of this user, or root; raises Wrong for another's.
+    """
 
     def call() -> Lines | None:
         if not os.path.exists(path):
@@ -32,9 +35,24 @@ def by_path(path: Path) -> Call:
         except OSError:  # nobody there, not for us, or too many just now
             connection.close()
             return None
+        user = peer_of(connection).user
+        if own and user not in (os.getuid(), 0):
+            connection.close()
+            raise Wrong(f"it is user {user}'s, in a place of this user's")
         return Lines(connection)
 
     return call
+
+
+def usual_or(path: str | None) -> tuple[Call | None, str]:
+    """To the broker at a path, or at the usual place; and where that is. With PENSTOCK_BROKER=off
+    there is none, whatever the path."""
+    usual = socket_path(os.environ)
+    if usual is None:
+        return None, ""
+    found = usual if path is None else Path(path)
+    own = path is None and "PENSTOCK_BROKER" not in os.environ
+    return by_path(found, own=own), str(found)
 
 
 def by_network(address: Address, key: bytes) -> Call:
@@ -82,12 +100,9 @@ class Link:
         try:
             heard = self._lines.receive()
         except (Gone, Wrong) as error:
-            self._explain(error)
-            self.lose(now_s)
+            self.lose(now_s, error)
             return None
-        for message in heard:
-            if message["say"] == "refused":
-                self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
+        self._refusals(heard)
         return heard
 
     def ready(self, now_s: float) -> bool:
@@ -96,8 +111,8 @@ class Link:
             return False
         try:
             self._lines.flush()
-        except Gone:
-            self.lose(now_s)
+        except Gone as gone:
+            self.lose(now_s, gone)
             return False
         return not self._lines.waiting
 
@@ -106,11 +121,13 @@ class Link:
         if self._lines is not None:
             try:
                 self._lines.send(message)
-            except Gone:
-                self.lose(now_s)
+            except Gone as gone:
+                self.lose(now_s, gone)
 
-    def lose(self, now_s: float) -> None:
+    def lose(self, now_s: float, why: Exception) -> None:
         """This broker is not spoken to any more; another is looked for after a while."""
+        if self._lines is not None:
+            self._explain(self._lines, why)
         self.close()
         self._retry_s = now_s + limits.broker_retry_s
 
@@ -131,22 +148,32 @@ class Link:
         if self._call is None or now_s < self._retry_s:
             return False
         self._retry_s = now_s + limits.broker_retry_s
-        self._lines = self._call()
+        try:
+            self._lines = self._call()
+        except Wrong as wrong:
+            self._tell(f"the broker at {self._where} is not believed: {wrong}")
         if self._lines is None:
             return False
         self.send(self._hello(), now_s)
         return self._lines is not None
 
-    def _explain(self, error: Exception) -> None:
+    def _explain(self, lines: Lines, why: Exception) -> None:
         """Why it has ended, where a person can do something about it."""
-        lines = self._lines
+        if isinstance(why, Gone):
+            with contextlib.suppress(Gone, Wrong):  # it may have said so
+                self._refusals(lines.receive())
         if isinstance(lines, Sealed) and lines.answered and not lines.proven:
             self._tell(
                 f"the broker at {self._where} has another key: use the same --key-file on both "
                 "sides"
             )
-        elif isinstance(error, Wrong):
-            self._tell(f"the broker at {self._where} said what is {error}")
+        elif not isinstance(why, Gone):
+            self._tell(f"the broker at {self._where} is not believed: {why}")
+
+    def _refusals(self, heard: list[Message]) -> None:
+        for message in heard:
+            if message["say"] == "refused":
+                self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
 
     def _tell(self, text: str) -> None:
         """Once each."""

@@ -27,6 +27,10 @@ _trifle = 0.1
 """Of an even share: who takes less than `excess` times this offends nobody."""
 
 
+_known = frozenset(each.name for each in fields(JobProfile))
+_unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1.0}
+
+
 @dataclass(slots=True, kw_only=True)
 class Member:
     """A loader.
@@ -79,7 +83,8 @@ class Job:
     owner:         whose it is; another owner's job of the same name is another job.
     fresh:         members that have reported in this window, which ends when all active ones have.
     drift:         what its share was made for, and where it goes from there; None while unmeasured.
-    share:         what it has, since `changed_s`, and what that is expected to bring.
+    share:         what it has, since `changed_s`, what that is expected to bring,
+    floor:         and the samples/s that it was promised.
     off:           windows in a row in which it was not what it says.
     lies:          how often it was put in doubt for that.
     doubted_until_s:  -inf where it is not in doubt.
@@ -92,6 +97,7 @@ class Job:
     drift: Drift | None = None
     share: Share | None = None
     prediction: Prediction | None = None
+    floor: float = 0.0
     changed_s: float = -math.inf
     efficiency: float = 1.0
     off: int = 0
@@ -120,8 +126,8 @@ class Job:
     def measured(self) -> Measured | None:
         """Of its active members together."""
         found = [each.measured for each in self.active if each.measured is not None]
-        if not found:
-            return None
+        if len(found) < 2:
+            return found[0] if found else None
         return Measured(
             samples_per_s=_bounded(math.fsum(each.samples_per_s for each in found)),
             cores=_bounded(math.fsum(each.cores for each in found)),
@@ -138,6 +144,8 @@ class Job:
         profiles = [profile for profile, _ in known]
         if not profiles:
             return None
+        if len(active) == 1:
+            return replace(profiles[0], efficiency=self.efficiency)
         rates = [measured.samples_per_s if measured else 0.0 for _, measured in known]
         if not any(rates):
             rates = [1.0] * len(rates)
@@ -177,7 +185,8 @@ class Job:
         if since_s < terms.settle_s:
             return False
         share, reached = self.share, measured.samples_per_s
-        expected = predict(profile, share).samples_per_s
+        found = predict(profile, share)
+        expected = found.samples_per_s
         off = reached * terms.lie < expected
         off = off or (reached > expected * terms.lie and since_s >= terms.drain_s)
         for taken, leased, mean in (
@@ -186,10 +195,10 @@ class Job:
         ):
             off = off or taken > terms.excess * max(leased, _trifle * mean)
         self.off = self.off + 1 if off else 0
-        alone = predict(replace(profile, efficiency=1.0), share)
-        if measured.stall > _stalled and alone.binding != "model":
-            found = min(1.0, max(_efficiency_least, reached / alone.samples_per_s))
-            self.efficiency += _weight * (found - self.efficiency)
+        if measured.stall > _stalled and found.binding != "model":
+            brought = reached / expected * profile.efficiency
+            brought = min(1.0, max(_efficiency_least, brought))
+            self.efficiency += _weight * (brought - self.efficiency)
         return self.off >= terms.lies
 
     def doubt(self, until_s: float) -> None:
@@ -211,6 +220,7 @@ class Job:
             "cores": share and share.workers,
             "bytes_per_s": share and limited(share.bytes_per_s),
             "predicted": expected and expected.samples_per_s,
+            "floor": self.floor,
             "idle": expected and expected.idle,
             "binding": expected and expected.binding,
             "measured": measured and measured.samples_per_s,
@@ -232,15 +242,18 @@ def _bounded(number: float) -> float:
 
 
 def profile_of(said: Mapping[str, Any]) -> JobProfile:
-    """A profile as a member reports it. UsageError names what is absurd, missing or unknown."""
-    known = {each.name: each for each in fields(JobProfile)}
-    unknown = sorted(said.keys() - known.keys())
+    """A profile as a member reports it, without what the broker does not share or finds out
+    itself: a cache, efficiency. UsageError names what is absurd, missing or unknown."""
+    unknown = sorted(said.keys() - _known)
     if unknown:
-        raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(known)}")
+        raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(sorted(_known))}")
     for name in ("samples_per_s", "cpu_s", "storage_bytes"):
         if said.get(name) is None:
             raise UsageError(f"JobProfile.{name} is missing: give a number")
     given = {name: value for name, value in said.items() if value is not None}
     if type(given.get("separate", False)) is not bool:
         raise UsageError(f"JobProfile.separate is {given['separate']!r:.100}: use true or false")
-    return JobProfile(**given)
+    profile = JobProfile(**given)
+    if given.keys() & _unused.keys():
+        return replace(profile, **_unused)
+    return profile

@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from .errors import UsageError
 from .lease import Lease, Report, Terms
-from .lines import VERSION, Message, socket_path
-from .link import Call, Link, by_path
+from .lines import VERSION, Message
+from .link import Call, Link, usual_or
 
 
 class Tenant:
@@ -39,9 +38,7 @@ class Tenant:
         where: str = "",
     ) -> None:
         if call is None:
-            usual = socket_path(os.environ)
-            found = usual if usual is None or path is None else Path(path)
-            call, where = None if found is None else by_path(found), str(found)
+            call, where = usual_or(path)
         self._join: Message = {
             "say": "join",
             "version": VERSION,
@@ -69,8 +66,8 @@ class Tenant:
             if message["say"] == "lease":
                 try:
                     self._lease = Lease.of(message)
-                except UsageError:
-                    self._link.lose(now_s)
+                except UsageError as error:
+                    self._link.lose(now_s, error)
                     self._lease = None
                     return None
                 self._ends_s = now_s + self._lease.lasts_s

@@ -23,6 +23,7 @@ Binding = Literal["model", "workers", "streams", "bandwidth"]
 """What a job waits for: its model, the processor, answers to its reads, or its byte rate."""
 
 _halvings = 50
+_numbers = (int, float, np.integer, np.floating)
 _rounding = 1e-9
 """Relative: below it sums of shares are equal."""
 
@@ -39,7 +40,7 @@ def check_number(
     nothing. Bounds keep products and quotients of such numbers within floats."""
     value = getattr(owner, name)
     most = limits.allocation_number_max
-    plain = isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
+    plain = isinstance(value, _numbers) and type(value) is not bool
     if plain and (least <= value <= most or (zero and value == 0)):
         return
     if plain and infinite and value == math.inf:

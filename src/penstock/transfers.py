@@ -1,0 +1,248 @@
+"""Who transfers how fast, of jobs that write checkpoints or stage data through storage that loaders
+read. Pure; time is an argument.
+
+By the online rule that our own comparison favours (`make bench-schedules`): the job that transfers
+have slowed down most goes first, and what it cannot take is the next one's. Jobs weigh the same, as
+they do for loaders' shares; then the rule is as efficient as any, and has the least dilation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import limits
+from .errors import UsageError
+from .lease import Grant, Terms
+from .schedule import Rule, Waiting, grant
+
+Key = tuple[int, int]
+"""Whose transfer, and which of theirs."""
+
+_rule = Rule("min-dilation")
+_split = Rule("fair")
+_turn_s = 10.0
+"""Who goes first is decided when a transfer begins or ends, and again after so long."""
+_prior_s = 60.0
+"""How long a job counts as having run undelayed before its first transfer: else those who come for
+the first time would always go first."""
+_memory_s = 3600.0
+"""For about how long it is remembered that a job was delayed."""
+_slow_bytes_per_s = 2.0**20
+"""What a transfer could always take: one that moves nothing holds no more."""
+_slow_windows = 2
+_windows_s = 0.2
+"""What is said to be moved within less says little of the rate."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A job that transfers, and what that has cost it up to `settled_s`.
+
+    age_s, delay_s:  how long it has run, and how much of that transfers have taken longer than with
+                     the storage to themselves.
+    """
+
+    settled_s: float
+    age_s: float = _prior_s
+    delay_s: float = 0.0
+    open: dict[Key, _Transfer] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> float:
+        return 1 - self.delay_s / self.age_s
+
+    def settle(self, now_s: float, bandwidth: float) -> None:
+        """Time passes."""
+        spent_s = max(0.0, now_s - self.settled_s)
+        self.settled_s = max(now_s, self.settled_s)
+        self.age_s += spent_s
+        if self.open and bandwidth < math.inf:
+            wanted = min(bandwidth, math.fsum(each.could for each in self.open.values()))
+            got = math.fsum(each.rate for each in self.open.values())
+            self.delay_s += spent_s * max(0.0, 1 - got / wanted)
+        if self.age_s > _memory_s:
+            self.delay_s *= _memory_s / self.age_s
+            self.age_s = _memory_s
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """One that has not ended.
+
+    could:   bytes/s that it could take, as far as is known.
+    taken:   bytes/s that it took of late.
+    heard_s: when it last said what it has `moved`.
+    slow:    windows in a row in which it took much less than it was granted.
+    """
+
+    bytes: float
+    could: float
+    heard_s: float
+    rate: float = 0.0
+    taken: float = 0.0
+    moved: float = 0.0
+    slow: int = 0
+    sent: Grant | None = None
+    sent_s: float = -math.inf
+
+
+class Transfers:
+    """All that there are.
+
+    Grants never add up to more than there is; no bandwidth is left while somebody could take it;
+    every transfer gets its turn, and ends, if it takes what it is granted.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._writers: dict[tuple[int, str], _Writer] = {}
+        self._open: dict[Key, tuple[_Writer, _Transfer]] = {}
+        self._anew = False
+        self._decided_s = -math.inf
+        self._bandwidth = math.inf
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are any."""
+        return bool(self._open)
+
+    @property
+    def taken_bytes_per_s(self) -> float:
+        """By all of them, of late."""
+        return math.fsum(each.taken for _, each in self._open.values())
+
+    @property
+    def could_bytes_per_s(self) -> float:
+        """What all of them could take; inf where that is not known."""
+        return math.fsum(each.could for _, each in self._open.values())
+
+    def begin(
+        self, key: Key, now_s: float, *, owner: int, job: str, bytes: float, could: float = math.inf
+    ) -> None:
+        """Something is to be transferred. Transfers of one job go together.
+
+        could:  bytes/s that it can take at most.
+        """
+        if key in self._open:
+            raise UsageError(f"transfer {key[1]} has begun already: use another id")
+        most = limits.broker_transfers_max
+        if sum(caller == key[0] for caller, _ in self._open) >= most:
+            raise UsageError(f"there are {most} transfers on this connection: end one first")
+        self._writers = {
+            name: each
+            for name, each in self._writers.items()
+            if each.open or now_s - each.settled_s < _memory_s
+        }
+        writer = self._writers.setdefault((owner, job), _Writer(now_s))
+        writer.settle(now_s, self._bandwidth)
+        writer.open[key] = transfer = _Transfer(bytes, max(could, _slow_bytes_per_s), now_s)
+        self._open[key] = writer, transfer
+        self._anew = True
+
+    def moved(self, key: Key, now_s: float, bytes: float) -> None:
+        """So much of it has been transferred: what it can take is learned from that."""
+        found = self._found(key)
+        passed_s = now_s - found.heard_s
+        if passed_s < _windows_s or bytes < found.moved:
+            return
+        found.taken = (bytes - found.moved) / passed_s
+        found.moved, found.heard_s = bytes, now_s
+        if not 0 < found.rate < math.inf:
+            return
+        found.slow = found.slow + 1 if found.taken < 0.5 * found.rate else 0
+        if found.slow >= _slow_windows:
+            found.could = max(_slow_bytes_per_s, 2 * found.taken)
+            self._anew = True
+        elif found.taken >= 0.9 * found.rate and found.could < self._bandwidth:
+            found.could *= 4
+            self._anew = True
+
+    def end(self, key: Key, now_s: float) -> None:
+        """It is done, or given up."""
+        self._found(key)
+        writer, _ = self._open[key]
+        writer.settle(now_s, self._bandwidth)
+        del self._open[key], writer.open[key]
+        self._anew = True
+
+    def leave(self, caller: int, now_s: float) -> None:
+        """All of somebody who is gone."""
+        for key in [key for key in self._open if key[0] == caller]:
+            self.end(key, now_s)
+
+    def tick(self, now_s: float, bandwidth: float) -> dict[Key, Grant]:
+        """Grants that are new or renewed, of so many bytes/s together."""
+        for writer, each in self._open.values():
+            silent = now_s - each.heard_s > self._terms.lease_s
+            if silent and each.could > _slow_bytes_per_s:
+                writer.settle(now_s, self._bandwidth)
+                each.could, each.taken = _slow_bytes_per_s, 0.0
+                self._anew = True
+        due = now_s - self._decided_s >= _turn_s
+        if self._anew or due or bandwidth != self._bandwidth:
+            self._decide(now_s, bandwidth)
+        return self._renewed(now_s)
+
+    def _found(self, key: Key) -> _Transfer:
+        if key not in self._open:
+            raise UsageError(f"transfer {key[1]} has not begun: say that first")
+        return self._open[key][1]
+
+    def _decide(self, now_s: float, bandwidth: float) -> None:
+        writers = [each for each in self._writers.values() if each.open]
+        for each in writers:
+            each.settle(now_s, self._bandwidth)
+        self._anew, self._decided_s, self._bandwidth = False, now_s, bandwidth
+        if bandwidth == math.inf:
+            for _, transfer in self._open.values():
+                transfer.rate = math.inf
+            return
+        waiting = [
+            _waiting(math.fsum(one.could for one in each.open.values()), each.progress)
+            for each in writers
+        ]
+        for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
+            parts = [_waiting(each.could, 1.0) for each in writer.open.values()]
+            dealt = grant(parts, rate, _split)
+            for transfer, part in zip(writer.open.values(), dealt, strict=True):
+                transfer.rate = part
+
+    def _renewed(self, now_s: float) -> dict[Key, Grant]:
+        found = {}
+        for key, (_, each) in self._open.items():
+            sent = each.sent
+            rate = None if each.rate == math.inf else each.rate
+            floor = None if rate is None else self._bandwidth / len(self._open)
+            due = now_s - each.sent_s >= self._terms.lease_s / 2
+            if sent is None or due or sent.bytes_per_s != rate:
+                each.sent_s = now_s
+                each.sent = found[key] = Grant(
+                    bytes_per_s=rate, floor_bytes_per_s=floor, lasts_s=self._terms.lease_s
+                )
+        return found
+
+    def state(self) -> list[Mapping[str, Any]]:
+        """As JSON has it."""
+        return [
+            {
+                "job": job,
+                "owner": owner,
+                "transfers": len(writer.open),
+                "bytes": math.fsum(each.bytes for each in writer.open.values()),
+                "moved": math.fsum(each.moved for each in writer.open.values()),
+                "bytes_per_s": None
+                if self._bandwidth == math.inf
+                else math.fsum(each.rate for each in writer.open.values()),
+                "measured": math.fsum(each.taken for each in writer.open.values()),
+                "progress": writer.progress,
+            }
+            for (owner, job), writer in self._writers.items()
+            if writer.open
+        ]
+
+
+def _waiting(could: float, progress: float) -> Waiting:
+    return Waiting(bytes_per_s=could, weight=1.0, idle_since_s=0.0, progress=progress)

@@ -1,0 +1,160 @@
+"""When a checkpoint may be written, or data staged, on a host or storage that loaders share."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from types import TracebackType
+
+from . import limits
+from .errors import UsageError
+from .lease import Grant, Terms
+from .lines import VERSION, Message
+from .link import Link, usual_or
+from .seat import job_of
+from .topology import detect
+
+_burst_s = 0.1
+"""What was not used may be made up for, for so long."""
+
+
+class Window:
+    """The right to transfer so many bytes, at the rate that a broker grants; without a broker, or
+    with PENSTOCK_BROKER=off, at any rate.
+
+        with Window(total_bytes) as window:
+            for piece in pieces:            # of some MiB each
+                window.wait(len(piece))
+                file.write(piece)
+
+    bytes:        of the whole transfer.
+    job:          whose it is: by default the job that loaders of this process belong to. Transfers
+                  of a job, such as those of its ranks, go together.
+    bytes_per_s:  what it can take at most, where that is known; it is learned otherwise.
+    path:         of the broker's socket, if not the usual one.
+
+    Whatever the broker does, `wait` ends: a broker that has gone sets no limit any more, and one
+    that says nothing leaves the transfer its part of what transfers have. Any thread may call it,
+    also several at once; a loader in the same process is a matter of its own.
+    """
+
+    def __init__(
+        self,
+        bytes: int,
+        *,
+        job: str | None = None,
+        bytes_per_s: float | None = None,
+        path: str | None = None,
+    ) -> None:
+        if bytes < 1:
+            raise UsageError(f"bytes is {bytes!r}: use a number above 0")
+        if job is None:
+            job = job_of(detect(None, None, os.environ, sys.modules), os.environ)
+        self._begin: Message = {
+            "say": "transfer",
+            "version": VERSION,
+            "id": 0,
+            "job": job,
+            "bytes_per_s": bytes_per_s,
+        }
+        self._bytes, self._moved, self._before = bytes, 0, 0
+        call, where = usual_or(path)
+        self._link = Link(call, self._hello, where)
+        self._told_every_s = Terms().report_s
+        self._lock = threading.Lock()
+        self._grant: Grant | None = None
+        self._credit, self._settled_s = 0.0, time.monotonic()
+        self._asked_s = self._ends_s = self._tell_s = self._settled_s
+        self._closed = False
+        self._step(self._settled_s)
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What is granted now; None where there is no limit."""
+        with self._lock:
+            return self._rate(time.monotonic())
+
+    def wait(self, bytes: int) -> None:
+        """Returns when so many bytes more may be transferred. They may be paid for afterwards, so
+        that no piece is too large."""
+        with self._lock:
+            while not self._closed:
+                now_s = time.monotonic()
+                rate = self._rate(now_s)
+                if rate is None:
+                    self._credit = 0.0
+                    break
+                earned = rate * (now_s - self._settled_s)
+                self._credit = min(self._credit + earned, _burst_s * rate)
+                self._settled_s = now_s
+                if rate > 0 and self._credit >= 0:
+                    break
+                paid_s = -self._credit / rate if rate > 0 else limits.grant_wait_s
+                self._listen(min(paid_s, self._told_every_s))
+            self._settled_s = time.monotonic()
+            self._credit -= bytes
+            self._moved += bytes
+
+    def close(self) -> None:
+        """It is done, or given up."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._link.send({"say": "transferred", "id": 0}, time.monotonic())
+                self._link.close()
+
+    def _rate(self, now_s: float) -> float | None:
+        """As the broker last said; nothing, for a moment, while it has yet to answer."""
+        if not self._step(now_s):
+            return None
+        if self._grant is None:
+            return 0.0 if now_s - self._asked_s < limits.grant_wait_s else None
+        return self._grant.bytes_per_s if now_s < self._ends_s else self._grant.floor_bytes_per_s
+
+    def _step(self, now_s: float) -> bool:
+        """Listens and tells; whether there is a broker."""
+        heard = None if self._closed else self._link.receive(now_s)
+        if heard is None:
+            return False
+        for message in heard:
+            if message["say"] == "grant":
+                try:
+                    self._grant = Grant.of(message)
+                except UsageError as error:
+                    self._link.lose(now_s, error)
+                    return False
+                self._ends_s = now_s + self._grant.lasts_s
+        if now_s >= self._tell_s and self._link.ready(now_s):
+            self._tell_s = now_s + self._told_every_s
+            moved = self._moved - self._before
+            self._link.send({"say": "moved", "id": 0, "bytes": moved}, now_s)
+        return True
+
+    def _listen(self, timeout_s: float) -> None:
+        """Waits for the broker to say something."""
+        file = self._link.fileno()
+        if file is None:
+            return
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        poll.poll(max(1.0, 1000 * timeout_s))
+
+    def _hello(self) -> Message:
+        """Of a new connection, to which nothing has been granted yet."""
+        self._grant, self._asked_s = None, time.monotonic()
+        self._before = self._moved
+        return {**self._begin, "bytes": max(1, self._bytes - self._moved)}
