@@ -16,7 +16,7 @@ examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
 settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples)
 settings.load_profile("penstock")
 
-os.environ["PENSTOCK_BROKER"] = "off"  # whatever serves this machine
+os.environ["PENSTOCK_BROKER"] = "/nowhere/broker.sock"  # whatever serves this machine
 
 
 def pytest_collection_finish() -> None:
