@@ -152,6 +152,7 @@ class Ledger:
     def tick(self, now_s: float) -> dict[int, Lease]:
         """What time brings. Returns the leases that are new or renewed, by member; to be called
         after whatever else is, and every `limits.broker_tick_s`."""
+        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
         if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
             return {}
         self._looked_s = now_s
@@ -161,7 +162,6 @@ class Ledger:
             if -math.inf < job.doubted_until_s <= now_s:
                 job.doubted_until_s = -math.inf
                 self._anew = True
-        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
         return self._renewed(now_s)
