@@ -20,11 +20,12 @@ import errno
 import fcntl
 import os
 import re
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from ..writers import storing, sync_folder
 from .boundaries import reached
 from .manifest import Index, index_bytes, index_of
@@ -145,6 +146,17 @@ class Folder:
         for entry in gone:
             self.remove(entry)
         return gone
+
+    def thin(self, keep: int) -> None:
+        """`retain`, after a commit that stands whatever comes of it: what fails is a warning."""
+        try:
+            self.retain(keep)
+        except PenstockError as error:
+            warnings.warn(
+                f"a checkpoint was committed, but older ones were not removed: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def remove(self, entry: Entry) -> None:
         """The checkpoint is none any more, then its files are removed."""
