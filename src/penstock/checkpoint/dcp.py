@@ -30,25 +30,26 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint import (
-    LoadPlan,
-    LoadPlanner,
-    Metadata,
-    SavePlan,
-    SavePlanner,
-    StorageReader,
-    StorageWriter,
-)
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -209,7 +210,8 @@ class Writer(StorageWriter, AsyncStager):
             leaf = blocks[number].leaves[0]
             local = tensors.tensor(parts[number], leaf.dtype, leaf.shape, None, 0)
             if isinstance(tensor, DTensor):
-                return DTensor(local, tensor._spec, requires_grad=False)
+                made: Any = DTensor
+                return made(local, tensor._spec, requires_grad=False)  # type: ignore[no-any-return]
             return local
 
         self._arena = arena
@@ -363,8 +365,9 @@ class Writer(StorageWriter, AsyncStager):
 
         for item, cut in zip(items, share.cuts, strict=True):
             name = item.index.fqn
+            value: Any = planner.resolve_data(item)
             if item.type is WriteItemType.BYTE_IO:
-                data = np.frombuffer(planner.resolve_data(item).getbuffer(), np.uint8)
+                data = np.frombuffer(value.getbuffer(), np.uint8)
                 alive.append(data)
                 blocks.append(_raw(name, data))
                 add(len(blocks) - 1, Cut(0, 0, len(data)), _BYTES, ())
@@ -372,7 +375,7 @@ class Writer(StorageWriter, AsyncStager):
             assert item.tensor_data is not None
             if item.index not in known:
                 known[item.index] = len(blocks)
-                blocks.append(_block(tensors.leaf(_local(planner.resolve_data(item)), name)))
+                blocks.append(_block(tensors.leaf(_local(value), name)))
             number = known[item.index]
             if blocks[number].bytes != _item_bytes(item):
                 raise UsageError(
@@ -517,7 +520,7 @@ class Reader(StorageReader):
         """The chunk that an item is read from, the range of its bytes, and how many it has."""
         name = item.storage_index.fqn
         if item.type is LoadItemType.BYTE_IO:
-            key = _BYTES, name, ()
+            key: _Key = _BYTES, name, ()
             size = sum(piece.length for piece in self._chunks.get(key, ()))
             return key, (0, size, size)
         assert item.storage_index.offset is not None
@@ -528,7 +531,7 @@ class Reader(StorageReader):
         reach = sum((n - 1) * s for n, s in zip(item.lengths, steps, strict=True))
         stop = 0 if 0 in item.lengths else first + reach + 1
         size = math.prod(shape) * dtype.itemsize
-        key = _dtype_name(dtype), name, offsets
+        key = (_dtype_name(dtype), name, offsets)
         return key, (first * dtype.itemsize, stop * dtype.itemsize, size)
 
     def _fill(
