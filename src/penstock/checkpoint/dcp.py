@@ -25,6 +25,7 @@ import math
 import os
 import secrets
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -112,7 +113,8 @@ class Storage:
         loader:  its state is taken now, and committed with the rest: what has a `state_dict`, or
                  such a state; the coordinator's is kept.
 
-        Waits until the save before is over: how it went is said by its future.
+        Waits until the save before is over. How that went is said by its future; RuntimeWarning
+        where it was not committed.
         """
         if type(step) is not int or step < 0:
             raise UsageError(f"step is {step!r}: use an integer from 0 on")
@@ -175,6 +177,8 @@ class Writer(StorageWriter, AsyncStager):
         self._planned: list[int] = []
         self._attempted = ""
         self._path = ""
+        self._staged = False
+        self._committed = False
         self._arena: Staging | None = None
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
@@ -214,7 +218,7 @@ class Writer(StorageWriter, AsyncStager):
                 return made(local, tensor._spec, requires_grad=False)  # type: ignore[no-any-return]
             return local
 
-        self._arena = arena
+        self._arena, self._staged = arena, True
         found: dict[str, Any] = _mapped(state_dict, "", copied, copy.deepcopy)
         return found
 
@@ -337,7 +341,7 @@ class Writer(StorageWriter, AsyncStager):
         }
         index = Index(self._step, self._attempted, len(made), DCP, made, content)
         folder.commit(self._path, index, lock)
-        self._path = ""
+        self._path, self._committed = "", True
         folder.thin(self._storage.keep)
 
     @classmethod
@@ -392,7 +396,7 @@ class Writer(StorageWriter, AsyncStager):
 
     def _settle(self) -> None:
         """Returns once the save is over, and nothing is left of it where it failed."""
-        if self._arena is not None:
+        if self._staged:
             self._begun.wait()
         thread = self._thread
         if thread not in (None, threading.current_thread(), threading.main_thread()):
@@ -401,6 +405,12 @@ class Writer(StorageWriter, AsyncStager):
             Folder(self._storage.path).abandon(self._path)
             self._path = ""
         self._release()
+        if self._staged and self._coordinator and not self._committed:
+            warnings.warn(
+                f"step {self._step} was not committed: the future of its async_save says why",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _release(self) -> None:
         arena, self._arena = self._arena, None
