@@ -20,59 +20,45 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import io
 import math
 import os
 import secrets
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
     WriteItemType,
 )
 from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from ..budget import Budget
-from ..errors import FormatError, StorageError, UsageError
+from ..errors import StorageError, UsageError
 from ..writers import sync_folder
-from . import shards, tensors, tree
+from . import tensors, tree
+from .dcp_metadata import BYTES, DCP, LOADER, content_of
+from .dcp_reading import Reader
 from .division import Cut, dealt, piece_bytes
 from .flushing import Flush, laid_out
-from .folder import INDEX, KEEP_MIN, Folder, Lock
+from .folder import KEEP_MIN, Folder, Lock
 from .leaves import Leaf, Memory
 from .manifest import Index, Piece
 from .staging import Staged, Staging
 
-DCP = "dcp"
-"""The kind of index whose content is DCP's metadata."""
-
-_BYTES, _LOADER = "bytes", "loader"
-"""Where pieces have a dtype: what is no tensor, and a block of the loader's state."""
-
-_READ_BYTES = 256 << 20
-"""Chunks that are read before their tensors are filled."""
+__all__ = ["Reader", "Storage", "Writer"]
 
 
 class _Share(NamedTuple):
@@ -335,7 +321,7 @@ class Writer(StorageWriter, AsyncStager):
                 " committed"
             )
         made = tuple(shard for _, _, shard in said)
-        content = _content(metadata) | {
+        content = content_of(metadata) | {
             "loader": self._loader.parts.skeleton,
             "blocks": {block.name: block.bytes for block in self._loader.parts.blocks},
         }
@@ -374,7 +360,7 @@ class Writer(StorageWriter, AsyncStager):
                 data = np.frombuffer(value.getbuffer(), np.uint8)
                 alive.append(data)
                 blocks.append(_raw(name, data))
-                add(len(blocks) - 1, Cut(0, 0, len(data)), _BYTES, ())
+                add(len(blocks) - 1, Cut(0, 0, len(data)), BYTES, ())
                 continue
             assert item.tensor_data is not None
             if item.index not in known:
@@ -390,7 +376,7 @@ class Writer(StorageWriter, AsyncStager):
         if self._coordinator:
             for block, data in self._loader.blocks():
                 blocks.append(_raw(block.name, data))
-                add(len(blocks) - 1, Cut(0, 0, len(data)), _LOADER, ())
+                add(len(blocks) - 1, Cut(0, 0, len(data)), LOADER, ())
         staged = arena.stage(blocks, cuts)
         return laid_out(pieces, staged.checksums), staged
 
@@ -416,201 +402,6 @@ class Writer(StorageWriter, AsyncStager):
         arena, self._arena = self._arena, None
         if arena is not None:
             self._storage._free(arena)
-
-
-class Reader(StorageReader):
-    """The `storage_reader` of `dcp.load`: a committed checkpoint of DCP, by default the last.
-
-    trusted:  values that are no tensors are pickled by DCP's planner. They are loaded as
-              `torch.load(weights_only=True)` does; True lets them be anything, which runs what
-              whoever wrote them put there.
-
-    step:    that was saved.
-    loader:  the loader's `state_dict`, or None where none was saved.
-
-    MissingError where there is none; FormatError where any byte of what is read was altered or cut:
-    the message names file and piece.
-    """
-
-    def __init__(
-        self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
-    ) -> None:
-        place = Folder(folder)
-        self._entry = place.entry(step)
-        self._where = os.path.join(self._entry.path, INDEX)
-        self._index = place.index(self._entry)
-        if self._index.kind != DCP:
-            raise FormatError(
-                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it by"
-                " penstock.checkpoint.load"
-            )
-        self._trusted = trusted
-        self._chunks = _chunks(
-            piece
-            for shard in self._index.shards
-            for piece in shards.pieces(self._entry.path, shard)
-        )
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
-        self.step = self._entry.step
-        self.loader = self._loader()
-
-    def _loader(self) -> Any:
-        sizes: dict[str, int] = self._index.content["blocks"]
-        keys = [(_LOADER, name, ()) for name in sizes]
-        found = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
-        skeleton = self._index.content["loader"]
-        return tree.rebuilt(
-            skeleton, lambda name: found[_LOADER, name, ()][: sizes[name]], self._where
-        )
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        if checkpoint_id is not None:
-            raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; Reader(folder, step) says which"
-            )
-
-    def read_metadata(self, *args: Any, **others: Any) -> Metadata:
-        return _metadata(self._index.content, self._where)
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **others: Any
-    ) -> None:
-        self._dtypes = {}
-        self._shapes = {}
-        for name, known in metadata.state_dict_metadata.items():
-            if isinstance(known, TensorStorageMetadata):
-                self._dtypes[name] = known.properties.dtype
-                for chunk in known.chunks:
-                    self._shapes[name, tuple(chunk.offsets)] = tuple(chunk.sizes)
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return dataclasses.replace(plan, storage_data=os.path.basename(self._entry.path))
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        found = sorted({plan.storage_data for plan in plans})
-        if len(found) > 1:
-            raise UsageError(
-                f"the ranks load different checkpoints: {', '.join(found)}: give Reader the step"
-            )
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        waiting: dict[_Key, list[ReadItem]] = {}
-        ranges: dict[_Key, tuple[int, int, int]] = {}
-        held = 0
-        for item in sorted(plan.items, key=self._order):
-            key, whole = self._chunk_of(item)
-            if key not in ranges:
-                if held > _READ_BYTES:
-                    self._fill(waiting, ranges, planner)
-                    waiting, ranges, held = {}, {}, 0
-                held += whole[2]
-                ranges[key] = whole
-            else:
-                start, stop, size = ranges[key]
-                ranges[key] = min(start, whole[0]), max(stop, whole[1]), size
-            waiting.setdefault(key, []).append(item)
-        self._fill(waiting, ranges, planner)
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return False
-
-    def _order(self, item: ReadItem) -> tuple[str, int]:
-        """Items as they lie in storage, those of one chunk together."""
-        key, _ = self._chunk_of(item)
-        pieces = self._chunks.get(key)
-        return (pieces[0].file, pieces[0].offset) if pieces else ("", 0)
-
-    def _chunk_of(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
-        """The chunk that an item is read from, the range of its bytes, and how many it has."""
-        name = item.storage_index.fqn
-        if item.type is LoadItemType.BYTE_IO:
-            key: _Key = _BYTES, name, ()
-            size = sum(piece.length for piece in self._chunks.get(key, ()))
-            return key, (0, size, size)
-        assert item.storage_index.offset is not None
-        offsets = tuple(item.storage_index.offset)
-        shape, dtype = self._shapes[name, offsets], self._dtypes[name]
-        steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        first = sum(o * s for o, s in zip(item.storage_offsets, steps, strict=True))
-        reach = sum((n - 1) * s for n, s in zip(item.lengths, steps, strict=True))
-        stop = 0 if 0 in item.lengths else first + reach + 1
-        size = math.prod(shape) * dtype.itemsize
-        key = (_dtype_name(dtype), name, offsets)
-        return key, (first * dtype.itemsize, stop * dtype.itemsize, size)
-
-    def _fill(
-        self,
-        waiting: Mapping[_Key, Sequence[ReadItem]],
-        ranges: Mapping[_Key, tuple[int, int, int]],
-        planner: LoadPlanner,
-    ) -> None:
-        memory = self._read(ranges)
-        for key, items in waiting.items():
-            dtype, name, offsets = key
-            for item in items:
-                if item.type is LoadItemType.BYTE_IO:
-                    data = memory[key][: ranges[key][2]].tobytes()
-                    planner.load_bytes(item, io.BytesIO(self._harmless(name, data)))
-                    continue
-                chunk = tensors.tensor(memory[key], dtype, self._shapes[name, offsets], None, 0)
-                for axis, (start, length) in enumerate(
-                    zip(item.storage_offsets, item.lengths, strict=True)
-                ):
-                    chunk = chunk.narrow(axis, start, length)
-                target = planner.resolve_tensor(item).detach()
-                if target.shape != chunk.shape:
-                    raise UsageError(
-                        f"{name} is loaded into a tensor of shape {tuple(target.shape)} from"
-                        f" {tuple(chunk.shape)}: make it as it was saved"
-                    )
-                target.copy_(chunk)
-                planner.commit_tensor(item, target)
-
-    def _read(self, ranges: Mapping[_Key, tuple[int, int, int]]) -> dict[_Key, Memory]:
-        """Chunks, of which those pieces are read that have a byte in [start, stop)."""
-        memory, wanted = {}, {}
-        for key, (start, stop, size) in ranges.items():
-            memory[key] = shards.block_memory(size)
-            at = 0
-            for piece in self._chunks.get(key, ()):
-                if piece.offsets[-1] != at:
-                    break
-                if at < stop and start < at + piece.length:
-                    wanted[piece] = memory[key][at : at + piece.padded]
-                at += piece.length
-            if at != size:
-                raise FormatError(
-                    f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
-                    " there: load another checkpoint"
-                )
-        shards.read(self._entry.path, wanted, lambda piece: wanted[piece])
-        return memory
-
-    def _harmless(self, name: str, data: bytes) -> bytes:
-        """The pickle of a value that runs no code when it is loaded: one that we made of it."""
-        if self._trusted:
-            return data
-        try:
-            value = torch.load(io.BytesIO(data), weights_only=True)
-        except Exception as error:
-            raise UsageError(
-                f"{name!r} in {self._entry.path} is no tensor, and not such that loading it runs no"
-                f" code ({str(error).splitlines()[0]:.200}): save numbers, strings, lists and"
-                " dicts, or, where you trust who wrote it, use Reader(trusted=True)"
-            ) from None
-        again = io.BytesIO()
-        torch.save(value, again)
-        return again.getvalue()
-
-
-_Key = tuple[str, str, tuple[int, ...]]
-"""Of a chunk: dtype, name, offsets."""
 
 
 class _Loader(NamedTuple):
@@ -667,77 +458,3 @@ def _item_bytes(item: WriteItem) -> int:
     if item.tensor_data is None:
         return 1
     return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
-
-
-def _chunks(pieces: Iterable[Piece]) -> dict[_Key, list[Piece]]:
-    """The pieces of each chunk, in order."""
-    found: dict[_Key, list[Piece]] = {}
-    for piece in sorted(pieces, key=lambda piece: piece.offsets):
-        found.setdefault((piece.dtype, piece.name, piece.offsets[:-1]), []).append(piece)
-    return found
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-# -- DCP's metadata as JSON ------------------------------------------------------------------------
-
-
-def _content(metadata: Metadata) -> dict[str, Any]:
-    """What an index says of a state of DCP."""
-    return {
-        "tensors": {
-            name: None
-            if isinstance(each, BytesStorageMetadata)
-            else {
-                "dtype": _dtype_name(each.properties.dtype),
-                "shape": list(each.size),
-                "requires_grad": each.properties.requires_grad,
-                "chunks": [[list(c.offsets), list(c.sizes)] for c in each.chunks],
-            }
-            for name, each in metadata.state_dict_metadata.items()
-        },
-        "paths": _paths(metadata.planner_data),
-        "version": metadata.version,
-    }
-
-
-def _paths(planned: Any) -> dict[str, list[str | int]] | None:
-    """Where in a nested state the planner found each name."""
-    if planned is None:
-        return None
-    paths = isinstance(planned, Mapping) and all(
-        isinstance(path, tuple) and all(type(each) in (str, int) for each in path)
-        for path in planned.values()
-    )
-    if not paths:
-        raise UsageError(
-            f"the planner's data ({type(planned).__name__}) are not those of DefaultSavePlanner:"
-            " use that, or one that is made of it; keys of the state are strings and integers"
-        )
-    return {name: list(path) for name, path in planned.items()}
-
-
-def _metadata(content: Mapping[str, Any], where: str) -> Metadata:
-    try:
-        states = {name: _state(each) for name, each in content["tensors"].items()}
-        planned = content["paths"]
-        paths = None if planned is None else {name: tuple(p) for name, p in planned.items()}
-        return Metadata(states, planner_data=paths, version=content["version"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(
-            f"{where} describes no state of DCP that this penstock knows ({error!r}): load it with"
-            " the one that wrote it"
-        ) from None
-
-
-def _state(known: Mapping[str, Any] | None) -> BytesStorageMetadata | TensorStorageMetadata:
-    if known is None:
-        return BytesStorageMetadata()
-    dtype = getattr(torch, known["dtype"])
-    return TensorStorageMetadata(
-        TensorProperties(dtype=dtype, requires_grad=known["requires_grad"]),
-        torch.Size(known["shape"]),
-        [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s in known["chunks"]],
-    )
