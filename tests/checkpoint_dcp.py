@@ -7,6 +7,7 @@ python tests/checkpoint_dcp.py FOLDER JOB...    a JOB is SCENARIO:NAME:RANKS, on
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -47,7 +48,10 @@ def state(step: int) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     placed: dict[str, Any] = {}
     for name, value in whole(step).items():
-        if name.startswith("w"):
+        if name == "w2" and dist.get_world_size() == 4:  # two copies, each in two halves
+            pairs = init_device_mesh("cpu", (2, 2))
+            placed[name] = distribute_tensor(value, pairs, [Replicate(), Shard(0)])
+        elif name.startswith("w"):
             placed[name] = distribute_tensor(value, mesh, [Shard(0)])
         elif name == "columns":
             placed[name] = distribute_tensor(value, mesh, [Shard(1)])
@@ -122,22 +126,35 @@ def replicated(folder: Path, rank: int) -> Any:
     return all(torch.equal(into[name], value) for name, value in model.items())
 
 
-def killed(folder: Path, rank: int) -> Any:
-    """The last rank dies while it writes step 2: the others hear of it."""
+def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
+    """Step 1 is committed; this rank may die while it saves step 2."""
     storage = Storage(folder)
     dcp.save(state(1), storage_writer=storage.writer(1, loader={"at": 1}))
-    writer = storage.writer(2, loader={"at": 2})
+    second, writer = state(2), storage.writer(2, loader={"at": 2})
 
     def watcher(what: str) -> None:
-        if what.startswith("sync ") and rank == dist.get_world_size() - 1:
+        if dies(what):
             os.kill(os.getpid(), signal.SIGKILL)
 
     boundaries.watcher = watcher
     try:
-        dcp.save(state(2), storage_writer=writer)
+        dcp.save(second, storage_writer=writer)
     except (CheckpointException, RuntimeError):
         return "heard"
     return "committed"
+
+
+def killed(folder: Path, rank: int) -> Any:
+    """The last rank dies while it writes step 2: the others hear of it."""
+    last = rank == dist.get_world_size() - 1
+    return _cut_off(folder, lambda what: last and what.startswith("sync "))
+
+
+def killed_at(folder: Path, rank: int) -> Any:
+    """The folder's name says which rank dies, at which boundary."""
+    victim, at = map(int, folder.name.split("-"))
+    passed = itertools.count()
+    return _cut_off(folder, lambda _: rank == victim and next(passed) == at)
 
 
 def refused(folder: Path, rank: int) -> Any:
@@ -161,7 +178,7 @@ def refused(folder: Path, rank: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
-    each.__name__: each for each in (save, load, stock, replicated, killed, refused)
+    each.__name__: each for each in (save, load, stock, replicated, killed, killed_at, refused)
 }
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,17 @@ JOBS = [
 class Jobs:
     """What was left of all jobs, and what each rank said."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] = JOBS) -> None:
         self.folder = folder
         done = subprocess.run(
-            [sys.executable, checkpoint_dcp.__file__, str(folder), *JOBS],
+            [sys.executable, checkpoint_dcp.__file__, str(folder), *names],
             capture_output=True,
             text=True,
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert done.returncode == 0, done.stderr
-        self.said = dict(zip(JOBS, json.loads(done.stdout), strict=True))
+        self.said = dict(zip(names, json.loads(done.stdout), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +210,32 @@ def _pickled(state: Any) -> io.BytesIO:
     return file
 
 
+def test_is_copied_once(tmp_path: Path) -> None:
+    """What was staged is written from where it lies."""
+    state = {f"w{i}": torch.full((500_000,), float(i)) for i in range(9)} | {"n": 3}
+    with Storage(tmp_path) as storage:
+        for step in (1, 2):
+            state["w3"].fill_(step)
+            dcp.async_save(state, storage_writer=storage.writer(step)).result()
+        assert 18e6 < storage.bytes < 20e6
+    found = zeros(state)
+    dcp.load(found, storage_reader=Reader(tmp_path))
+    assert equal(found, state)
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_what_is_no_tensor_has_any_size(tmp_path: Path, size: int) -> None:
+    """Little lies behind what was staged; for much there is no room."""
+    state = {"text": "x" * size * 4, "w": torch.arange(size), "v": torch.ones(3)}
+    with Storage(tmp_path) as storage:
+        for step in (1, 2):
+            dcp.async_save(state, storage_writer=storage.writer(step, loader={"at": state["w"]}))
+    found = zeros(state)
+    dcp.load(found, storage_reader=Reader(tmp_path))
+    assert equal(found, state)
+    assert torch.equal(Reader(tmp_path).loader["at"], state["w"])
+
+
 def test_the_loader_goes_with_it(tmp_path: Path) -> None:
     """Taken when the writer is, arrays and all."""
     place = {"mixture": np.arange(6).reshape(2, 3), "tensor": torch.ones(3), "at": 5}
@@ -289,6 +315,18 @@ def test_damage_at_any_byte(tmp_path: Path, name: str, how: str) -> None:
         loaded(tmp_path)
 
 
+def test_the_one_before_is_offered(tmp_path: Path) -> None:
+    saved(tmp_path, 5, 6)
+    shard = Path(Folder(tmp_path).entry(6).path) / "rank-0.shard"
+    shard.write_bytes(b"x" + shard.read_bytes()[1:])
+    with pytest.raises(FormatError, match=r"piece 'a' .* The one before it is of step 5"):
+        loaded(tmp_path)
+    assert loaded(tmp_path, 5) == 5
+    shard.unlink()
+    with pytest.raises(MissingError, match=r"is not there.*The one before it is of step 5"):
+        loaded(tmp_path)
+
+
 def test_a_failed_write_is_not_a_checkpoint(small_disk: Path) -> None:
     """DCP's own writer may leave out what its threads could not write."""
     saved(small_disk, 1)
@@ -353,6 +391,28 @@ def test_a_rank_that_is_killed(jobs: Jobs) -> None:
     state = {"model": zeros(checkpoint_dcp.whole(1)), "step": 0, "list": [0, torch.zeros(3)]}
     dcp.load(state, storage_reader=Reader(folder))
     assert checkpoint_dcp.same(state, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_at_every_boundary(tmp_path: Path, victim: int) -> None:
+    names = [f"killed_at:{victim}-{at}:2" for at in range(30)]
+    jobs = Jobs(tmp_path, names)
+    dead = [name for name in names if "ended with 9" in jobs.said[name]]
+    assert (12, 5)[victim] < len(dead) < len(names)
+    for name in names:
+        folder = tmp_path / name.split(":")[1]
+        said = [each for each in jobs.said[name] if each != "ended with 9"]
+        state = {"model": zeros(checkpoint_dcp.whole(1)), "step": 0, "list": [0, torch.zeros(3)]}
+        reader = Reader(folder)
+        dcp.load(state, storage_reader=reader)
+        assert reader.step in ([1, 2] if name in dead else [2])
+        assert reader.step == 2 or "committed" not in said
+        assert checkpoint_dcp.same(state, reader.step)
+        assert reader.loader == {"at": reader.step}
+        saved(folder, 3)
+        assert loaded(folder) == 3
+        assert Folder(folder).leftovers() == []
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:

@@ -353,19 +353,11 @@ def load(
         try:
             return loading.loaded(place, entry)
         except (FormatError, MissingError) as error:
-            before = _before(place, entry)
-            if before is None:
-                raise
-            if not fall_back:
-                offered = f"{error}. The one before it is of step {before.step}"
-                raise type(error)(offered) from None
+            before = place.before(entry)
+            if before is None or not fall_back:
+                raise place.offering(error, entry) from None
             warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
             entry = before
-
-
-def _before(folder: Folder, entry: Entry) -> Entry | None:
-    earlier = [each for each in folder.entries() if each.sequence < entry.sequence]
-    return earlier[-1] if earlier else None
 
 
 def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:

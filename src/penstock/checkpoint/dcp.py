@@ -55,10 +55,14 @@ from .division import Cut, dealt, piece_bytes
 from .flushing import Flush, laid_out
 from .folder import KEEP_MIN, Folder, Lock
 from .leaves import Leaf, Memory
-from .manifest import Index, Piece
+from .manifest import Index, Piece, padded
 from .staging import Staged, Staging
 
 __all__ = ["Reader", "Storage", "Writer"]
+
+
+_REST_BYTES = 1 << 20
+"""Kept behind staged tensors for what is no tensor; where that is more, all is copied again."""
 
 
 class _Share(NamedTuple):
@@ -107,6 +111,11 @@ class Storage:
         self._settle()
         self._last = Writer(self, step, loader)
         return self._last
+
+    @property
+    def bytes(self) -> int:
+        """Memory that is kept for the next save."""
+        return sum(arena.bytes for arena in self._arenas)
 
     def close(self) -> None:
         """Wait for what is under way, then let others write to the folder. May be called again."""
@@ -166,6 +175,7 @@ class Writer(StorageWriter, AsyncStager):
         self._staged = False
         self._committed = False
         self._arena: Staging | None = None
+        self._places: dict[int, tuple[int, int]] = {}
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -192,7 +202,14 @@ class Writer(StorageWriter, AsyncStager):
         _mapped(state_dict, "", seen, lambda value: value)
         arena = self._storage._arena()
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
-        parts = _parts(arena.stage(blocks, cuts), cuts)
+        arena.reserve(sum(padded(cut.bytes) for cut in cuts) + self._loader.bytes + _REST_BYTES)
+        staged = arena.stage(blocks, cuts)
+        parts = _parts(staged, cuts)
+        self._places = {
+            part.ctypes.data: (len(part), crc)
+            for part, crc in zip(parts, staged.checksums, strict=True)
+            if len(part)
+        }
         order = iter(of_tensor)
 
         def copied(tensor: torch.Tensor, path: str) -> torch.Tensor:
@@ -342,43 +359,67 @@ class Writer(StorageWriter, AsyncStager):
         file: str,
         arena: Staging,
     ) -> tuple[list[Piece], Staged]:
-        """The shard of this rank, in memory, and its pieces."""
-        blocks, cuts, pieces = list[tree.Block](), list[Cut](), list[Piece]()
+        """The shard of this rank, in memory, and its pieces: tensors first, then the rest."""
+        of_tensors, rest = _Parts(file), _Parts(file)
         known: dict[MetadataIndex, int] = {}
         alive = []
-
-        def add(number: int, cut: Cut, dtype: str, offsets: Sequence[int]) -> None:
-            cuts.append(cut._replace(block=number))
-            where = (*offsets, cut.start)
-            name = blocks[number].name
-            pieces.append(Piece(name, dtype, (cut.bytes,), where, file, 0, cut.bytes, 0))
-
         for item, cut in zip(items, share.cuts, strict=True):
             name = item.index.fqn
             value: Any = planner.resolve_data(item)
             if item.type is WriteItemType.BYTE_IO:
                 data = np.frombuffer(value.getbuffer(), np.uint8)
                 alive.append(data)
-                blocks.append(_raw(name, data))
-                add(len(blocks) - 1, Cut(0, 0, len(data)), BYTES, ())
+                rest.add_raw(name, data, BYTES)
                 continue
             assert item.tensor_data is not None
             if item.index not in known:
-                known[item.index] = len(blocks)
-                blocks.append(_block(tensors.leaf(_local(value), name)))
-            number = known[item.index]
-            if blocks[number].bytes != _item_bytes(item):
+                known[item.index] = len(of_tensors.blocks)
+                of_tensors.blocks.append(_block(tensors.leaf(_local(value), name)))
+            block = of_tensors.blocks[known[item.index]]
+            if block.bytes != _item_bytes(item):
                 raise UsageError(
-                    f"{name} has {blocks[number].bytes:,} bytes, and {_item_bytes(item):,} were"
-                    " planned: give the planner the state that is saved"
+                    f"{name} has {block.bytes:,} bytes, and {_item_bytes(item):,} were planned:"
+                    " give the planner the state that is saved"
                 )
-            add(number, cut, blocks[number].leaves[0].dtype, item.tensor_data.chunk.offsets)
+            offsets = item.tensor_data.chunk.offsets
+            of_tensors.add(known[item.index], cut, block.leaves[0].dtype, offsets)
         if self._coordinator:
-            for block, data in self._loader.blocks():
-                blocks.append(_raw(block.name, data))
-                add(len(blocks) - 1, Cut(0, 0, len(data)), LOADER, ())
-        staged = arena.stage(blocks, cuts)
-        return laid_out(pieces, staged.checksums), staged
+            for each, data in self._loader.blocks():
+                rest.add_raw(each.name, data, LOADER)
+        if found := self._in_place(of_tensors, rest, arena):
+            return found
+        both = _Parts(file)
+        both.extend(of_tensors)
+        both.extend(rest)
+        staged = arena.stage(both.blocks, both.cuts)
+        return laid_out(both.pieces, staged.checksums), staged
+
+    def _in_place(
+        self, of_tensors: _Parts, rest: _Parts, arena: Staging
+    ) -> tuple[list[Piece], Staged] | None:
+        """What was staged, where that is what is written, with the rest behind it: no other copy
+        is made. None where it is not: others write some of it, or tensors are tied."""
+        found = [
+            (of_tensors.blocks[cut.block].lowest + cut.start, piece)
+            for cut, piece in zip(of_tensors.cuts, of_tensors.pieces, strict=True)
+            if of_tensors.blocks[cut.block].dense
+        ]
+        found.sort(key=lambda each: each[0])
+        lies = [
+            (address, (piece.length, self._places.get(address, (0, 0))[1]))
+            for address, piece in found
+        ]
+        if self._arena is None or not found or lies != sorted(self._places.items()):
+            return None
+        size = sum(padded(piece.length) for _, piece in found)
+        behind = arena.stage(rest.blocks, rest.cuts)
+        if size + len(behind.memory) > self._arena.bytes:
+            return None
+        memory = self._arena.reserve(size + len(behind.memory))
+        memory[size:] = behind.memory
+        checksums = [crc for _, (_, crc) in lies] + behind.checksums
+        pieces = laid_out([piece for _, piece in found] + rest.pieces, checksums)
+        return pieces, Staged(memory, checksums)
 
     def _settle(self) -> None:
         """Returns once the save is over, and nothing is left of it where it failed."""
@@ -404,11 +445,39 @@ class Writer(StorageWriter, AsyncStager):
             self._storage._free(arena)
 
 
+class _Parts:
+    """Blocks, what of them is written, and as which pieces of a file."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.blocks: list[tree.Block] = []
+        self.cuts: list[Cut] = []
+        self.pieces: list[Piece] = []
+
+    def add(self, number: int, cut: Cut, dtype: str, offsets: Sequence[int]) -> None:
+        self.cuts.append(cut._replace(block=number))
+        name, where = self.blocks[number].name, (*offsets, cut.start)
+        self.pieces.append(Piece(name, dtype, (cut.bytes,), where, self._file, 0, cut.bytes, 0))
+
+    def add_raw(self, name: str, data: Memory, dtype: str) -> None:
+        self.blocks.append(tree.Block(name, len(data), data.ctypes.data, "cpu", (), True))
+        self.add(len(self.blocks) - 1, Cut(0, 0, len(data)), dtype, ())
+
+    def extend(self, other: _Parts) -> None:
+        self.cuts += [cut._replace(block=cut.block + len(self.blocks)) for cut in other.cuts]
+        self.blocks += other.blocks
+        self.pieces += other.pieces
+
+
 class _Loader(NamedTuple):
     """A loader's state, and the memory that its blocks were copied to."""
 
     parts: tree.Taken
     staged: Staged
+
+    @property
+    def bytes(self) -> int:
+        return len(self.staged.memory)
 
     def blocks(self) -> list[tuple[tree.Block, Memory]]:
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(self.parts.blocks)]
@@ -430,10 +499,6 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 def _block(leaf: Leaf) -> tree.Block:
     dense = leaf.value.is_contiguous()
     return tree.Block(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
-
-
-def _raw(name: str, data: Memory) -> tree.Block:
-    return tree.Block(name, len(data), data.ctypes.data, "cpu", (), True)
 
 
 def _mapped(

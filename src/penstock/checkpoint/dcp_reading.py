@@ -6,7 +6,8 @@ import dataclasses
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from ..errors import FormatError, UsageError
+from ..errors import FormatError, MissingError, UsageError
 from . import shards, tensors, tree
 from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
 from .folder import INDEX, Folder
@@ -46,24 +47,35 @@ class Reader(StorageReader):
     def __init__(
         self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
     ) -> None:
-        place = Folder(folder)
-        self._entry = place.entry(step)
+        self._place = Folder(folder)
+        self._entry = self._place.entry(step)
+        self._trusted = trusted
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
         self._where = os.path.join(self._entry.path, INDEX)
-        self._index = place.index(self._entry)
+        self.step = self._entry.step
+        with self._offering():
+            self._open()
+
+    @contextmanager
+    def _offering(self) -> Iterator[None]:
+        try:
+            yield
+        except (FormatError, MissingError) as error:
+            raise self._place.offering(error, self._entry) from None
+
+    def _open(self) -> None:
+        self._index = self._place.index(self._entry)
         if self._index.kind != DCP:
             raise FormatError(
                 f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it by"
                 " penstock.checkpoint.load"
             )
-        self._trusted = trusted
         self._chunks = _chunks(
             piece
             for shard in self._index.shards
             for piece in shards.pieces(self._entry.path, shard)
         )
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
-        self.step = self._entry.step
         self.loader = self._loader()
 
     def _loader(self) -> Any:
@@ -161,7 +173,8 @@ class Reader(StorageReader):
         ranges: Mapping[_Key, tuple[int, int, int]],
         planner: LoadPlanner,
     ) -> None:
-        memory = self._read(ranges)
+        with self._offering():
+            memory = self._read(ranges)
         for key, items in waiting.items():
             dtype, name, offsets = key
             for item in items:

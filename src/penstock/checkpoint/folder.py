@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
+from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError, UsageError
 from ..writers import storing, sync_folder
 from .boundaries import reached
 from .manifest import Index, index_bytes, index_of
@@ -81,6 +81,18 @@ class Folder:
             raise MissingError(f"there is no checkpoint in {self.path}: save one first")
         there = ", ".join(str(each.step) for each in entries) or "none"
         raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
+
+    def before(self, entry: Entry) -> Entry | None:
+        """What was committed before, and is still there."""
+        earlier = [each for each in self.entries() if each.sequence < entry.sequence]
+        return earlier[-1] if earlier else None
+
+    def offering(self, error: DataError, entry: Entry) -> DataError:
+        """What is wrong with a checkpoint, with the one before named, if there is one."""
+        before = self.before(entry)
+        if before is None:
+            return error
+        return type(error)(f"{error}. The one before it is of step {before.step}")
 
     # -- committing --------------------------------------------------------------------------------
 
