@@ -126,6 +126,25 @@ def replicated(folder: Path, rank: int) -> Any:
     return all(torch.equal(into[name], value) for name, value in model.items())
 
 
+def again(folder: Path, rank: int) -> Any:
+    """A planner that keeps old plans is refused, and nothing is left of the save."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    value = torch.arange(1000.0)
+    model = {"r": distribute_tensor(value, mesh, [Replicate()])}
+    into = {"r": distribute_tensor(torch.zeros(1000), mesh, [Replicate()])}
+    caching = dcp.DefaultSavePlanner(enable_plan_caching=True)
+    said = ""
+    with Storage(folder) as storage:
+        dcp.save(model, storage_writer=storage.writer(1), planner=caching)
+        try:
+            dcp.save(model, storage_writer=storage.writer(2), planner=caching)
+        except CheckpointException as error:
+            said = str(error)
+        dcp.save(model, storage_writer=storage.writer(3))
+    dcp.load(into, storage_reader=Reader(folder, 3))
+    return [torch.equal(into["r"].to_local(), value), "enable_plan_caching" in said]
+
+
 def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
     """Step 1 is committed; this rank may die while it saves step 2."""
     storage = Storage(folder)
@@ -178,7 +197,8 @@ def refused(folder: Path, rank: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
-    each.__name__: each for each in (save, load, stock, replicated, killed, killed_at, refused)
+    each.__name__: each
+    for each in (save, load, stock, replicated, again, killed, killed_at, refused)
 }
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning
 RESHARDED = [(2, 1), (1, 2), (2, 3), (4, 2)]
 JOBS = [
     *(f"{what}:{a}-{b}:{n}" for a, b in RESHARDED for what, n in (("save", a), ("load", b))),
-    *("stock:stock:2", "replicated:replicated:4", "killed:killed:2", "refused:refused:2"),
+    *("stock:stock:2", "replicated:replicated:4", "again:again:2"),
+    *("killed:killed:2", "refused:refused:2"),
 ]
 
 
@@ -271,6 +272,10 @@ def test_replicated_is_written_once_by_all(jobs: Jobs) -> None:
     one = 4 * (40 * 1000 + (9 << 20))
     assert one <= sum(written) <= one * 1.01
     assert max(written) - min(written) <= 8 << 20
+
+
+def test_a_planner_that_keeps_plans(jobs: Jobs) -> None:
+    assert jobs.said["again:again:2"] == [[True, True]] * 2
 
 
 # -- faults ----------------------------------------------------------------------------------------

@@ -275,12 +275,13 @@ class Writer(StorageWriter, AsyncStager):
         for rank, plan in enumerate(plans):
             for index in plan.storage_data:
                 holders.setdefault(index, []).append(rank)
-        items = [item for plan in plans for item in plan.items]
-        first = [rank for rank, plan in enumerate(plans) for _ in plan.items]
+        planned: dict[MetadataIndex, tuple[WriteItem, int]] = {}
+        for rank, plan in enumerate(plans):
+            for item in plan.items:
+                planned.setdefault(item.index, (item, rank))
+        items = [item for item, _ in planned.values()]
         sizes = [_item_bytes(item) for item in items]
-        having = [
-            holders.get(item.index) or [rank] for item, rank in zip(items, first, strict=True)
-        ]
+        having = [holders.get(item.index, [rank]) for item, rank in planned.values()]
         largest = piece_bytes(sizes, len(plans))
         shares = dealt(sizes, having, len(plans), largest)
         self._attempted = self._storage._attempt()
