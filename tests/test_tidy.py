@@ -190,7 +190,10 @@ NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "be
     "checkpoint.flushing",
 }
 TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"} | {
-    "checkpoint.tensors"
+    "checkpoint.tensors",
+    "checkpoint.dcp",
+    "checkpoint.dcp_metadata",
+    "checkpoint.dcp_reading",
 }
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
