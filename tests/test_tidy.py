@@ -45,6 +45,7 @@ PUBLIC = [
     "mix",
     "open",
     "rng",
+    "shuffle",
     "shuffle_quality",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""
@@ -65,7 +66,7 @@ LAYERS = {
     ),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
-        | {"mixture", "quality", "augmentation"},
+        | {"mixture", "quality", "augmentation", "rows"},
         # a few headers are compressed themselves, or read by libraries that may crash
         {"ground", "values", "codecs", "apart"},
     ),
@@ -180,7 +181,7 @@ LAYERS = {
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
-NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
+NATIVE = {"native", "order", "rows", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
 TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
