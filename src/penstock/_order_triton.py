@@ -66,9 +66,7 @@ def _backward(left, right, a, drop, even, odd):
 
 
 @triton.jit
-def _once(
-    v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr, WIDE: tl.constexpr
-):
+def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr, WIDE: tl.constexpr):
     """One pass of the cipher over values, uint32 or, where WIDE, uint64."""
     left = (v >> bits.to(v.dtype)).to(tl.uint32)
     right = v.to(tl.uint32) & ((tl.full((), 1, tl.uint32) << bits) - 1)

@@ -9,7 +9,6 @@ Nothing here is differentiable.
 
 from __future__ import annotations
 
-import operator
 import os
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ from . import rows
 from .errors import UsageError
 from .order import Order
 
-__all__ = ["inverse", "permutation", "shuffle", "take"]
+__all__ = ["available", "inverse", "permutation", "shuffle", "take"]
 
 
 def permutation(
@@ -124,9 +123,7 @@ def take(
 def _indices(
     order: Order, device: torch.device | str | None, dtype: torch.dtype, inverse: bool
 ) -> torch.Tensor:
-    if dtype not in (torch.int64, torch.int32) or (
-        dtype == torch.int32 and order.count > 1 << 31
-    ):
+    if dtype not in (torch.int64, torch.int32) or (dtype == torch.int32 and order.count > 1 << 31):
         raise UsageError(
             f"dtype is {dtype} for {order.count} samples: use torch.int64, or torch.int32 for at "
             "most 2^31"
@@ -145,6 +142,14 @@ def _indices(
     return out
 
 
+def available(device: torch.device) -> bool:
+    """Whether kernels run on this device: it is a GPU and Triton is installed."""
+    try:
+        return _kernels(device) is not None
+    except UsageError:
+        return False
+
+
 def _kernels(device: torch.device) -> ModuleType | None:
     """What runs on the device; None where that is the compiled core, on the CPU."""
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
@@ -158,6 +163,8 @@ def _kernels(device: torch.device) -> ModuleType | None:
     except ModuleNotFoundError as missing:
         if missing.name != "triton":
             raise
+        if device.type == "cpu":
+            return None
         raise UsageError(
             f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
         ) from None
@@ -174,7 +181,9 @@ def _cache_bytes(device: torch.device) -> int:
 def _checked(x: Any) -> torch.Tensor:
     """The tensor, contiguous, plain."""
     if not isinstance(x, torch.Tensor):
-        raise UsageError(f"x is a {type(x).__name__}: give a tensor (penstock.shuffle takes arrays)")
+        raise UsageError(
+            f"x is a {type(x).__name__}: give a tensor (penstock.shuffle takes arrays)"
+        )
     if x.layout != torch.strided or x.is_quantized:
         raise UsageError(f"x is {x.layout}, {x.dtype}: give a dense tensor")
     if x.ndim == 0:
