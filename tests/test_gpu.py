@@ -178,7 +178,8 @@ def test_memory_that_is_aligned_to_less_than_a_word(offset: int) -> None:
 
 def test_tensors_that_are_not_contiguous_or_overlap_themselves() -> None:
     base = made(40, (6,), torch.int32)
-    for x in (base[::2], base[:, ::2], base.t(), base[:1].expand(9, 6)):
+    one = base[:, 3][5:6]  # of one element, with a stride of its own
+    for x in (base[::2], base[:, ::2], base.t(), base[:1].expand(9, 6), one):
         assert torch.equal(gpu.shuffle(x, 1), x[samples(len(x), 1).to(DEVICE)])
     unfolded = base.reshape(-1).unfold(0, 4, 1)
     assert torch.equal(gpu.shuffle(unfolded, 1), unfolded[samples(len(unfolded), 1).to(DEVICE)])
@@ -273,6 +274,54 @@ assert not gpu.available(torch.device("cuda"))
 """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=100)
+
+
+# -- the compiler ----------------------------------------------------------------------------
+
+COMPILE = """
+import re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from penstock import _order_triton as kernels
+
+cipher = dict.fromkeys(["last", "a", "bits", *(f"k{r}" for r in range(8))], "i32")
+scalars = {**dict.fromkeys(["start", "step", "size", "shift"], "i32"), **cipher}
+pointers = dict.fromkeys(["x", "out", "positions", "table", "staged"], "*i64")
+pointers |= {"places": "*i32", "cursors": "*i32"}
+
+def code(kernel, wide=False, **fixed):
+    names = kernel.arg_names
+    types = {**scalars, **pointers} | ({"last": "i64"} if wide else {})
+    signature = {name: types.get(name, "constexpr") for name in names}
+    constants = {(names.index(name),): value for name, value in fixed.items()}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name in pointers}
+    source = ASTSource(kernel, signature, constants, aligned)
+    target = GPUTarget("cuda", 90, 32)
+    return triton.compile(source, target=target, options={"sanitize_overflow": False}).asm["ptx"]
+
+for wide in (False, True):
+    code(kernels._indices, wide, TABLE=False, INVERSE=wide, WIDE=wide, BLOCK=1024)
+rows = dict(LISTED=False, TABLE=False, WIDE=False)
+moved = code(kernels._rows, **rows, WORDS=16, ROWS=128, COLUMNS=16)
+wide_moves = r"\\.(v2\\.b64|v4\\.b32)"
+assert re.search(r"ld\\.global[.:\\w]*" + wide_moves, moved), "no loads of 16 bytes"
+assert re.search(r"st\\.global[.:\\w]*" + wide_moves, moved), "no stores of 16 bytes"
+code(kernels._rows, **rows, WORDS=1, ROWS=1024, COLUMNS=1)
+dealt = code(kernels._deal, PACKED=False, WIDE=False, PITCH=8, BLOCK=1024)
+assert "atom" in dealt
+code(kernels._settle, PACKED=True, BLOCK=1024)
+"""
+
+
+def test_kernels_compile_for_a_gpu_that_is_not_there(tmp_path: Any) -> None:
+    """Triton's compiler takes them to machine code of compute capability 9.0, on any machine; rows
+    are moved by 16 bytes a thread. They are not run."""
+    program = tmp_path / "compile.py"
+    program.write_text(COMPILE)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    subprocess.run([sys.executable, program], check=True, env=environment, timeout=110)
 
 
 # -- the yardstick ---------------------------------------------------------------------------

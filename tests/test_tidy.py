@@ -144,7 +144,7 @@ LAYERS = {
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
-        {"torch", "gpu", "bench"},
+        {"torch", "tensors", "resident", "gpu", "_order_triton", "bench"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
     # Pages for people: they know nothing of penstock.
@@ -182,7 +182,10 @@ LAYERS = {
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
 NATIVE = {"native", "order", "rows", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"}
-TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"}
+TORCH = {"torch", "tensors", "resident", "gpu", "_order_triton"} | {
+    "bench.checkpoint_writers",
+    "bench.contenders.torch",
+}
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
@@ -311,6 +314,9 @@ def test_only_few_import_core_and_torch(name: str) -> None:
         assert own(module) != "_core" or name in NATIVE, f"{where}: only {NATIVE} import _core"
         assert module.split(".")[0] != "torch" or name in TORCH, (
             f"{where}: only {TORCH} import torch"
+        )
+        assert module.split(".")[0] != "triton" or name == "_order_triton", (
+            f"{where}: only _order_triton imports triton"
         )
 
 

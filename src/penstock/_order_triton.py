@@ -66,8 +66,8 @@ def _backward(left, right, a, drop, even, odd):
 
 
 @triton.jit
-def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr, WIDE: tl.constexpr):
-    """One pass of the cipher over values, uint32 or, where WIDE, uint64."""
+def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
+    """One pass of the cipher over values, uint32 or uint64."""
     left = (v >> bits.to(v.dtype)).to(tl.uint32)
     right = v.to(tl.uint32) & ((tl.full((), 1, tl.uint32) << bits) - 1)
     drop = 32 - bits
@@ -103,11 +103,11 @@ def _mapped(
     k5 = k5.to(tl.uint32)
     k6 = k6.to(tl.uint32)
     k7 = k7.to(tl.uint32)
-    v = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
+    v = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
     stray = v > end
     # Few values land outside, so that few blocks go round here at all.
     while tl.max(stray.to(tl.int32), 0) != 0:
-        again = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
+        again = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
         v = tl.where(stray, again, v)
         stray = v > end
     return v.to(tl.int64)

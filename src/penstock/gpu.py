@@ -224,7 +224,8 @@ def _inside(positions: Any, count: int, device: torch.device) -> range | torch.T
         raise UsageError(f"positions {least}..{most} are outside this order: use 0..{count - 1}")
     if isinstance(positions, range):
         return positions
-    return positions.to(device).contiguous()
+    moved: torch.Tensor = positions.to(device).contiguous()
+    return moved
 
 
 def _apart(x: torch.Tensor, out: torch.Tensor) -> bool:
@@ -235,7 +236,9 @@ def _apart(x: torch.Tensor, out: torch.Tensor) -> bool:
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor's memory, (rows, bytes)."""
-    return x.reshape(len(x), -1).view(torch.uint8)
+    width = x.numel() // len(x)
+    # Not reshape: strides of dimensions of one element may be anything.
+    return x.as_strided((len(x), width), (width, 1)).view(torch.uint8)
 
 
 _integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
@@ -243,8 +246,7 @@ _integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 def _words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as (rows, words) of the widest integers that rows and addresses are multiples of."""
-    flat = x.reshape(len(x), -1)
-    row_bytes = flat.shape[1] * x.element_size()
-    fit = row_bytes | x.data_ptr() | out.data_ptr()
+    source, target = _bytes(x), _bytes(out)
+    fit = source.shape[1] | x.data_ptr() | out.data_ptr()
     word = _integers[min(8, fit & -fit)]
-    return _bytes(x).view(word), _bytes(out).view(word)
+    return source.view(word), target.view(word)
