@@ -57,7 +57,8 @@ def made(n: int, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def bits(tensor: Any) -> bytes:
-    return bytes(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    flat = torch.cat([tensor.cpu().reshape(-1)])  # new: one element alone may have any stride
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
 # -- the order -------------------------------------------------------------------------------
