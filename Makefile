@@ -139,7 +139,7 @@ $(STAMPS)/tools: | $(STAMPS)/venv
 # First and alone: whatever is installed later finds the right build of torch in place.
 $(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
 	@echo "setup 3/4: torch, CPU build (the long one: 200 MB, half a minute and more)"
-	@$(INSTALL) 'torch$(shell grep -o "==.*" constraints.txt)'
+	@$(INSTALL) '$(shell grep "^torch==" constraints.txt)'
 	@touch $@
 
 # Editable: Python files are used where they lie; a change of the core builds it again.
