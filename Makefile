@@ -21,11 +21,11 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-ray check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint clean
+.PHONY: help setup demo test test-long test-ray test-gpu check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and install penstock in it
 
@@ -42,6 +42,10 @@ test-long: $(STAMPS)/penstock  ## what `make test` leaves out because it takes l
 test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'
 	$(RUN) -m pytest tests/test_examples.py -k ray
+
+test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
+	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
+	$(RUN) -m pytest tests/test_gpu.py tests/test_device_loader.py $(ARGS)
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check
@@ -104,6 +108,13 @@ bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live ho
 
 bench-checkpoint: $(STAMPS)/bench  ## checkpoints of 2 GB: training blocked, the write behind it; ARGS="--quick"
 	$(RUN) -m benchmarks.checkpoint $(ARGS)
+
+bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="--out gpu.json"
+	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
+	$(RUN) -m benchmarks.gpu $(ARGS)
+
+bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
+	$(RUN) -m benchmarks.shuffling $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
 	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \

@@ -15,7 +15,18 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
-    *("penstock", "numpy", "torch", "ffcv", "numba", "grain", "litdata", "simplejpeg", "pillow"),
+    *(
+        "penstock",
+        "numpy",
+        "torch",
+        "triton",
+        "ffcv",
+        "numba",
+        "grain",
+        "litdata",
+        "simplejpeg",
+        "pillow",
+    ),
     "lmdb",
     *("obstore", "webdataset", "pyzmq"),
 )

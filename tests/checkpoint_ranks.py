@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -106,11 +107,11 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
 }
 
 
-def rank_main(scenario: str, folder: Path, rank: int, ranks: int, told: int) -> None:
+def rank_main(scenario: str, folder: Path, place: Path, rank: int, ranks: int, told: int) -> None:
     try:
         warnings.simplefilter("ignore")
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = dist.FileStore(str(folder) + ".store", ranks)
+        store = dist.FileStore(str(place), ranks)
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
         )
@@ -121,14 +122,15 @@ def rank_main(scenario: str, folder: Path, rank: int, ranks: int, told: int) -> 
         os._exit(1)
 
 
-def main() -> None:
-    scenario, folder, ranks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+def job(scenario: str, folder: Path, ranks: int) -> list[Any]:
+    """Fork the ranks of a job; what each of them said."""
+    place = Path(tempfile.mkdtemp(dir=folder.parent), "store")
     children = []
     for rank in range(ranks):
         heard, told = os.pipe()
         pid = os.fork()
         if pid == 0:
-            rank_main(scenario, folder, rank, ranks, told)
+            rank_main(scenario, folder, place, rank, ranks, told)
         os.close(told)
         children.append((pid, heard))
     found = []
@@ -137,7 +139,12 @@ def main() -> None:
             said = pipe.read()
         status = os.waitpid(pid, 0)[1]
         found.append(json.loads(said) if said else f"ended with {status}")
-    print(json.dumps(found))
+    return found
+
+
+def main() -> None:
+    scenario, folder, ranks = sys.argv[1:]
+    print(json.dumps(job(scenario, Path(folder), int(ranks))))
 
 
 if __name__ == "__main__":

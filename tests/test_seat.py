@@ -147,20 +147,27 @@ def test_workers_obey_cores(path: Path, workers: int, kind: Any) -> None:
 
     def loader() -> Any:
         return penstock.torch.DataLoader(
-            Numbers(), 40, shuffle=True, seed=3, num_workers=workers, workers=kind
+            Numbers(),
+            40,
+            shuffle=True,
+            seed=3,
+            num_workers=workers,
+            workers=kind,
+            persistent_workers=workers > 0,
         )
 
     alone, led = loader(), loader()
-    expected = [batch.tolist() for batch in alone]
-    alone.close()
+    expected, seen = [], []
     with broker(path, "--cores", "0.3"):
-        seen = []
-        for batch in led:
-            seen.append(batch.tolist())
-            if len(seen) == 20:
-                assert led._seat.lease is not None
-                before, began_s = led.counters(), time.monotonic()
+        before = None
+        while before is None or led.counters().batches - before.batches < 100:
+            for batch in led:
+                seen.append(batch.tolist())
+                if before is None and led._seat.lease is not None:
+                    before, began_s = led.counters(), time.monotonic()
+            expected += [batch.tolist() for batch in alone]
         spent, taken_s = led.counters().since(before), time.monotonic() - began_s
+    alone.close()
     led.close()
     assert seen == expected
     begun = 1 + 2 * workers  # batches that were under way, or ready

@@ -281,8 +281,8 @@ def test_a_lease_caps_the_own_budget() -> None:
     assert granted(own, lease) == own.replace(
         cores=2.0, bytes_per_s=1e8, readahead_bytes=int(1e8 * limits.lease_readahead_s)
     )
-    assert granted(own, lease, ended=True).bytes_per_s == 1e7
-    assert granted(own, lease, ended=True) == granted(own, lease.ended)
+    assert granted(own, lease.ended).bytes_per_s == 1e7
+    assert granted(own, lease, step_bytes=60e6).readahead_bytes == 240_000_000
     small = Budget(cores=0.5, bytes_per_s=1e6, readahead_bytes=1000, threads=3, mmap="off")
     assert granted(small, lease) == small
     slow = Lease(cores=1.0, bytes_per_s=1.0, floor_cores=1, floor_bytes_per_s=1, lasts_s=1)

@@ -45,6 +45,7 @@ PUBLIC = [
     "mix",
     "open",
     "rng",
+    "shuffle",
     "shuffle_quality",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""
@@ -65,7 +66,7 @@ LAYERS = {
     ),
     "data": Layer(
         {"index", "layout", "sidecar", "formats", "order", "_order_numpy", "joint"}
-        | {"mixture", "quality", "augmentation"},
+        | {"mixture", "quality", "augmentation", "rows"},
         # a few headers are compressed themselves, or read by libraries that may crash
         {"ground", "values", "codecs", "apart"},
     ),
@@ -146,7 +147,7 @@ LAYERS = {
     ),
     "package": Layer({"__init__"}, {"ground", "values", "data", "policy", "mechanism", "drivers"}),
     "faces": Layer(
-        {"torch", "gpu", "bench"},
+        {"torch", "tensors", "resident", "gpu", "_order_triton", "bench"},
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
     # Pages for people: they know nothing of penstock.
@@ -185,12 +186,18 @@ LAYERS = {
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
-NATIVE = {"native", "order", "store", "tier", "sim.parity", "sim.corrected", "bench.replay"} | {
+NATIVE = {"native", "order", "rows", "store", "tier", "sim.parity", "sim.corrected"} | {
+    "bench.replay",
     "checkpoint.staging",
     "checkpoint.flushing",
 }
-TORCH = {"torch", "gpu", "bench.checkpoint_writers", "bench.contenders.torch"} | {
-    "checkpoint.tensors"
+TORCH = {"torch", "tensors", "resident", "gpu", "_order_triton"} | {
+    "bench.checkpoint_writers",
+    "bench.contenders.torch",
+    "checkpoint.tensors",
+    "checkpoint.dcp",
+    "checkpoint.dcp_metadata",
+    "checkpoint.dcp_reading",
 }
 PURE = (
     {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
@@ -322,6 +329,9 @@ def test_only_few_import_core_and_torch(name: str) -> None:
         assert own(module) != "_core" or name in NATIVE, f"{where}: only {NATIVE} import _core"
         assert module.split(".")[0] != "torch" or name in TORCH, (
             f"{where}: only {TORCH} import torch"
+        )
+        assert module.split(".")[0] != "triton" or name == "_order_triton", (
+            f"{where}: only _order_triton imports triton"
         )
 
 

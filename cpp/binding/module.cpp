@@ -3,6 +3,7 @@
 
 namespace penstock::binding {
 void order(nanobind::module_& m);
+void shuffle(nanobind::module_& m);
 void engine(nanobind::module_& m);
 void scan(nanobind::module_& m);
 void slab(nanobind::module_& m);
@@ -24,6 +25,7 @@ NB_MODULE(_core, m) {
   m.attr("sanitized") = nanobind::none();
 #endif
   penstock::binding::order(m);
+  penstock::binding::shuffle(m);
   penstock::binding::engine(m);
   penstock::binding::scan(m);
   penstock::binding::slab(m);

@@ -30,6 +30,7 @@ from .loader import Loader
 from .mixed import mix
 from .order import Order
 from .quality import shuffle_quality
+from .rows import shuffle
 
 __version__ = "0.1.0"
 
@@ -58,5 +59,6 @@ __all__ = [
     "mix",
     "open",
     "rng",
+    "shuffle",
     "shuffle_quality",
 ]

@@ -233,13 +233,15 @@ class Loader:
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._asked = _budget(budget)
+        if self._seat is not None:
+            self._seat.own = self._asked
         self._hold()
 
     def _hold(self) -> None:
         """Go on with what the broker leaves of the budget, from now on."""
         budget = self._asked
         if self._seat is not None:
-            budget = self._seat.of(budget, self._step_bytes)
+            budget = self._seat.budget(self._step_bytes)
         if self._engine is not None:
             self._engine.adopt(budget)
         if self._threads is not None:
@@ -422,7 +424,8 @@ class Loader:
 
     def _resources(self) -> tuple[Reader, Arena]:
         if self._seat is None:
-            self._seat = Seat(self.counters, self.dataset.index.files.root, self.place)
+            name = self.dataset.index.files.root
+            self._seat = Seat(self.counters, name, self.place, self._asked)
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from .budget import Budget
 from .lease import Lease, Measured, Report, granted
 from .meter import Counters
-from .profiling import Profiler
+from .profiling import Profiler, Window
 from .tenant import Tenant
 from .topology import Place
 
@@ -25,9 +25,13 @@ class Seat:
     counters:  a method of the loader; asked a few times a second at most.
     name:      by which people know it.
     place:     of its process. Ranks of one job that run on this host share what the job gets.
+    own:       the loader's own budget.
     """
 
-    def __init__(self, counters: Callable[[], Counters], name: str, place: Place) -> None:
+    def __init__(
+        self, counters: Callable[[], Counters], name: str, place: Place, own: Budget
+    ) -> None:
+        self.own = own
         self._counters = weakref.WeakMethod(counters)  # loaders end with their last reference
         self._tenant = Tenant(job_of(place, os.environ), place.rank, name)
         self._profiler = Profiler()
@@ -47,9 +51,9 @@ class Seat:
         self._lease = lease
         return changed
 
-    def of(self, budget: Budget, step_bytes: float = 0.0) -> Budget:
-        """What is left of a loader's own budget under the lease; see `lease.granted`."""
-        return budget if self._lease is None else granted(budget, self._lease, step_bytes)
+    def budget(self, step_bytes: float = 0.0) -> Budget:
+        """What is left of the loader's own budget under the lease; see `lease.granted`."""
+        return self.own if self._lease is None else granted(self.own, self._lease, step_bytes)
 
     def leave(self) -> None:
         """Give back what is leased."""
@@ -66,7 +70,7 @@ class Seat:
             return Report(profile=None, measured=Measured(samples_per_s=0.0, step_s=step_s))
         return Report(
             profile={
-                "samples_per_s": found.samples_per_s,
+                "samples_per_s": self._ceiling(found),
                 "cpu_s": found.cpu_s,
                 "storage_bytes": found.storage_bytes,
             },
@@ -79,6 +83,17 @@ class Seat:
                 step_s=step_s,
             ),
         )
+
+    def _ceiling(self, found: Window) -> float:
+        """What the user's steps take, or the loader's own budget allows: more would be no use."""
+        rates = [found.samples_per_s]
+        for most, cost in (
+            (self.own.cores, found.cpu_s),
+            (self.own.bytes_per_s, found.storage_bytes),
+        ):
+            if most is not None and cost > 0:
+                rates.append(most / cost)
+        return min(rates)
 
 
 def job_of(place: Place, environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -32,14 +32,13 @@ from torch.utils.data._utils import worker as torch_worker
 from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch
-from .batch import Ragged as RaggedArrays
 from .budget import Budget
 from .cache import Cache
 from .course import Course
 from .dataset import Dataset
 from .decode import Decode
 from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
-from .errors import UsageError
+from .errors import LimitError, UsageError
 from .explain import Explanation, Setup, explain
 from .loader import Loader
 from .meter import Counters, Meter
@@ -48,27 +47,16 @@ from .order import Order, Shuffle
 from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
+from .resident import Resident, Wanted, spaced
 from .seat import Seat
+from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
 from .topology import Place, detect
 from .walk import Walk
 from .workers import Inline, Workers, WorkerThreads
 
-__all__ = ["DataLoader", "Ragged"]
+__all__ = ["DataLoader", "DeviceLoader", "Ragged"]
 
 _frozen = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-
-
-class Ragged(NamedTuple):
-    """Byte strings of different lengths, one after the other.
-
-    values:   uint8, all bytes.
-    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
-
-    `torch.nested.nested_tensor_from_jagged(*ragged)` makes a nested tensor of it, without a copy.
-    """
-
-    values: torch.Tensor
-    offsets: torch.Tensor
 
 
 class DataLoader:
@@ -377,7 +365,7 @@ class DataLoader:
                     opening,
                     self.num_workers,
                     context=self.multiprocessing_context or torch.multiprocessing.get_context(),
-                    reduce=_reduced,
+                    reduce=reduced,
                 )
             elif self._kind == "threads":
                 self._workers = WorkerThreads(opening, self.num_workers)
@@ -404,7 +392,7 @@ class DataLoader:
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
         if self._seat is None:
             place = detect(None, None, os.environ, sys.modules)
-            self._seat = Seat(self.counters, type(self.dataset).__name__, place)
+            self._seat = Seat(self.counters, type(self.dataset).__name__, place, self._budget)
         return Walk(
             self._epochs,
             workers,
@@ -415,7 +403,6 @@ class DataLoader:
             ahead=self.num_workers * (self.prefetch_factor or 1),
             timeout_s=float(self.timeout) or None,
             batched=self._batched,
-            budget=self._budget,
         )
 
     def _check_seed(self) -> None:
@@ -429,14 +416,14 @@ class DataLoader:
             )
 
     def _pinned(self, batch: Any) -> Any:
-        return pin(batch) if self.pin_memory and _can_pin() else batch
+        return pin(batch) if self.pin_memory and can_pin() else batch
 
 
 class _Iterator:
     """One epoch's batches, pinned on request."""
 
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
-        if loader.pin_memory and not _can_pin():
+        if loader.pin_memory and not can_pin():
             warnings.warn(
                 "pin_memory=True has no effect: torch finds no accelerator to pin memory for",
                 stacklevel=3,
@@ -455,6 +442,173 @@ class _Iterator:
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
         return self._loader._pinned(batch)
+
+
+class DeviceLoader:
+    """The batches of `DataLoader`, of a data set that lies in the memory of a device.
+
+    The first `iter()` reads all samples once, through the engine, in the order of storage; from
+    then on batches are gathered on the device, and nothing is read, decoded, copied or waited for.
+    Order, steps, ranks, padding, epochs and state are those of `DataLoader` with the same
+    arguments, and so are the batches, bit for bit, with their tensors on the device: a state of
+    one continues in the other. Every rank keeps all samples, since each epoch deals them anew.
+
+    dataset:      what `penstock.open` returns; no mixture.
+    device:       "cuda", "cuda:1", "cpu", ...; by default torch's current one.
+    num_workers:  threads that decode while the data is read (0: one a core).
+    decode:       as for `DataLoader`, but called once for each sample, with "__epoch__" 0: random
+                  augmentation belongs behind the loader, on the batches.
+
+    On a GPU with Triton installed samples are found by the GPU itself (`penstock.gpu.take`), else
+    by their numbers. Rows that differ in length lie one after the other, twice while they are read.
+    Raises UsageError, and LimitError where the device has no room.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 1,
+        shuffle: bool | str | None = None,
+        num_workers: int = 0,
+        drop_last: bool = False,
+        *,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        decode: Decode | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch_size: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise UsageError(
+                f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
+            )
+        kind = _kind_of_shuffle(shuffle, dataset)
+        if kind == "auto" or not isinstance(dataset.order(seed, shuffle=kind), Order):
+            raise UsageError(
+                "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
+                "'none': 'auto' asks how fast storage is, and a mixture keeps no epoch"
+            )
+        self.dataset = dataset
+        self.device = torch.empty(0, device=device).device
+        self.drop_last = drop_last
+        self._threads, self._decode, self._budget = num_workers, decode, budget
+        self._course = _course(
+            dataset,
+            seed,
+            kind,
+            batch_size,
+            global_batch_size,
+            drop_last,
+            (rank, world_size),
+            budget or Budget(),
+            "strided",
+            _nowhere,
+        )
+        self.sampler = EpochSampler(self._course)
+        self._resident: Resident | None = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        return len(self._course)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
+        resident = self.load()
+        return self._batches(resident, *self._course.begin())
+
+    def load(self) -> Resident:
+        """Read the data now, if that has not been done."""
+        if self._resident is None:
+            self._check_room()
+            resident = Resident(len(self.dataset), self.device)
+            rows = max(1, int(_loading_bytes / max(1.0, self.dataset.index.mean_bytes)))
+            loader = Loader(
+                self.dataset,
+                decode=self._decode,
+                decode_threads=self._threads or None,
+                budget=self._budget,
+            )
+            loader.follow(
+                Course(
+                    self.dataset.fingerprint,
+                    self.dataset.order(0, shuffle="none"),
+                    batch_size=min(rows, len(self.dataset)),
+                    global_batch_size=None,
+                    drop_last=False,
+                    pad=False,
+                    rank=0,
+                    world_size=1,
+                ),
+                Tensors(),
+            )
+            with contextlib.closing(loader):
+                for batch in loader:
+                    resident.add(_fields_alone(batch))
+            self._resident = resident
+        return self._resident
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        self._course.cursor.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands, as of `DataLoader`; either continues from it."""
+        return self._course.cursor.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter()` continues where `state` was taken; {} says nothing."""
+        self._course.restore(state)
+
+    def close(self) -> None:
+        """Give the memory back; iterating again reads the data again."""
+        self._resident = None
+
+    def _batches(self, resident: Resident, epoch: int, first: int) -> Iterator[Any]:
+        course = self._course
+        steps, place = course.steps, course.place
+        order = course.order.at_epoch(epoch)
+        exact = order if isinstance(order, Order) and order.shuffle == "exact" else None
+        for share in course.shares(epoch, first):
+            at = None
+            if share.step < steps.full:
+                at = spaced(share.step, place.rank, place.world_size, steps.global_batch)
+            wanted = Wanted(share.ids, at if exact else None, exact, self.device)
+            batch = resident.batch(wanted)
+            if self._decode is None:
+                valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
+                batch |= {"__id__": wanted.ids, "__valid__": valid.to(self.device)}
+            course.cursor.moved(epoch, share.step + 1)
+            yield batch
+
+    def _check_room(self) -> None:
+        if self.device.type != "cuda" or self._decode is not None:
+            return
+        free, needed = torch.cuda.mem_get_info(self.device)[0], self.dataset.index.total_bytes
+        if needed > free:
+            raise LimitError(
+                f"the data set has {needed:,} bytes and {self.device} {free:,} that are free: use "
+                "DataLoader, which reads as it goes"
+            )
+
+
+_loading_bytes = 16 << 20
+"""Of samples that are read in one step of loading."""
+
+
+def _fields_alone(batch: Any) -> Any:
+    """A batch without what says which samples it holds."""
+    if not isinstance(batch, Batch):
+        return batch
+    return {name: part for name, part in as_tensors(batch).items() if name not in _told}
+
+
+_told = {"__id__", "__valid__"}
+
+
+def _nowhere(place: Place) -> Locality:
+    raise AssertionError(f"{place} asked who keeps samples, and all ranks keep all")
 
 
 class EpochSampler(Sampler[int]):
@@ -622,106 +776,6 @@ def _divided(budget: Budget, workers: int) -> Budget:
         bytes_per_s=None if rate is None else rate / workers,
         readahead_bytes=max(1, budget.readahead_bytes // workers),
     )
-
-
-# -- tensors ---------------------------------------------------------------------------------------
-
-
-class Tensors:
-    """The leaves of our batches; see `penstock.collate.Leaves`."""
-
-    def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
-        if not isinstance(leaf, torch.Tensor):
-            return None
-        return _array_of(leaf.detach())
-
-    def as_leaf(self, array: np.ndarray[Any, Any], like: Any) -> Any:
-        tensor = as_tensor(array)
-        if isinstance(like, torch.Tensor) and tensor.dtype != like.dtype:
-            return tensor.view(like.dtype)
-        return tensor
-
-
-_stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array; of integers where numpy does not know the dtype."""
-    try:
-        return tensor.numpy()
-    except TypeError:
-        return tensor.view(_stand_ins[tensor.element_size()]).numpy()
-
-
-def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """The tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
-    if array.dtype.kind in "OUSVMm":
-        return array
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(array)
-
-
-def as_tensors(batch: Any) -> Any:
-    """A batch without decode, or one raw sample, with tensors for its fields."""
-    if not isinstance(batch, Batch):
-        return {name: _field(part) for name, part in batch.items()}
-    fields = {name: _field(part) for name, part in batch.fields.items()}
-    ids = torch.from_numpy(batch.ids.astype(np.int64))
-    return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
-
-
-def _field(part: Any) -> Any:
-    if isinstance(part, memoryview):
-        part = np.frombuffer(part, np.uint8)
-    if isinstance(part, np.ndarray):
-        return as_tensor(part)
-    if isinstance(part, RaggedArrays):
-        return Ragged(as_tensor(part.values), as_tensor(part.offsets))
-    return part
-
-
-def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == dtype else tensor.view(dtype)
-
-
-def _reduced(value: Any) -> Any:
-    """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
-    if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
-        return NotImplemented
-    if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        return NotImplemented
-    return _rebuilt, (_array_of(value.contiguous()), value.dtype)
-
-
-def pin(data: Any) -> Any:
-    """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
-    if isinstance(data, torch.Tensor):
-        return data.pin_memory()
-    if hasattr(data, "pin_memory"):
-        return data.pin_memory()
-    if isinstance(data, str | bytes):
-        return data
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(pin(part) for part in data))
-    try:
-        if isinstance(data, Mapping):
-            return type(data)({name: pin(part) for name, part in data.items()})  # type: ignore[call-arg]
-        if isinstance(data, Sequence):
-            return type(data)([pin(part) for part in data])  # type: ignore[call-arg]
-    except TypeError:  # a type that is constructed otherwise
-        parts = data.items() if isinstance(data, Mapping) else enumerate(data)
-        pinned = {name: pin(part) for name, part in parts}
-        return pinned if isinstance(data, Mapping) else list(pinned.values())
-    return data
-
-
-def _can_pin() -> bool:
-    accelerator = getattr(torch, "accelerator", torch.cuda)
-    return bool(accelerator.is_available())
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from .budget import Budget
 from .epochs import Epochs, Task
 from .meter import Meter
 from .pacing import Pacing
@@ -22,8 +21,8 @@ class Walk:
 
     ahead:    tasks that workers have beyond the batch that is asked for.
     batched:  whether a task is of many samples, or of one.
-    seat:     of the loader among those that share the host; of what is granted there, and of the
-              budget, workers obey the cores.
+    seat:     of the loader among those that share the host; of the budget that it has there,
+              workers obey the cores.
 
     What an exception of a worker leaves out is not given again: the next call gives the next batch.
     """
@@ -40,15 +39,13 @@ class Walk:
         ahead: int,
         timeout_s: float | None,
         batched: bool,
-        budget: Budget,
     ) -> None:
         meter.began(time.perf_counter_ns())
         self._epochs = epochs
         self._workers = workers
         self._meter = meter
         self._seat = seat
-        self._budget = budget
-        self._pacing = Pacing(seat.of(budget).cores)
+        self._pacing = Pacing(seat.budget().cores)
         self._epoch = epoch
         self._step = first
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
@@ -96,7 +93,7 @@ class Walk:
 
     def _heed(self) -> None:
         if self._seat.changed():
-            self._pacing.adopt(self._seat.of(self._budget).cores)
+            self._pacing.adopt(self._seat.budget().cores)
 
 
 def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:

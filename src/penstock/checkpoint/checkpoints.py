@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 from ..budget import Budget
-from ..errors import ForkError, FormatError, MissingError, PenstockError, UsageError
+from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..membership import Gather
 from ..topology import detect
 from ..writers import sync_folder
@@ -202,7 +202,7 @@ class Checkpoints:
             path, size = self._written(step, attempt, parts, cuts, staged, failure)
             self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
             if self.place.rank == 0:
-                self._retain()
+                self.folder.thin(self.keep)
         except Exception as error:
             self._failure = error
 
@@ -252,16 +252,6 @@ class Checkpoints:
                 self.folder.abandon(path)
             raise
         return committed, int(said[rank][0][1])
-
-    def _retain(self) -> None:
-        try:
-            self.folder.retain(self.keep)
-        except PenstockError as error:
-            warnings.warn(
-                f"a checkpoint was committed, but older ones were not removed: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def wait(self) -> Saved | None:
         """Returns once what was saved is committed: the last such save. Raises what went wrong."""
@@ -363,19 +353,11 @@ def load(
         try:
             return loading.loaded(place, entry)
         except (FormatError, MissingError) as error:
-            before = _before(place, entry)
-            if before is None:
-                raise
-            if not fall_back:
-                offered = f"{error}. The one before it is of step {before.step}"
-                raise type(error)(offered) from None
+            before = place.before(entry)
+            if before is None or not fall_back:
+                raise place.offering(error, entry) from None
             warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
             entry = before
-
-
-def _before(folder: Folder, entry: Entry) -> Entry | None:
-    earlier = [each for each in folder.entries() if each.sequence < entry.sequence]
-    return earlier[-1] if earlier else None
 
 
 def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:

@@ -47,3 +47,29 @@ def divided(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut
         heapq.heapreplace(loads, (load + cut.bytes, rank))
         dealt[rank].append(cut)
     return [sorted(each) for each in dealt]
+
+
+def dealt(
+    sizes: Sequence[int], holders: Sequence[Sequence[int]], ranks: int, piece_bytes: int
+) -> list[list[Cut]]:
+    """As `divided`, where not all ranks have all blocks. holders: the ranks that have each.
+
+    What one rank alone has is not cut, and counts before the rest is dealt.
+    """
+    shares: list[list[Cut]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    cuts = []
+    for block, (size, having) in enumerate(zip(sizes, holders, strict=True)):
+        if len(having) == 1:
+            loads[having[0]] += size
+            shares[having[0]] += [Cut(block, 0, size)] if size else []
+        else:
+            cuts += [
+                Cut(block, start, min(start + piece_bytes, size))
+                for start in range(0, size, piece_bytes)
+            ]
+    for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
+        rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
+        loads[rank] += cut.bytes
+        shares[rank].append(cut)
+    return [sorted(each) for each in shares]

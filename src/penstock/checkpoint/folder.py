@@ -20,11 +20,12 @@ import errno
 import fcntl
 import os
 import re
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError, UsageError
 from ..writers import storing, sync_folder
 from .boundaries import reached
 from .manifest import Index, index_bytes, index_of
@@ -80,6 +81,18 @@ class Folder:
             raise MissingError(f"there is no checkpoint in {self.path}: save one first")
         there = ", ".join(str(each.step) for each in entries) or "none"
         raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
+
+    def before(self, entry: Entry) -> Entry | None:
+        """What was committed before, and is still there."""
+        earlier = [each for each in self.entries() if each.sequence < entry.sequence]
+        return earlier[-1] if earlier else None
+
+    def offering(self, error: DataError, entry: Entry) -> DataError:
+        """What is wrong with a checkpoint, with the one before named, if there is one."""
+        before = self.before(entry)
+        if before is None:
+            return error
+        return type(error)(f"{error}. The one before it is of step {before.step}")
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -145,6 +158,17 @@ class Folder:
         for entry in gone:
             self.remove(entry)
         return gone
+
+    def thin(self, keep: int) -> None:
+        """`retain`, after a commit that stands whatever comes of it: what fails is a warning."""
+        try:
+            self.retain(keep)
+        except PenstockError as error:
+            warnings.warn(
+                f"a checkpoint was committed, but older ones were not removed: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def remove(self, entry: Entry) -> None:
         """The checkpoint is none any more, then its files are removed."""

@@ -1,0 +1,322 @@
+"""MixFeistel in Triton: the order computed where the data is, bit-equal to the compiled core.
+
+Everything is 32-bit unsigned arithmetic that wraps on purpose, as in `cpp/order_kernel.hpp`, so
+that launches switch Triton's overflow checks off. Words of a cipher are plain arguments, exempt
+from specialisation: another seed or size compiles nothing again. Under TRITON_INTERPRET=1, set
+before this module is imported, the kernels run on CPU tensors through numpy.
+
+A kernel's `last` is the count less one; `WIDE` says that the cipher's domain exceeds 2^32.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from ._order_numpy import TABLE_COUNT_MAX, Permutation
+from .order import Order
+
+_FIRST = tl.constexpr(0x85EBCA6B)
+_SECOND = tl.constexpr(0xC2B2AE35)
+
+# Arguments that differ from call to call.
+_cipher = ["last", "a", "bits", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
+_varied = [*_cipher, "start", "step", "size", "shift"]
+
+_block = 1024
+"""Elements of a program; four warps of 32 threads have 8 each."""
+_tile_bytes = 16 << 10
+"""Of rows in flight in a program."""
+_window_bytes = 4 << 20
+"""Of the output that a bucket fills: several of them fit the second-level cache together."""
+_cursor_pitch = 8
+"""Words between the cursors of two buckets, so that they are counted up independently."""
+
+
+@triton.jit
+def _mixed(x, key):
+    x = (x ^ key) * _FIRST
+    return (x ^ (x >> 15)) * _SECOND
+
+
+@triton.jit
+def _hash(x, key):
+    x = _mixed(x, key)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _forward(left, right, a, drop, even, odd):
+    """Two rounds. A minimum undoes a wrap: the wrapped of the two candidates is the larger."""
+    left += tl.umulhi(_hash(right, even), a)
+    left = tl.minimum(left, left - a)
+    return left, right ^ (_hash(left, odd) >> drop)
+
+
+@triton.jit
+def _backward(left, right, a, drop, even, odd):
+    right ^= _hash(left, odd) >> drop
+    left -= tl.umulhi(_hash(right, even), a)
+    return tl.minimum(left, left + a), right
+
+
+@triton.jit
+def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
+    """One pass of the cipher over values, uint32 or uint64."""
+    left = (v >> bits.to(v.dtype)).to(tl.uint32)
+    right = v.to(tl.uint32) & ((tl.full((), 1, tl.uint32) << bits) - 1)
+    drop = 32 - bits
+    if INVERSE:
+        left, right = _backward(left, right, a, drop, k6, k7)
+        left, right = _backward(left, right, a, drop, k4, k5)
+        left, right = _backward(left, right, a, drop, k2, k3)
+        left, right = _backward(left, right, a, drop, k0, k1)
+    else:
+        left, right = _forward(left, right, a, drop, k0, k1)
+        left, right = _forward(left, right, a, drop, k2, k3)
+        left, right = _forward(left, right, a, drop, k4, k5)
+        left, right = _forward(left, right, a, drop, k6, k7)
+    return (left.to(v.dtype) << bits.to(v.dtype)) | right.to(v.dtype)
+
+
+@triton.jit
+def _mapped(
+    values, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+    INVERSE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """int64 values up to `last` through the permutation."""
+    word: tl.constexpr = tl.uint64 if WIDE else tl.uint32
+    v = values.to(word)
+    end = last.to(word)
+    a = a.to(tl.uint32)
+    bits = bits.to(tl.uint32)
+    k0 = k0.to(tl.uint32)
+    k1 = k1.to(tl.uint32)
+    k2 = k2.to(tl.uint32)
+    k3 = k3.to(tl.uint32)
+    k4 = k4.to(tl.uint32)
+    k5 = k5.to(tl.uint32)
+    k6 = k6.to(tl.uint32)
+    k7 = k7.to(tl.uint32)
+    v = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+    stray = v > end
+    # Few values land outside, so that few blocks go round here at all.
+    while tl.max(stray.to(tl.int32), 0) != 0:
+        again = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+        v = tl.where(stray, again, v)
+        stray = v > end
+    return v.to(tl.int64)
+
+
+@triton.jit
+def _places(first, size, SPAN: tl.constexpr):
+    """The numbers of this program's rows, and which of them there are."""
+    i = first.to(tl.int64) * SPAN + tl.arange(0, SPAN)
+    return i, i < size
+
+
+@triton.jit
+def _sources(
+    i, live, positions, table, start, step,
+    last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+    LISTED: tl.constexpr, TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """What the i-th of the positions maps to: those listed, or start, start + step, ..."""
+    if LISTED:
+        p = tl.load(positions + i, mask=live, other=0)
+    else:
+        p = tl.where(live, start + i * step, 0)
+    if TABLE:
+        return tl.load(table + p)
+    return _mapped(p, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
+
+
+@triton.jit(do_not_specialize=_varied)
+def _indices(
+    out, table, start, step, size,
+    last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+    TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    i, live = _places(tl.program_id(0), size, BLOCK)
+    index = _sources(
+        i, live, table, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+        False, TABLE, INVERSE, WIDE,
+    )  # fmt: skip
+    tl.store(out + i, index.to(out.dtype.element_ty), mask=live, cache_modifier=".cs")
+
+
+@triton.jit(do_not_specialize=_varied)
+def _rows(
+    x, out, positions, table, start, step, size,
+    last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+    LISTED: tl.constexpr, TABLE: tl.constexpr, WIDE: tl.constexpr,
+    WORDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Row i of out is the row of x that stands at the i-th position. A row's place is computed
+    once; its words are moved by neighbouring threads, 16 bytes each where they are aligned."""
+    i, live = _places(tl.program_id(0), size, ROWS)
+    source = _sources(
+        i, live, positions, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+        LISTED, TABLE, False, WIDE,
+    )  # fmt: skip
+    if WORDS == 1:
+        moved = tl.load(x + source, mask=live, cache_modifier=".cg")
+        tl.store(out + i, moved, mask=live, cache_modifier=".cs")
+    else:
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        whole = live[:, None] & (column < WORDS)[None, :]
+        moved = tl.load(
+            x + source[:, None] * WORDS + column[None, :], mask=whole, cache_modifier=".cg"
+        )
+        tl.store(
+            out + i[:, None] * WORDS + column[None, :], moved, mask=whole, cache_modifier=".cs"
+        )
+
+
+@triton.jit(do_not_specialize=_varied)
+def _deal(
+    x, staged, places, cursors, shift, size,
+    last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
+    PACKED: tl.constexpr, WIDE: tl.constexpr, PITCH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each element to its bucket: the 2^shift places of the output that it goes to one of.
+
+    A bucket is filled front to back, whoever comes next; the lines that are being filled stay in
+    the second-level cache, which writes them out whole. Beside an element stands its place in the
+    window: in the upper half of a word where elements are small (PACKED)."""
+    i, live = _places(tl.program_id(0), size, BLOCK)
+    target = _mapped(
+        tl.where(live, i, 0), last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, True, WIDE
+    )
+    shift = shift.to(tl.int64)
+    bucket = target >> shift
+    place = target - (bucket << shift)
+    rank = tl.atomic_add(cursors + bucket * PITCH, 1, mask=live, sem="relaxed")
+    at = (bucket << shift) + rank
+    value = tl.load(x + i, mask=live, cache_modifier=".cg")
+    if PACKED:
+        tl.store(staged + at, (place << 32) | (value.to(tl.int64) & 0xFFFFFFFF), mask=live)
+    else:
+        tl.store(staged + at, value, mask=live)
+        tl.store(places + at, place.to(places.dtype.element_ty), mask=live)
+
+
+@triton.jit(do_not_specialize=_varied)
+def _settle(staged, places, out, shift, size, PACKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Each element of a bucket to its place in the bucket's window, which the cache holds."""
+    i, live = _places(tl.program_id(0), size, BLOCK)
+    shift = shift.to(tl.int64)
+    window = (i >> shift) << shift
+    if PACKED:
+        word = tl.load(staged + i, mask=live, other=0, cache_modifier=".cg")
+        tl.store(out + window + (word >> 32), word.to(out.dtype.element_ty), mask=live)
+    else:
+        value = tl.load(staged + i, mask=live, cache_modifier=".cg")
+        place = tl.load(places + i, mask=live, other=0, cache_modifier=".cg")
+        tl.store(out + window + place, value, mask=live)
+
+
+class Cipher(NamedTuple):
+    """An exact order as kernels take it.
+
+    words:  `last`, `a`, `bits` and the keys, as signed integers.
+    table:  of small orders, on the device, int64; forward or inverse as was asked. Otherwise any
+            tensor, which is not read.
+    """
+
+    words: tuple[int, ...]
+    wide: bool
+    table: torch.Tensor
+    tabled: bool
+
+
+def cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
+    """What kernels on a device need of an order."""
+    drawn = Permutation(order.count, order.key(), cipher=True)
+    keys = drawn.keys.view(np.int32).tolist()
+    tabled = order.count <= TABLE_COUNT_MAX
+    every = np.arange(order.count if tabled else 0)
+    listed = order.positions(every) if inverse else order.samples(every)
+    return Cipher(
+        (order.count - 1, drawn.left_count, drawn.right_bits, *keys),
+        drawn.left_count << drawn.right_bits > 1 << 32,
+        torch.from_numpy(listed.astype(np.int64)).to(device),
+        tabled,
+    )
+
+
+def indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
+    """out[i] = what where[i] maps to. `of` was made with the same `inverse`."""
+    _launch(
+        _indices,
+        (triton.cdiv(len(where), _block),),
+        out.device,
+        *(out, of.table, where.start, where.step, len(where), *of.words),
+        TABLE=of.tabled,
+        INVERSE=inverse,
+        WIDE=of.wide,
+        BLOCK=_block,
+    )
+
+
+def rows(of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor) -> None:
+    """out[i] = the row of x at position where[i]; x and out are (rows, words) of integers."""
+    words = x.shape[1]
+    columns = min(triton.next_power_of_2(words), _tile_bytes // x.element_size())
+    tile = max(1, _tile_bytes // (columns * x.element_size())) if words > 1 else _block
+    listed = isinstance(where, torch.Tensor)
+    start, step = (where.start, where.step) if isinstance(where, range) else (0, 1)
+    _launch(
+        _rows,
+        (triton.cdiv(len(where), tile), triton.cdiv(words, columns)),
+        out.device,
+        *(x, out, where if listed else of.table, of.table, start, step, len(where), *of.words),
+        LISTED=listed,
+        TABLE=of.tabled,
+        WIDE=of.wide,
+        WORDS=words,
+        ROWS=tile,
+        COLUMNS=columns,
+    )
+
+
+def window_bits(element_bytes: int) -> int:
+    """Of places in a bucket's window, for elements of this size."""
+    return (_window_bytes // element_bytes).bit_length() - 1
+
+
+def buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
+    """All elements of x, (n, 1) of integers, shuffled into out in two passes, by buckets of
+    2^shift. `of` was made for more than `TABLE_COUNT_MAX`."""
+    size, device = len(x), x.device
+    packed = x.element_size() <= 4
+    count = -(-size >> shift)
+    cursors = torch.zeros(count * _cursor_pitch, dtype=torch.int32, device=device)
+    staged = torch.empty(size, dtype=torch.int64, device=device)
+    place = torch.int16 if shift < 16 else torch.int32
+    places = staged if packed else torch.empty(size, dtype=place, device=device)
+    grid = (triton.cdiv(size, _block),)
+    _launch(
+        _deal,
+        grid,
+        device,
+        *(x, staged, places, cursors, shift, size, *of.words),
+        PACKED=packed,
+        WIDE=of.wide,
+        PITCH=_cursor_pitch,
+        BLOCK=_block,
+    )
+    _launch(_settle, grid, device, staged, places, out, shift, size, PACKED=packed, BLOCK=_block)
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], device: torch.device, *given: Any, **fixed: Any
+) -> None:
+    on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with on_device:
+        kernel[grid](*given, **fixed, sanitize_overflow=False)

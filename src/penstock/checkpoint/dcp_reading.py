@@ -1,0 +1,241 @@
+"""A committed checkpoint, read for torch.distributed.checkpoint: see `penstock.checkpoint.dcp`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from ..errors import FormatError, MissingError, UsageError
+from . import shards, tensors, tree
+from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
+from .folder import INDEX, Folder
+from .leaves import Memory
+from .manifest import Piece
+
+_READ_BYTES = 256 << 20
+"""Chunks that are read before their tensors are filled."""
+
+_Key = tuple[str, str, tuple[int, ...]]
+"""Of a chunk: dtype, name, offsets."""
+
+
+class Reader(StorageReader):
+    """The `storage_reader` of `dcp.load`: a committed checkpoint of DCP, by default the last.
+
+    trusted:  values that are no tensors are pickled by DCP's planner. They are loaded as
+              `torch.load(weights_only=True)` does; True lets them be anything, which runs what
+              whoever wrote them put there.
+
+    step:    that was saved.
+    loader:  the loader's `state_dict`, or None where none was saved.
+
+    MissingError where there is none; FormatError where any byte of what is read was altered or cut:
+    the message names file and piece.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
+    ) -> None:
+        self._place = Folder(folder)
+        self._entry = self._place.entry(step)
+        self._trusted = trusted
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self._where = os.path.join(self._entry.path, INDEX)
+        self.step = self._entry.step
+        with self._offering():
+            self._open()
+
+    @contextmanager
+    def _offering(self) -> Iterator[None]:
+        try:
+            yield
+        except (FormatError, MissingError) as error:
+            raise self._place.offering(error, self._entry) from None
+
+    def _open(self) -> None:
+        self._index = self._place.index(self._entry)
+        if self._index.kind != DCP:
+            raise FormatError(
+                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it by"
+                " penstock.checkpoint.load"
+            )
+        self._chunks = _chunks(
+            piece
+            for shard in self._index.shards
+            for piece in shards.pieces(self._entry.path, shard)
+        )
+        self.loader = self._loader()
+
+    def _loader(self) -> Any:
+        sizes: dict[str, int] = self._index.content["blocks"]
+        keys = [(LOADER, name, ()) for name in sizes]
+        found = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
+        skeleton = self._index.content["loader"]
+        return tree.rebuilt(
+            skeleton, lambda name: found[LOADER, name, ()][: sizes[name]], self._where
+        )
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            raise UsageError(
+                f"checkpoint_id={checkpoint_id!r}: leave it out; Reader(folder, step) says which"
+            )
+
+    def read_metadata(self, *args: Any, **others: Any) -> Metadata:
+        return metadata_of(self._index.content, self._where)
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **others: Any
+    ) -> None:
+        self._dtypes = {}
+        self._shapes = {}
+        for name, known in metadata.state_dict_metadata.items():
+            if isinstance(known, TensorStorageMetadata):
+                self._dtypes[name] = known.properties.dtype
+                for chunk in known.chunks:
+                    self._shapes[name, tuple(chunk.offsets)] = tuple(chunk.sizes)
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return dataclasses.replace(plan, storage_data=os.path.basename(self._entry.path))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        found = sorted({plan.storage_data for plan in plans})
+        if len(found) > 1:
+            raise UsageError(
+                f"the ranks load different checkpoints: {', '.join(found)}: give Reader the step"
+            )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        waiting: dict[_Key, list[ReadItem]] = {}
+        ranges: dict[_Key, tuple[int, int, int]] = {}
+        held = 0
+        for item in sorted(plan.items, key=self._order):
+            key, whole = self._chunk_of(item)
+            if key not in ranges:
+                if held > _READ_BYTES:
+                    self._fill(waiting, ranges, planner)
+                    waiting, ranges, held = {}, {}, 0
+                held += whole[2]
+                ranges[key] = whole
+            else:
+                start, stop, size = ranges[key]
+                ranges[key] = min(start, whole[0]), max(stop, whole[1]), size
+            waiting.setdefault(key, []).append(item)
+        self._fill(waiting, ranges, planner)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return False
+
+    def _order(self, item: ReadItem) -> tuple[str, int]:
+        """Items as they lie in storage, those of one chunk together."""
+        key, _ = self._chunk_of(item)
+        pieces = self._chunks.get(key)
+        return (pieces[0].file, pieces[0].offset) if pieces else ("", 0)
+
+    def _chunk_of(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
+        """The chunk that an item is read from, the range of its bytes, and how many it has."""
+        name = item.storage_index.fqn
+        if item.type is LoadItemType.BYTE_IO:
+            key: _Key = BYTES, name, ()
+            size = sum(piece.length for piece in self._chunks.get(key, ()))
+            return key, (0, size, size)
+        assert item.storage_index.offset is not None
+        offsets = tuple(item.storage_index.offset)
+        shape, dtype = self._shapes[name, offsets], self._dtypes[name]
+        steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        first = sum(o * s for o, s in zip(item.storage_offsets, steps, strict=True))
+        reach = sum((n - 1) * s for n, s in zip(item.lengths, steps, strict=True))
+        stop = 0 if 0 in item.lengths else first + reach + 1
+        size = math.prod(shape) * dtype.itemsize
+        key = (dtype_name(dtype), name, offsets)
+        return key, (first * dtype.itemsize, stop * dtype.itemsize, size)
+
+    def _fill(
+        self,
+        waiting: Mapping[_Key, Sequence[ReadItem]],
+        ranges: Mapping[_Key, tuple[int, int, int]],
+        planner: LoadPlanner,
+    ) -> None:
+        with self._offering():
+            memory = self._read(ranges)
+        for key, items in waiting.items():
+            dtype, name, offsets = key
+            for item in items:
+                if item.type is LoadItemType.BYTE_IO:
+                    data = memory[key][: ranges[key][2]].tobytes()
+                    planner.load_bytes(item, io.BytesIO(self._harmless(name, data)))
+                    continue
+                chunk = tensors.tensor(memory[key], dtype, self._shapes[name, offsets], None, 0)
+                for axis, (start, length) in enumerate(
+                    zip(item.storage_offsets, item.lengths, strict=True)
+                ):
+                    chunk = chunk.narrow(axis, start, length)
+                target = planner.resolve_tensor(item).detach()
+                if target.shape != chunk.shape:
+                    raise UsageError(
+                        f"{name} is loaded into a tensor of shape {tuple(target.shape)} from"
+                        f" {tuple(chunk.shape)}: make it as it was saved"
+                    )
+                target.copy_(chunk)
+                planner.commit_tensor(item, target)
+
+    def _read(self, ranges: Mapping[_Key, tuple[int, int, int]]) -> dict[_Key, Memory]:
+        """Chunks, of which those pieces are read that have a byte in [start, stop)."""
+        memory, wanted = {}, {}
+        for key, (start, stop, size) in ranges.items():
+            memory[key] = shards.block_memory(size)
+            at = 0
+            for piece in self._chunks.get(key, ()):
+                if piece.offsets[-1] != at:
+                    break
+                if at < stop and start < at + piece.length:
+                    wanted[piece] = memory[key][at : at + piece.padded]
+                at += piece.length
+            if at != size:
+                raise FormatError(
+                    f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
+                    " there: load another checkpoint"
+                )
+        shards.read(self._entry.path, wanted, lambda piece: wanted[piece])
+        return memory
+
+    def _harmless(self, name: str, data: bytes) -> bytes:
+        """The pickle of a value that runs no code when it is loaded: one that we made of it."""
+        if self._trusted:
+            return data
+        try:
+            value = torch.load(io.BytesIO(data), weights_only=True)
+        except Exception as error:
+            raise UsageError(
+                f"{name!r} in {self._entry.path} is no tensor, and not such that loading it runs no"
+                f" code ({str(error).splitlines()[0]:.200}): save numbers, strings, lists and"
+                " dicts, or, where you trust who wrote it, use Reader(trusted=True)"
+            ) from None
+        again = io.BytesIO()
+        torch.save(value, again)
+        return again.getvalue()
+
+
+def _chunks(pieces: Iterable[Piece]) -> dict[_Key, list[Piece]]:
+    """The pieces of each chunk, in order."""
+    found: dict[_Key, list[Piece]] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.offsets):
+        found.setdefault((piece.dtype, piece.name, piece.offsets[:-1]), []).append(piece)
+    return found

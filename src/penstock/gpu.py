@@ -1,0 +1,252 @@
+"""The order on a GPU: rows of device memory shuffled there, as `Order` says, bit for bit.
+
+    from penstock import gpu
+
+Imported only on request; needs torch, and Triton for tensors on a GPU (`pip install
+'penstock[gpu]'`). Tensors on the CPU are served by the compiled core, and give the same values.
+Nothing here is differentiable.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import rows
+from .errors import UsageError
+from .order import Order
+
+__all__ = ["available", "inverse", "permutation", "shuffle", "take"]
+
+
+def permutation(
+    n: int,
+    seed: int,
+    epoch: int = 0,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.int64,
+) -> torch.Tensor:
+    """The samples at positions 0..n-1 of the order: `Order(n, seed, epoch).run(0, n)`, made on the
+    device, (n,).
+
+    dtype:  torch.int64, or torch.int32 where n is at most 2^31.
+
+    Raises UsageError for arguments that cannot be.
+    """
+    return _indices(Order(n, seed, epoch), device, dtype, inverse=False)
+
+
+def inverse(
+    n: int,
+    seed: int,
+    epoch: int = 0,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.int64,
+) -> torch.Tensor:
+    """The positions of samples 0..n-1: the inverse of `permutation`, made without it."""
+    return _indices(Order(n, seed, epoch), device, dtype, inverse=True)
+
+
+def shuffle(
+    x: torch.Tensor, seed: int, epoch: int = 0, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The tensor with its rows shuffled: x[permutation(len(x), seed, epoch)], without the indices.
+
+    Rows run along the first dimension, of any shape and dtype. One pass over the data; on a GPU,
+    elements of up to 8 bytes take two where x is larger than half its second-level cache, and
+    12 bytes of scratch an element then (8 for elements of up to 4 bytes).
+
+    out:  where the result goes: contiguous, with the shape, dtype and device of x. x itself, or
+          what overlaps it, is right too, and costs a copy of x.
+
+    A tensor that is not contiguous is copied first. Raises UsageError.
+    """
+    x, out = _checked(x), out
+    order = Order(max(1, len(x)), seed, epoch)
+    out = _room(x, x.shape, out)
+    if x.numel() == 0:
+        return out
+    kernels = _kernels(x.device)
+    if kernels is None:
+        rows.shuffle(_bytes(x).numpy(), seed, epoch, out=_bytes(out).numpy())
+        return out
+    source, target = _words(x if _apart(x, out) else x.clone(), out)
+    of = kernels.cipher(order, x.device)
+    if source.shape[1] == 1 and not of.tabled and x.nbytes > _cache_bytes(x.device) // 2:
+        back = kernels.cipher(order, x.device, inverse=True)
+        kernels.buckets(back, source, target, kernels.window_bits(source.element_size()))
+    else:
+        kernels.rows(of, source, range(len(x)), target)
+    return out
+
+
+def take(
+    x: torch.Tensor,
+    positions: range | torch.Tensor,
+    seed: int,
+    epoch: int = 0,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The rows of x that stand at these positions of its order: shuffle(x, seed, epoch)[positions].
+
+    A batch is gathered in one pass, and where positions are a range no index is in memory. A tensor
+    of positions is int64, one-dimensional; that its values are inside is checked, for which the
+    GPU is waited for.
+
+    out:  as for `shuffle`, with as many rows as there are positions.
+    """
+    x = _checked(x)
+    order = Order(max(1, len(x)), seed, epoch)
+    positions = _inside(positions, len(x), x.device)
+    out = _room(x, (len(positions), *x.shape[1:]), out)
+    if out.numel() == 0:
+        return out
+    kernels = _kernels(x.device)
+    if kernels is None:
+        listed = positions if isinstance(positions, range) else positions.numpy()
+        samples = order.samples(np.asarray(listed)).view(np.int64)
+        source = x if _apart(x, out) else x.clone()
+        torch.index_select(source, 0, torch.from_numpy(samples), out=out)
+        return out
+    source, target = _words(x if _apart(x, out) else x.clone(), out)
+    kernels.rows(kernels.cipher(order, x.device), source, positions, target)
+    return out
+
+
+def _indices(
+    order: Order, device: torch.device | str | None, dtype: torch.dtype, inverse: bool
+) -> torch.Tensor:
+    if dtype not in (torch.int64, torch.int32) or (dtype == torch.int32 and order.count > 1 << 31):
+        raise UsageError(
+            f"dtype is {dtype} for {order.count} samples: use torch.int64, or torch.int32 for at "
+            "most 2^31"
+        )
+    out = torch.empty(order.count, dtype=dtype, device=device)
+    kernels = _kernels(out.device)
+    if kernels is not None:
+        of = kernels.cipher(order, out.device, inverse)
+        kernels.indices(of, range(order.count), out, inverse)
+        return out
+    piece = 1 << 20
+    for start in range(0, order.count, piece):
+        part = np.arange(start, min(order.count, start + piece), dtype=np.uint64)
+        found = order.positions(part) if inverse else order.samples(part)
+        out[start : start + piece] = torch.from_numpy(found.view(np.int64))
+    return out
+
+
+def available(device: torch.device) -> bool:
+    """Whether kernels run on this device: it is a GPU and Triton is installed."""
+    try:
+        return _kernels(device) is not None
+    except UsageError:
+        return False
+
+
+def _kernels(device: torch.device) -> ModuleType | None:
+    """What runs on the device; None where that is the compiled core, on the CPU."""
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
+        return None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(
+            f"tensors on {device} are not supported: use device='cuda' (NVIDIA or AMD) or 'cpu'"
+        )
+    try:
+        from . import _order_triton
+    except ModuleNotFoundError as missing:
+        if missing.name != "triton":
+            raise
+        if device.type == "cpu":
+            return None
+        raise UsageError(
+            f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
+        ) from None
+    return _order_triton
+
+
+def _cache_bytes(device: torch.device) -> int:
+    """The second-level cache of a GPU."""
+    if device.type == "cpu":
+        return 0  # interpreted: the longer way is the one to be tested
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def _checked(x: Any) -> torch.Tensor:
+    """The tensor, contiguous, plain."""
+    if not isinstance(x, torch.Tensor):
+        raise UsageError(
+            f"x is a {type(x).__name__}: give a tensor (penstock.shuffle takes arrays)"
+        )
+    if x.layout != torch.strided or x.is_quantized:
+        raise UsageError(f"x is {x.layout}, {x.dtype}: give a dense tensor")
+    if x.ndim == 0:
+        raise UsageError("x has no dimension to shuffle along: give a tensor of at least one")
+    return x.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _room(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
+    """`out`, if it is fit to hold rows of x, or a new tensor."""
+    if out is None:
+        return torch.empty(shape, dtype=x.dtype, device=x.device)
+    if not isinstance(out, torch.Tensor):
+        raise UsageError(f"out is a {type(out).__name__}: give a tensor")
+    wanted, given = (tuple(shape), x.dtype, x.device), (tuple(out.shape), out.dtype, out.device)
+    if wanted != given:
+        raise UsageError(f"out is {given}: give one of {wanted} (shape, dtype, device)")
+    if not out.is_contiguous() or out.requires_grad:
+        raise UsageError("out is not contiguous, or requires grad: give a plain contiguous tensor")
+    return out
+
+
+def _inside(positions: Any, count: int, device: torch.device) -> range | torch.Tensor:
+    """The positions, all of them in 0..count-1."""
+    if isinstance(positions, torch.Tensor):
+        if positions.dtype != torch.int64 or positions.ndim != 1:
+            raise UsageError(
+                f"positions are {positions.dtype} of shape {tuple(positions.shape)}: give int64, "
+                "one-dimensional, or a range"
+            )
+        if len(positions):
+            least, most = (int(bound) for bound in torch.aminmax(positions))
+    elif isinstance(positions, range):
+        if len(positions):
+            least, most = sorted((positions[0], positions[-1]))
+    else:
+        raise UsageError(f"positions are a {type(positions).__name__}: give a range or a tensor")
+    if len(positions) and not 0 <= least <= most < count:
+        raise UsageError(f"positions {least}..{most} are outside this order: use 0..{count - 1}")
+    if isinstance(positions, range):
+        return positions
+    moved: torch.Tensor = positions.to(device).contiguous()
+    return moved
+
+
+def _apart(x: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether two contiguous tensors share no memory."""
+    begin, other = x.data_ptr(), out.data_ptr()
+    return begin + x.nbytes <= other or other + out.nbytes <= begin
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory, (rows, bytes)."""
+    width = x.numel() // len(x)
+    # Not reshape: strides of dimensions of one element may be anything.
+    return x.as_strided((len(x), width), (width, 1)).view(torch.uint8)
+
+
+_integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def _words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as (rows, words) of the widest integers that rows and addresses are multiples of."""
+    source, target = _bytes(x), _bytes(out)
+    fit = source.shape[1] | x.data_ptr() | out.data_ptr()
+    word = _integers[min(8, fit & -fit)]
+    return source.view(word), target.view(word)

@@ -1,0 +1,210 @@
+"""A data set that lies in the memory of a device: read once, then rows of it are taken there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from . import gpu
+from .errors import CollateError, LimitError, UsageError
+from .order import Order
+from .plan import Ids
+from .tensors import Ragged
+
+
+class Wanted:
+    """The samples of a batch: `ids`, and, where they are evenly spaced positions of an exact order,
+    that: then a GPU finds the samples by itself."""
+
+    def __init__(
+        self, ids: Ids, positions: range | None, order: Order | None, device: torch.device
+    ) -> None:
+        self.host = ids.view(np.int64)
+        self._device = device
+        self._positions = positions if gpu.available(device) else None
+        self._order = order
+        self._ids: torch.Tensor | None = None
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """The samples on the device, int64."""
+        if self._ids is None:
+            self._ids = torch.from_numpy(self.host.copy()).to(self._device)
+        return self._ids
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Their rows of x, which is on the device."""
+        if self._positions is None or self._order is None:
+            return x.index_select(0, self.ids)
+        return gpu.take(x, self._positions, self._order.seed, self._order.epoch)
+
+
+class Column(Protocol):
+    """One leaf of the batches, of all samples."""
+
+    def add(self, part: Any) -> None: ...
+    def rows(self, wanted: Wanted) -> Any: ...
+
+
+class Resident:
+    """Parts of a data set, in the order of storage, become columns on a device.
+
+    `add` takes batches of one structure, as loaders give them, and `batch` gives batches of it.
+    Raises LimitError where the device has no room.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._count, self._device = count, device
+        self._root: Column | None = None
+
+    def add(self, part: Any) -> None:
+        """The next samples."""
+        try:
+            if self._root is None:
+                self._root = self._column(part)
+            self._root.add(part)
+        except torch.OutOfMemoryError as error:
+            raise LimitError(
+                f"the data set does not fit into the memory of {self._device} ({error}): use "
+                "penstock.torch.DataLoader, which reads as it goes"
+            ) from error
+
+    def batch(self, wanted: Wanted) -> Any:
+        """The batch of these samples."""
+        assert self._root is not None
+        return self._root.rows(wanted)
+
+    def _column(self, part: Any) -> Column:
+        if isinstance(part, torch.Tensor):
+            return _Rows(self._count, self._device)
+        if isinstance(part, Ragged):
+            return _Strings(self._device)
+        if isinstance(part, np.ndarray):
+            return _Arrays()
+        if isinstance(part, Mapping):
+            return _Parts({name: self._column(each) for name, each in part.items()})
+        if isinstance(part, Sequence) and not isinstance(part, str | bytes):
+            if part and all(each is None or isinstance(each, str | bytes) for each in part):
+                return _Objects()
+            return _Parts(dict(enumerate(map(self._column, part))))
+        raise UsageError(
+            f"a batch holds a {type(part).__name__}: a DeviceLoader keeps tensors, strings, and "
+            "dicts, tuples and lists of them; use DataLoader"
+        )
+
+
+class _Rows:
+    """Tensors, in one that is made for all samples."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._count, self._device = count, device
+        self._filled = 0
+        self._all: torch.Tensor | None = None
+
+    def add(self, part: torch.Tensor) -> None:
+        if self._all is None:
+            shape = (self._count, *part.shape[1:])
+            self._all = torch.empty(shape, dtype=part.dtype, device=self._device)
+        if part.shape[1:] != self._all.shape[1:] or part.dtype != self._all.dtype:
+            raise CollateError(
+                f"samples from {self._filled} on decode to {part.dtype} {tuple(part.shape[1:])} "
+                f"and those before to {self._all.dtype} {tuple(self._all.shape[1:])}: make decode "
+                "return one shape and dtype, or use DataLoader"
+            )
+        self._all[self._filled : self._filled + len(part)].copy_(part)
+        self._filled += len(part)
+
+    def rows(self, wanted: Wanted) -> torch.Tensor:
+        assert self._all is not None
+        return wanted.of(self._all)
+
+
+class _Strings:
+    """`Ragged`, one row after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._values: list[torch.Tensor] = []
+        self._lengths: list[npt.NDArray[np.int64]] = []
+        self._ends: npt.NDArray[np.int64] | None = None
+
+    def add(self, part: Ragged) -> None:
+        self._values.append(part.values.to(self._device, copy=True))
+        self._lengths.append(np.diff(part.offsets.numpy()))
+
+    def rows(self, wanted: Wanted) -> Ragged:
+        if len(self._values) > 1:  # the first batch
+            self._values = [torch.cat(self._values)]
+            self._lengths = [np.concatenate(self._lengths)]
+        (values,), (lengths,) = self._values, self._lengths
+        if self._ends is None:
+            self._ends = np.cumsum(lengths)
+        ends, widths = self._ends[wanted.host], lengths[wanted.host]
+        found = [
+            values[end - width : end]
+            for end, width in zip(ends.tolist(), widths.tolist(), strict=True)
+        ]
+        offsets = np.append(0, np.cumsum(widths))
+        return Ragged(torch.cat(found), torch.from_numpy(offsets).to(self._device))
+
+
+class _Arrays:
+    """Arrays that have no tensor, of strings and the like; on the host."""
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[Any]] = []
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        self._parts.append(part.copy())
+
+    def rows(self, wanted: Wanted) -> npt.NDArray[Any]:
+        self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
+        found: npt.NDArray[Any] = self._parts[0][wanted.host]
+        return found
+
+
+class _Objects:
+    """Strings, bytes, None; on the host."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def add(self, part: Sequence[Any]) -> None:
+        self._values += part
+
+    def rows(self, wanted: Wanted) -> list[Any]:
+        return [self._values[i] for i in wanted.host.tolist()]
+
+
+class _Parts:
+    """A mapping or a sequence of columns; batches are of its type."""
+
+    def __init__(self, columns: dict[Any, Column]) -> None:
+        self._columns = columns
+        self._made: Callable[[dict[Any, Any]], Any] = dict
+
+    def add(self, part: Any) -> None:
+        self._made = _maker(type(part))
+        for name, column in self._columns.items():
+            column.add(part[name])
+
+    def rows(self, wanted: Wanted) -> Any:
+        return self._made({name: column.rows(wanted) for name, column in self._columns.items()})
+
+
+def _maker(kind: Any) -> Callable[[dict[Any, Any]], Any]:
+    """What makes a value of a type from its parts."""
+    if issubclass(kind, Mapping):
+        return kind  # type: ignore[no-any-return]
+    if hasattr(kind, "_fields"):
+        return lambda parts: kind(*parts.values())
+    return lambda parts: kind(parts.values())
+
+
+def spaced(step: int, rank: int, world_size: int, global_batch: int) -> range:
+    """The positions of a rank in a whole step whose samples are dealt one by one ("strided")."""
+    return range(step * global_batch + rank, (step + 1) * global_batch, world_size)

@@ -1,0 +1,122 @@
+"""Tensors in batches: what arrays become for torch, and back; without copies where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .batch import Batch
+from .batch import Ragged as RaggedArrays
+
+
+class Ragged(NamedTuple):
+    """Byte strings of different lengths, one after the other.
+
+    values:   uint8, all bytes.
+    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
+
+    `torch.nested.nested_tensor_from_jagged(*ragged)` makes a nested tensor of it, without a copy.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+
+class Tensors:
+    """The leaves of our batches; see `penstock.collate.Leaves`."""
+
+    def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        return _array_of(leaf.detach())
+
+    def as_leaf(self, array: np.ndarray[Any, Any], like: Any) -> Any:
+        tensor = as_tensor(array)
+        if isinstance(like, torch.Tensor) and tensor.dtype != like.dtype:
+            return tensor.view(like.dtype)
+        return tensor
+
+
+_stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The tensor's memory as an array; of integers where numpy does not know the dtype."""
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.view(_stand_ins[tensor.element_size()]).numpy()
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    """The tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
+    if array.dtype.kind in "OUSVMm":
+        return array
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def as_tensors(batch: Any) -> Any:
+    """A batch without decode, or one raw sample, with tensors for its fields."""
+    if not isinstance(batch, Batch):
+        return {name: _field(part) for name, part in batch.items()}
+    fields = {name: _field(part) for name, part in batch.fields.items()}
+    ids = torch.from_numpy(batch.ids.astype(np.int64))
+    return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
+
+
+def _field(part: Any) -> Any:
+    if isinstance(part, memoryview):
+        part = np.frombuffer(part, np.uint8)
+    if isinstance(part, np.ndarray):
+        return as_tensor(part)
+    if isinstance(part, RaggedArrays):
+        return Ragged(as_tensor(part.values), as_tensor(part.offsets))
+    return part
+
+
+def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def reduced(value: Any) -> Any:
+    """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
+    if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
+        return NotImplemented
+    if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
+        return NotImplemented
+    return _rebuilt, (_array_of(value.contiguous()), value.dtype)
+
+
+def pin(data: Any) -> Any:
+    """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
+    if isinstance(data, torch.Tensor):
+        return data.pin_memory()
+    if hasattr(data, "pin_memory"):
+        return data.pin_memory()
+    if isinstance(data, str | bytes):
+        return data
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(pin(part) for part in data))
+    try:
+        if isinstance(data, Mapping):
+            return type(data)({name: pin(part) for name, part in data.items()})  # type: ignore[call-arg]
+        if isinstance(data, Sequence):
+            return type(data)([pin(part) for part in data])  # type: ignore[call-arg]
+    except TypeError:  # a type that is constructed otherwise
+        parts = data.items() if isinstance(data, Mapping) else enumerate(data)
+        pinned = {name: pin(part) for name, part in parts}
+        return pinned if isinstance(data, Mapping) else list(pinned.values())
+    return data
+
+
+def can_pin() -> bool:
+    accelerator = getattr(torch, "accelerator", torch.cuda)
+    return bool(accelerator.is_available())
