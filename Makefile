@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-ray test-gpu check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-bench bench-share bench-sim bench-checkpoint bench-gpu bench-shuffling clean
+  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-bench: $(STAMPS)/bench  ## the benchmark itself: its own overhead, generat
 
 bench-share: $(STAMPS)/bench  ## jobs that share cores and storage: even, broker, oracle (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.share $(ARGS)
+
+bench-schedules: $(STAMPS)/bench  ## PerSched and online rules for transfers: published rows, random mixes; ARGS="--quick"
+	$(RUN) -m benchmarks.schedules $(ARGS)
 
 bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live hosts (root, libfuse3-dev); ARGS="--quick"
 	$(RUN) -m benchmarks.sim $(ARGS)

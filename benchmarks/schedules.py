@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -159,6 +160,24 @@ def comparison_rows(mixes: int, seed: int, raw: dict[str, object]) -> list[Row]:
     return rows
 
 
+def equal_rows(mixes: int, seed: int) -> list[Row]:
+    """The same mixes where all jobs weigh the same, as they do for `penstock broker`: the rule that
+    it uses for transfers is chosen by this."""
+    random = np.random.default_rng(seed)
+    jobs = [[replace(job, weight=1.0) for job in mix(random)] for _ in range(mixes)]
+    rules = (*RULES, Rule("fair"))
+    found = {rule: [simulate(each, 1e9, rule) for each in jobs] for rule in rules}
+    rows = []
+    for objective in OBJECTIVES:
+        left = np.mean([getattr(one, objective) for one in found[Rule("fair")]])
+        for rule in RULES:
+            value = float(np.mean([getattr(one, objective) for one in found[rule]]))
+            what = f"equal mixes {rule.name} {objective}"
+            note = "floor: fair sharing"
+            rows.append(Row(what, value, "", float(left), value / float(left), note=note))
+    return rows
+
+
 def _ratio(one: Comparison, objective: Objective) -> float:
     assert one.pattern is not None
     best = max((outcome for _, outcome in one.rules), key=lambda each: each.score(objective))
@@ -222,6 +241,7 @@ def main() -> None:
     found: dict[str, object] = {}
     record.rows += parity_rows(QUICK if options.quick else tuple(SETS), found)
     record.rows += comparison_rows(10 if options.quick else 100, options.seed, found)
+    record.rows += equal_rows(10 if options.quick else 100, options.seed)
     record.rows += access_rows(options.seed)
     record.raw["schedules"] = {"runs": found}
     command.finish(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -19,6 +20,7 @@ from penstock.errors import UsageError
 from penstock.lease import Grant, Measured, Report, Terms
 from penstock.ledger import Ledger
 from penstock.transfers import Transfers
+from penstock.watcher import watch
 from penstock.window import Window
 from tenants import Job, Lease, broker
 
@@ -34,7 +36,7 @@ class Writer:
         self.number, self.bytes, self.own, self.pause_s = number, bytes, own, pause_s
         self.left, self.rate, self.done, self.next_s = 0.0, 0.0, 0, 0.0
         self.began_s = self.longest_s = 0.0
-        self.granted = False
+        self.floor = 0.0
 
     def run(self, transfers: Transfers, now_s: float) -> None:
         """What it does in a tick that ends now."""
@@ -80,10 +82,12 @@ def test_everybody_gets_a_turn(
             each.run(transfers, now_s)
         for (number, _), granted in transfers.tick(now_s, bandwidth).items():
             assert granted.bytes_per_s is not None
-            jobs[number].rate = granted.bytes_per_s
+            assert granted.floor_bytes_per_s is not None
+            jobs[number].rate, jobs[number].floor = granted.bytes_per_s, granted.floor_bytes_per_s
         open_ones = [each for each in jobs if each.left]
         total = math.fsum(each.rate for each in open_ones)
         assert total <= bandwidth * (1 + 1e-9)
+        assert math.fsum(each.floor for each in open_ones) <= bandwidth * (1 + 1e-9)
         if open_ones:
             assert total >= min(bandwidth, transfers.could_bytes_per_s) * (1 - 1e-9)
     assert all(each.longest_s <= within_s for each in jobs)
@@ -303,8 +307,8 @@ def test_a_stopped_broker_leaves_the_floor(path: Path) -> None:
         Window(10**12, job="a", path=str(path)) as first,
         Window(10**12, job="b", path=str(path)) as second,
     ):
-        while (first.bytes_per_s or 0) + (second.bytes_per_s or 0) < 100 * MB:
-            pass
+        with contextlib.closing(watch(path)) as states:  # type: ignore[type-var]
+            next(state for state in states if len(state["transfers"]) == 2)
         os.kill(process.pid, signal.SIGSTOP)
         try:
             while not first.bytes_per_s == second.bytes_per_s == 50 * MB:

@@ -217,11 +217,10 @@ class Transfers:
             rate = None if each.rate == math.inf else each.rate
             floor = None if rate is None else self._bandwidth / len(self._open)
             due = now_s - each.sent_s >= self._terms.lease_s / 2
-            if sent is None or due or sent.bytes_per_s != rate:
+            new = Grant(bytes_per_s=rate, floor_bytes_per_s=floor, lasts_s=self._terms.lease_s)
+            if due or sent != new:
                 each.sent_s = now_s
-                each.sent = found[key] = Grant(
-                    bytes_per_s=rate, floor_bytes_per_s=floor, lasts_s=self._terms.lease_s
-                )
+                each.sent = found[key] = new
         return found
 
     def state(self) -> list[Mapping[str, Any]]:
