@@ -22,9 +22,11 @@ import penstock
 from .pairing import bootstrap_interval
 from .record import Record, Row, table
 
+_processor = ", processors"
+
 
 def measure(x: npt.NDArray[Any], turns: int, threads: int) -> dict[str, list[float]]:
-    """Nanoseconds an element of each contender, a value a turn."""
+    """Nanoseconds an element of each contender, a value a turn; and of processors, all threads."""
     generator = np.random.default_rng(1)
     out = np.ones_like(x)
     indices = generator.permutation(len(x))
@@ -40,12 +42,14 @@ def measure(x: npt.NDArray[Any], turns: int, threads: int) -> dict[str, list[flo
         "numpy Generator.shuffle": lambda: generator.shuffle(x),
     }
     raw: dict[str, list[float]] = {name: [] for name in contenders}
+    raw |= {f"{name}{_processor}": [] for name in contenders}
     for turn in range(turns):
         names = list(contenders)
         for name in names if turn % 2 == 0 else reversed(names):
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             contenders[name]()
             raw[name].append((time.perf_counter() - began) / len(x) * 1e9)
+            raw[name + _processor].append((time.process_time() - used) / len(x) * 1e9)
     return raw
 
 
@@ -57,13 +61,15 @@ def rows(raw: dict[str, list[float]]) -> list[Row]:
         ("penstock.shuffle in place", "numpy Generator.shuffle", 3.0),
         ("penstock.shuffle", "numpy take, indices ready", None),
     ):
-        ratios = [b / a for a, b in zip(raw[own], raw[other], strict=True)]
-        ratio = statistics.median(ratios)
-        low, high = bootstrap_interval(ratios, 1)
-        met = None if target is None else ratio >= target
-        found.append(
-            Row(f"{own} against {other}", ratio, "times", None, ratio, target, met, low, high)
-        )
+        for kind in ("", _processor):
+            pairs = zip(raw[own + kind], raw[other + kind], strict=True)
+            ratios = [theirs / ours for ours, theirs in pairs]
+            ratio = statistics.median(ratios)
+            low, high = bootstrap_interval(ratios, 1)
+            asked = None if kind else target
+            met = None if asked is None else ratio >= asked
+            name = f"{own} against {other}{kind}"
+            found.append(Row(name, ratio, "times", None, ratio, asked, met, low, high))
     return found
 
 

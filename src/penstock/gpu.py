@@ -10,6 +10,7 @@ Nothing here is differentiable.
 from __future__ import annotations
 
 import os
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -158,16 +159,23 @@ def _kernels(device: torch.device) -> ModuleType | None:
         raise UsageError(
             f"tensors on {device} are not supported: use device='cuda' (NVIDIA or AMD) or 'cpu'"
         )
+    kernels = _compiler()
+    if kernels is None and device.type != "cpu":
+        raise UsageError(
+            f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
+        )
+    return kernels
+
+
+@cache
+def _compiler() -> ModuleType | None:
+    """The kernels, where Triton is installed."""
     try:
         from . import _order_triton
     except ModuleNotFoundError as missing:
         if missing.name != "triton":
             raise
-        if device.type == "cpu":
-            return None
-        raise UsageError(
-            f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
-        ) from None
+        return None
     return _order_triton
 
 
