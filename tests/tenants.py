@@ -26,7 +26,8 @@ def environ(**changes: str) -> dict[str, str]:
     import penstock
 
     source = str(Path(penstock.__file__).parent.parent)
-    kept = {name: value for name, value in os.environ.items() if name != "PENSTOCK_BROKER"}
+    ours = ("PENSTOCK_BROKER", "COLUMNS")  # the tests' own settings
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
     return {**kept, "PYTHONPATH": source, **changes}
 
 

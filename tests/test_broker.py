@@ -92,6 +92,7 @@ def test_jobs_find_a_broker_that_comes_later_and_again(path: Path) -> None:
                 assert path.exists() == (number == signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_at_any_point(path: Path, seed: int) -> None:
     """Of jobs and of the broker: the others go on, and divide what there is among them."""
@@ -122,6 +123,7 @@ def test_kill_at_any_point(path: Path, seed: int) -> None:
         assert serving.poll() is None
 
 
+@pytest.mark.long
 def test_a_broker_that_hangs_leaves_floors(path: Path) -> None:
     """A lease that is not renewed ends; when the broker goes on, so do leases."""
     with ExitStack() as stack:
@@ -136,6 +138,7 @@ def test_a_broker_that_hangs_leaves_floors(path: Path) -> None:
         decodes.until(most)
 
 
+@pytest.mark.long
 def test_a_job_that_hangs_is_at_its_floor(path: Path) -> None:
     """Until it goes on."""
     with ExitStack() as stack:
@@ -149,6 +152,7 @@ def test_a_job_that_hangs_is_at_its_floor(path: Path) -> None:
         decodes.until(most)
 
 
+@pytest.mark.long
 def test_a_greedy_job_is_at_its_floor(path: Path) -> None:
     with (
         broker(path, *OPTIONS),
@@ -231,6 +235,7 @@ def test_absurd_values_are_refused_by_name_and_counted(path: Path) -> None:
         assert state["jobs"][0]["standing"] == "measured"
 
 
+@pytest.mark.long
 def test_who_does_not_read_is_left(path: Path) -> None:
     """And nobody waits for it meanwhile."""
     with broker(path, *OPTIONS), Caller(path) as deaf, job(path, "a", DECODES) as good:

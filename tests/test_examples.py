@@ -78,6 +78,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert len(shares) == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # torchrun starts three times
 def test_killed_and_resumed(tmp_path: Path) -> None:
     """Two ranks are killed and three go on: model, optimizer and order of samples are, bit by bit,

@@ -125,6 +125,7 @@ def until(terminal: int, wanted: str) -> str:
     return plain
 
 
+@pytest.mark.long
 def test_live_until_the_broker_ends(path: Path) -> None:
     """Who comes later is shown; when the broker ends, it says so."""
     with broker(path) as process, in_terminal(path) as (shown, ours):

@@ -265,6 +265,7 @@ def test_a_window_beside_a_loader(path: Path) -> None:
             job.end()
 
 
+@pytest.mark.long
 def test_several_threads_and_jobs(path: Path) -> None:
     """Two jobs' windows of two threads each get through together no sooner than they may."""
     with broker(path, "--bytes-per-s", "20MB/s"):
@@ -300,6 +301,7 @@ def test_no_broker_no_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         moved_in(window, 10**15, 10**12)
 
 
+@pytest.mark.long
 def test_a_stopped_broker_leaves_the_floor(path: Path) -> None:
     """Two jobs: one waits for its turn. When the broker says nothing any more, both go on."""
     with (

@@ -435,6 +435,7 @@ def test_another_key(tmp_path: Path, port: int, key: Path) -> None:
             right.end()
 
 
+@pytest.mark.long
 def test_strangers(tmp_path: Path, port: int, key: Path) -> None:
     """Who says something else, too much, nothing, or goes again is counted; nothing is said to it
     but a nonce; the broker goes on."""
@@ -466,6 +467,7 @@ def test_strangers(tmp_path: Path, port: int, key: Path) -> None:
                 job.end()
 
 
+@pytest.mark.long
 def test_ipv6(tmp_path: Path, port: int, key: Path) -> None:
     with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
         try:

@@ -83,6 +83,7 @@ def test_two_loaders_on_two_ranks(small, tmp_path):
     assert {path.name for path in out.iterdir()} == names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name != "none"])
 def test_every_loader_that_is_installed(small, tmp_path, name):
     """Delivers what is on disk, all of it, in each epoch; those that convert it, after that."""

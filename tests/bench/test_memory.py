@@ -61,6 +61,7 @@ def peak_bytes(workload: Path, loader: str, *more: str) -> int:
 LOADERS = ["penstock", pytest.param("torch", marks=pytest.mark.long)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loader", LOADERS)
 def test_files_that_are_not_read_cost_little(tmp_path, loader):
     """50 steps among 1,000 files, and among 8,000."""
