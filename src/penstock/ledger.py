@@ -27,10 +27,10 @@ _least = 0.01
 what it was not seen to need: else it could never be seen to need it."""
 _standby = 0.02
 """What a silent member keeps for when it comes back, by what each of the others has."""
-
-
 _roomy = 1.1
 """How many times what loaders use they keep beside transfers: room for a hiccup."""
+_drifts = 0.12
+"""Relative: what a share was made for may be off by so much; a floor is a promise."""
 
 
 class Ledger:
@@ -176,7 +176,7 @@ class Ledger:
         if profile is None or measured is None or job.standing == "doubted":
             return
         if job.drift is None:
-            job.drift = Drift(profile)
+            job.drift = Drift(profile, tolerance=_drifts)
             self._anew = True
             return
         if job.share is not None and job.judge(now_s, profile, measured, self._even, self.terms):
