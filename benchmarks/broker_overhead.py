@@ -26,6 +26,7 @@ from .contender import ROOT
 from .record import Record, Row
 
 JOBS = 8
+SECONDS = 20.0
 CORE_MAX = 0.5
 """Per cent of a core."""
 STEP_US_MAX = 3.0
@@ -91,7 +92,7 @@ def percent(path: Path, seconds: float) -> float:
     return 100 * float(state(path)["cpu_s"] - before) / (time.monotonic() - started)
 
 
-def rows(seconds: float) -> list[Row]:
+def rows(seconds: float = SECONDS) -> list[Row]:
     """All of them, with a broker and clients of their own."""
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +127,7 @@ def rows(seconds: float) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.broker_overhead")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--client", nargs=2, metavar=("PATH", "NUMBER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
