@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks import share_study
-from benchmarks.__main__ import rows_of
+from benchmarks import broker_overhead, share_study
 from benchmarks.record import RESULTS, Row
 from benchmarks.schedules import CLOSE
 
@@ -57,4 +56,4 @@ def study_rows(mixes: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
 
 def overhead_rows() -> tuple[list[Row], dict[str, Any]]:
     """What the broker itself takes of a core."""
-    return rows_of("broker_overhead")
+    return broker_overhead.rows(), {}
