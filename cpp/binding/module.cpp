@@ -12,7 +12,7 @@ void walk_lmdb(nanobind::module_& m);
 void walk(nanobind::module_& m);
 void sim(nanobind::module_& m);
 void replay(nanobind::module_& m);
-void flush(nanobind::module_& m);
+void collect(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
@@ -34,5 +34,5 @@ NB_MODULE(_core, m) {
   penstock::binding::walk(m);
   penstock::binding::sim(m);
   penstock::binding::replay(m);
-  penstock::binding::flush(m);
+  penstock::binding::collect(m);
 }

@@ -68,7 +68,7 @@ class Window:
         self._grant: Grant | None = None
         self._credit, self._settled_s = 0.0, time.monotonic()
         self._asked_s = self._ends_s = self._tell_s = self._settled_s
-        self._closed = False
+        self._ending = self._closed = False
         self._step(self._settled_s)
 
     def __enter__(self) -> Window:
@@ -92,7 +92,7 @@ class Window:
         """Returns when so many bytes more may be transferred. They may be paid for afterwards, so
         that no piece is too large."""
         with self._lock:
-            while not self._closed:
+            while not self._ending:
                 now_s = time.monotonic()
                 rate = self._rate(now_s)
                 if rate is None:
@@ -110,7 +110,8 @@ class Window:
             self._moved += bytes
 
     def close(self) -> None:
-        """It is done, or given up."""
+        """It is done, or given up: a `wait` under way ends soon, from whichever thread."""
+        self._ending = True  # a wait under way has the lock
         with self._lock:
             if not self._closed:
                 self._closed = True

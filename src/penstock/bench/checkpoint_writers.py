@@ -143,8 +143,8 @@ class PenstockWriter:
             Piece(tensor.name, tensor.dtype, (tensor.elements,), (0,), "", 0, len(content), 0)
             for tensor, content in state.items()
         ]
-        flush = Flush(Budget(direct="auto" if fsync else "off"))
-        with new_name(path) as temporary:
+        budget = Budget(direct="auto" if fsync else "off")
+        with new_name(path) as temporary, Flush(budget) as flush:
             flush.write(temporary, staged.memory, laid_out(pieces, staged.checksums), sync=fsync)
 
     def load(self, path: str) -> State:

@@ -205,6 +205,9 @@ class Checkpoints:
                 self.folder.thin(self.keep)
         except Exception as error:
             self._failure = error
+        finally:
+            if self._flush is not None:
+                self._flush.close()
 
     def _written(
         self,

@@ -312,8 +312,8 @@ class Writer(StorageWriter, AsyncStager):
         arena = self._storage._arena()
         try:
             pieces, staged = self._collected(plan.items, share, planner, name, arena)
-            flush = Flush(self._storage.budget)
-            shard = flush.write(os.path.join(path, name), staged.memory, pieces)
+            with Flush(self._storage.budget) as flush:
+                shard = flush.write(os.path.join(path, name), staged.memory, pieces)
             sync_folder(path)
         except BaseException:
             with contextlib.suppress(OSError):  # room for others; the coordinator does the rest

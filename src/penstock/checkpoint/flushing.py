@@ -1,19 +1,24 @@
 """A shard goes to storage behind training: large writes past the page cache, the GIL released.
 
-The core writes; the rate may change while it does. What Python does for a shard is a few
-calls, however large it is.
+How fast is a matter of the budget, and of the broker where there is one: checkpoints of the jobs
+that share storage take their turns there, see `penstock.window`. Both may change meanwhile.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
 
-from .. import _core
 from ..budget import Budget
 from ..errors import UsageError
+from ..window import Window
 from ..writers import storing
 from .boundaries import reached
 from .leaves import Memory
@@ -21,26 +26,87 @@ from .manifest import Piece, Shard, ending
 
 _PAGE = 4096
 _AGAIN = "save again: nothing was committed"
+_TURN_MAX = 32 << 20
+"""Bytes of a write: the kernel cuts it into what the device takes, all of it under way at once."""
+_TURN_MIN = 1 << 20
+_TURN_S = 0.1
+"""How much of a rate one write takes."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Flush:
-    """Writes one shard, once. `adopt` and `stop` may come from another thread meanwhile."""
+    """Writes of one shard, once, in turns. `adopt` and `stop` may come from another thread
+    meanwhile. Whoever made it closes it."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._core = _core.Flush(budget.bytes_per_s or 0.0)
+        self._rate = budget.bytes_per_s
+        self._due_s = 0.0  # when what was written so far should have taken until
+        self._stopped = False
+        self._changed = threading.Condition()
+        self._window: Window | None = None
 
     def adopt(self, budget: Budget) -> None:
-        """Another rate, from the next write on."""
-        self._core.throttle(budget.bytes_per_s or 0.0)
+        """Another rate, from the next turn on."""
+        with self._changed:
+            self._rate = budget.bytes_per_s
+            self._due_s = 0.0  # what was owed at the old rate is not waited for
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Writing ends soon, with ECANCELED."""
-        self._core.stop()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self.close()
 
-    @property
-    def written_bytes(self) -> int:
-        return int(self._core.written_bytes)
+    def close(self) -> None:
+        """The broker is told that it is over. May be called again."""
+        if self._window is not None:
+            self._window.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def turn(self, left_bytes: int) -> int:
+        """How many bytes of those that are left may be written next, once they may: whole MiB, or
+        all that is left. OSError ECANCELED after `stop`."""
+        length = self._paced(left_bytes)
+        with self._changed:
+            self._check()
+            if self._window is None:
+                self._window = Window(left_bytes)
+        self._window.wait(length)
+        self._check()
+        return length
+
+    def _paced(self, left_bytes: int) -> int:
+        with self._changed:
+            while True:
+                self._check()
+                if self._rate is None:
+                    return min(left_bytes, _TURN_MAX)
+                now_s = time.monotonic()
+                self._due_s = max(self._due_s, now_s - _TURN_S)
+                if self._due_s <= now_s:
+                    asked = int(self._rate * _TURN_S) // _TURN_MIN * _TURN_MIN
+                    length = min(left_bytes, max(_TURN_MIN, min(asked, _TURN_MAX)))
+                    self._due_s += length / self._rate
+                    return length
+                self._changed.wait(min(self._due_s - now_s, threading.TIMEOUT_MAX))
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
 
     def write(
         self, path: str, data: Memory, pieces: Sequence[Piece], *, sync: bool = True
@@ -61,6 +127,7 @@ class Flush:
             file = os.open(path, flags, 0o666)
             files.callback(os.close, file)
             reached(f"write {path}")
+            _reserve(file, len(data))
             there = self._write(path, file, data)
             end, crc = ending(pieces, len(data))
             reached(f"end {path}")
@@ -77,20 +144,26 @@ class Flush:
         direct = -1 if self._budget.direct == "off" or not whole else _direct(path)
         if direct >= 0:
             try:
-                code = self._core.run(direct, data[:whole])
+                self._write_turns(direct, data[:whole])
+                return whole
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # some refuse only when it comes to writing
+                    raise
             finally:
                 os.close(direct)
-            if code == 0:
-                return whole
-            if code != errno.EINVAL:  # some refuse only when it comes to writing
-                raise OSError(code, os.strerror(code))
         if self._budget.direct == "required" and whole:
             raise UsageError(
                 f"Budget.direct is 'required' but the file system of {path} refuses it: use 'auto'"
             )
-        if code := self._core.run(file, data):
-            raise OSError(code, os.strerror(code))
+        self._write_turns(file, data)
         return len(data)
+
+    def _write_turns(self, file: int, data: Memory) -> None:
+        at = 0
+        while at < len(data):
+            end = at + self.turn(len(data) - at)
+            _write_all(file, data[at:end].data, at)
+            at = end
 
 
 def _direct(path: str) -> int:
@@ -103,10 +176,22 @@ def _direct(path: str) -> int:
         return -1
 
 
-def _write_all(file: int, data: bytes, at: int) -> None:
+def _reserve(file: int, size: int) -> None:
+    """Room for so much, so that a full disk is known before anything is written. Not by
+    os.posix_fallocate, which writes everything where a file system knows no such call."""
+    end = ctypes.c_int64(size)
+    if size and _libc.fallocate(file, 0, ctypes.c_int64(0), end) != 0:
+        code = ctypes.get_errno()
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(code, os.strerror(code))
+
+
+def _write_all(file: int, data: bytes | memoryview, at: int) -> None:
     rest = memoryview(data)
     while len(rest):
         done = os.pwrite(file, rest, at)
+        if not done:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         rest, at = rest[done:], at + done
 
 

@@ -1,20 +1,10 @@
-// Memory collected and summed, then written: equal to the plain way, stopped, throttled, refused.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cstdlib>
+// Memory collected and summed: equal to the plain way, and refused where it does not fit.
 #include <random>
 #include <stdexcept>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "check.hpp"
 #include "crc32c.hpp"
-#include "flush.hpp"
 #include "gather.hpp"
 
 using namespace penstock;
@@ -77,62 +67,9 @@ void collects() {
   }
 }
 
-class File {
- public:
-  File() : fd(::mkstemp(name_)) { ::unlink(name_); }
-  ~File() { ::close(fd); }
-  std::vector<std::byte> content() const {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)));
-    CHECK(::pread(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-    return bytes;
-  }
-
- private:
-  char name_[32] = "/tmp/penstock-flush-XXXXXX";
-
- public:
-  int fd;
-};
-
-void writes() {
-  const auto data = noise(std::size_t{3} << 20, 2);
-  const File file;
-  Flush flush(0);
-  CHECK(flush.run(file.fd, data) == 0);
-  CHECK(file.content() == data);
-  CHECK(flush.written_bytes() == data.size());
-  CHECK(flush.run(file.fd, {}) == 0);
-  const int closed = ::open("/dev/null", O_RDONLY);
-  CHECK(Flush(0).run(closed, data) == EBADF);
-  ::close(closed);
-}
-
-// At a byte a second nothing but another rate, or being stopped, ends it.
-void yields() {
-  const auto data = noise(std::size_t{4} << 20, 3);
-  for (const bool stop : {false, true}) {
-    const File file;
-    Flush flush(1);
-    std::atomic<int> code{-1};
-    std::thread writing([&] { code = flush.run(file.fd, data); });
-    while (flush.written_bytes() == 0) std::this_thread::yield();
-    CHECK(flush.written_bytes() < data.size());
-    if (stop) {
-      flush.stop();
-    } else {
-      flush.throttle(0);
-    }
-    writing.join();
-    CHECK(code == (stop ? ECANCELED : 0));
-    if (!stop) CHECK(file.content() == data);
-  }
-}
-
 }  // namespace
 
 int main() {
   joins();
   collects();
-  writes();
-  yields();
 }

@@ -1,6 +1,4 @@
-// Memory collected from many places, and written behind everything else: conversion only.
-#include "flush.hpp"
-
+// Memory collected from many places: conversion only.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -23,20 +21,7 @@ std::span<T> all(const Flat<T>& column) {
 
 }  // namespace
 
-void flush(nb::module_& m) {
-  nb::class_<Flush>(m, "Flush")
-      .def(nb::init<double>(), "bytes_per_s"_a)
-      .def(
-          "run",
-          [](Flush& self, int file, const Flat<const std::uint8_t>& data) {
-            const auto bytes = std::as_bytes(all(data));
-            const WithoutGil released;
-            return self.run(file, bytes);
-          },
-          "file"_a, "data"_a.noconvert())
-      .def("throttle", &Flush::throttle, "bytes_per_s"_a)
-      .def("stop", &Flush::stop)
-      .def_prop_ro("written_bytes", &Flush::written_bytes);
+void collect(nb::module_& m) {
   m.def(
       "collect",
       [](const Flat<const std::uint64_t>& from, const Flat<const std::int64_t>& lengths,
@@ -47,7 +32,7 @@ void flush(nb::module_& m) {
         const auto sizes = all(lengths);
         const auto sums = all(checksums);
         const WithoutGil released;
-        collect(sources, sizes, alignment, bytes, threads, sums);
+        penstock::collect(sources, sizes, alignment, bytes, threads, sums);
       },
       "from"_a.noconvert(), "lengths"_a.noconvert(), "alignment"_a, "out"_a.noconvert(),
       "threads"_a, "checksums"_a.noconvert());
