@@ -45,7 +45,7 @@ def listed(folder: Place, as_json: AsJson = False) -> None:
 
       penstock checkpoint list run/checkpoints --json | jq .checkpoints[-1].step
     """
-    from .checkpoint.home import home_of
+    from .checkpoint.homes import home_of
 
     place = home_of(folder)
     rows = [_described(place, entry) for entry in place.entries()]
@@ -76,7 +76,7 @@ def verify(
 
       penstock checkpoint verify run/checkpoints --step 12000
     """
-    from .checkpoint.home import home_of
+    from .checkpoint.homes import home_of
     from .checkpoint.loading import verified
 
     place = home_of(folder)
@@ -121,7 +121,7 @@ def prune(
 
       penstock checkpoint prune run/checkpoints --dry-run
     """
-    from .checkpoint.home import home_of
+    from .checkpoint.homes import home_of
 
     place = home_of(folder)
     lock = None if dry_run else place.lock(f"process {os.getpid()} on {os.uname().nodename}\n")

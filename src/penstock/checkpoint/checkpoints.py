@@ -31,7 +31,8 @@ from . import loading
 from .agreement import gathers, together
 from .division import Cut, divided, piece_bytes
 from .flushing import Flush, laid_out
-from .home import KEEP_MIN, Entry, Lock, home_of
+from .home import KEEP_MIN, Entry, Lock
+from .homes import home_of
 from .loading import Checkpoint
 from .manifest import Index, Piece, Shard, padded
 from .staging import Staged, Staging

@@ -51,7 +51,8 @@ from .dcp_metadata import BYTES, DCP, LOADER, content_of
 from .dcp_reading import Reader
 from .division import Cut, dealt, piece_bytes
 from .flushing import Flush, laid_out
-from .home import KEEP_MIN, Home, Lock, full_path, home_of
+from .home import KEEP_MIN, Home, Lock
+from .homes import full_path, home_of
 from .leaves import Leaf, Memory
 from .manifest import Index, Piece, padded
 from .staging import Staged, Staging

@@ -19,7 +19,7 @@ from torch.futures import Future
 from ..errors import FormatError, MissingError, UsageError
 from . import shards, tensors, tree
 from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
-from .home import home_of
+from .homes import home_of
 from .leaves import Memory
 from .manifest import Piece
 

@@ -6,7 +6,6 @@ written and read, and in what the commit is; what is committed means the same in
 
 from __future__ import annotations
 
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -169,17 +168,3 @@ class Home(ABC):
     @abstractmethod
     def opened(self, path: str) -> AbstractContextManager[Source]:
         """A shard, by the path of its checkpoint and its name, joined by a slash."""
-
-
-def full_path(path: str | os.PathLike[str]) -> str:
-    """A path or URL, wherever the process goes."""
-    given = os.fspath(path)
-    return given if "://" in given else os.path.abspath(given)
-
-
-def home_of(path: str | os.PathLike[str], *, make: bool = False) -> Home:
-    """The home at a path or URL; a folder is made if `make`, else MissingError where there is
-    none."""
-    from .folder import Folder
-
-    return Folder(path, make=make)
