@@ -22,7 +22,6 @@ import os
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from ..errors import FormatError, MissingError, StorageError, UsageError
@@ -177,11 +176,16 @@ class Folder(Home):
         with reading(entry.path):
             return os.stat(self.index_path(entry)).st_mtime
 
-    def opened(self, path: str) -> AbstractContextManager[Source]:
-        return opened(path)
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[Source]:
+        with reading(path):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield _File(file)
+            finally:
+                os.close(file)
 
     def lock(self, session: str) -> Lock:
-        """UsageError where another job writes here."""
         return Lock(self.path, session)
 
     def _names(self) -> list[str]:
@@ -271,17 +275,6 @@ class _File(NamedTuple):
         while got < len(into) and (more := os.preadv(self.file, [into[got:].data], at + got)):
             got += more
         return got
-
-
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[Source]:
-    """A shard in a file of this host."""
-    with reading(path):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield _File(file)
-        finally:
-            os.close(file)
 
 
 @contextlib.contextmanager
