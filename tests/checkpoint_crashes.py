@@ -52,7 +52,7 @@ class Rank:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         rank: int,
         links: list[list[socket.socket | None]],
         first: int,
@@ -95,7 +95,7 @@ class Rank:
 
 
 def job(
-    folder: Path,
+    folder: Path | str,
     ranks: int,
     *,
     first: int = 1,
@@ -146,7 +146,7 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 
 def _save(
-    folder: Path,
+    folder: Path | str,
     rank: int,
     links: list[socket.socket],
     first: int,
@@ -187,7 +187,7 @@ def _save(
     os._exit(0)
 
 
-def judged(folder: Path, least: int, most: int, then: int) -> list[Any]:
+def judged(folder: Path | str, least: int, most: int, then: int) -> list[Any]:
     """What is wrong with what is left: the last committed checkpoint loads, and a job goes on."""
     wrong: list[Any] = []
     found = load(folder)
@@ -199,7 +199,7 @@ def judged(folder: Path, least: int, most: int, then: int) -> list[Any]:
         checkpoints.save(then, state_of(then), loader={"at": then})
         checkpoints.wait()
         if checkpoints.folder.leftovers() or checkpoints.load().step != then:
-            wrong.append(["afterwards", sorted(os.listdir(folder))])
+            wrong.append(["afterwards", checkpoints.folder.leftovers(), checkpoints.steps()])
     return wrong
 
 

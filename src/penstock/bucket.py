@@ -278,7 +278,10 @@ class Bucket:
         except Exception as error:
             if failed:
                 raise failed[0] from None
-            raise refused(error) from None
+            problem = refused(error)
+            if problem.again:
+                raise _in_vain(problem.what, limits.object_deadline_s) from None
+            raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are no error."""
@@ -571,10 +574,14 @@ def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], 
             problem = error.what
         pause_s = random.uniform(longest_s / 4, longest_s)
         if time.monotonic() + pause_s > deadline:
-            raise Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
+            raise _in_vain(problem, deadline_s)
         if not pause(pause_s):
             raise Refused(errno.ECANCELED, "given up")
         longest_s = min(2 * longest_s, limits.object_pause_s_max)
+
+
+def _in_vain(problem: str, deadline_s: float) -> Refused:
+    return Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
 
 
 def whole(answer: Answer, start: int, stop: int) -> Answer:
