@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -298,6 +300,32 @@ def test_committed_at_the_last_moment(place: Place) -> None:
     assert Prefix(place.url).leftovers() == []
 
 
+@pytest.mark.parametrize("jobs", [2, 4])
+def test_jobs_that_contend(place: Place, jobs: int) -> None:
+    """Jobs take over from each other all the time: what a save says is what is there, whole."""
+
+    def contend(job: int) -> set[int]:
+        committed = set()
+        for step in range(job * 100, job * 100 + 10):
+            with (
+                Checkpoints(place.url, keep=1000) as checkpoints,
+                contextlib.suppress(UsageError),
+            ):
+                for each in (step, step + 1000):
+                    checkpoints.save(each, state(each))
+                    checkpoints.wait()
+                    committed.add(each)
+        return committed
+
+    with ThreadPoolExecutor(jobs) as threads:
+        committed = set().union(*threads.map(contend, range(jobs)))
+    home = Prefix(place.url)
+    assert sorted(committed) == sorted(entry.step for entry in home.entries())
+    assert 0 < len(committed) < jobs * 20
+    for entry in home.entries():
+        verified(home, entry)
+
+
 @pytest.mark.parametrize("how", ["501", "no-condition"])
 def test_a_service_without_conditions(place: Place, how: Fault) -> None:
     """It is said once; a job that was replaced is noticed before its commit."""
@@ -322,6 +350,37 @@ def test_a_service_without_conditions(place: Place, how: Fault) -> None:
         assert after.steps() == [1, 3]
         before.close()
         after.close()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victim"), [(1, 0), *(pytest.param(2, i, marks=pytest.mark.long) for i in (0, 1))]
+)
+def test_killed_at_every_boundary(ranks: int, victim: int) -> None:
+    """At each request that writes or removes, and each message, of two saves."""
+    found = crashes("boundaries", ranks, victim)
+    assert found["wrong"] == []
+    assert found["committed"] == 2
+    assert found["boundaries"] > (20 if victim == 0 else 10)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kills"),
+    [(1, 6), (2, 6), *(pytest.param(ranks, 100, marks=pytest.mark.long) for ranks in (1, 2))],
+)
+def test_killed_at_any_time(ranks: int, kills: int) -> None:
+    """One rank or all of them, at random times of a job that uploads most of the time."""
+    found = crashes("random", ranks, kills)
+    assert found["wrong"] == []
+    assert found["cut off"] > 0
+
+
+def crashes(*words: object) -> Any:
+    """In a process of its own, as it forks."""
+    script = Path(__file__).with_name("checkpoint_crashes_objects.py")
+    command = [sys.executable, str(script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 # -- what a service does ---------------------------------------------------------------------------
