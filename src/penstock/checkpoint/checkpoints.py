@@ -62,9 +62,11 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a job in one folder, which all its ranks share.
+    """The checkpoints of a job in one place, which all its ranks share.
 
-    folder:  made if it is not there. One job at a time writes to it (UsageError).
+    folder:  made if it is not there; or a URL, s3://bucket/name, gs:// or az://. One job at a time
+             writes to it: a second is refused (UsageError), or in an object store the first, at its
+             next save.
     keep:    how many stay; the last two always do. What a killed job left is removed.
     busy:    what `save` does while an earlier one is under way: "wait" for it, or "skip" and
              return False.
