@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .checkpoints import Checkpoints, Saved, load
+from .interval import Advice
 from .loading import Checkpoint
 
-__all__ = ["Checkpoint", "Checkpoints", "Saved", "load"]
+__all__ = ["Advice", "Checkpoint", "Checkpoints", "Saved", "load"]
