@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StalledError
 
 
 def model(rank: int = 0) -> dict[str, Any]:
@@ -93,6 +93,44 @@ def lost(folder: Path, rank: int) -> Any:
     return None
 
 
+def told(folder: Path, rank: int) -> Any:
+    """Storage fails the first two saves."""
+    said = []
+    with Checkpoints(folder) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, model())
+            try:
+                checkpoints.wait()
+            except PenstockError as error:
+                said.append(str(error))
+        return [said, checkpoints.steps()]
+
+
+def stalled(folder: Path, rank: int, *, give_up: bool = False) -> Any:
+    """The storage of one rank hangs until both have said that they noticed."""
+    with Checkpoints(folder, busy="skip") as checkpoints:
+        checkpoints.save(1, model())
+        skipped = not checkpoints.save(2, model())
+        try:
+            checkpoints.wait(0.2)
+        except StalledError as error:
+            said = str(error)
+        if give_up:
+            try:
+                checkpoints.abandon(0.1)
+            except StalledError:
+                assert not checkpoints.save(2, model())
+        (folder.parent / f"stalled-{rank}").touch()
+        checkpoints.wait()
+        checkpoints.save(2, model())
+        checkpoints.wait()
+        return [said, skipped, checkpoints.steps()]
+
+
+def stalled_and_given_up(folder: Path, rank: int) -> Any:
+    return stalled(folder, rank, give_up=True)
+
+
 def second(folder: Path, rank: int) -> Any:
     """Another job has the folder: all ranks hear of it."""
     try:
@@ -103,7 +141,11 @@ def second(folder: Path, rank: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
-    each.__name__: each for each in (replicated, other_shapes, unsupported, skipped, lost, second)
+    each.__name__: each
+    for each in (
+        *(replicated, other_shapes, unsupported, skipped, lost, second),
+        *(told, stalled, stalled_and_given_up),
+    )
 }
 
 

@@ -1,4 +1,4 @@
-"""A folder served through FUSE (faulty.c), to read and to write, whose calls fail and hang as asked.
+"""A folder through FUSE (faulty.c), to read and to write, whose calls fail and hang as asked.
 
     with Faulty(folder) as storage:
         storage.error("fsync", errno.EIO, part="rank-0")   # of files with this in their path
@@ -23,8 +23,8 @@ from . import Server
 
 # Twins of `enum operation`, `enum fault` and `struct page` in faulty.c.
 OPERATIONS = (
-    ("getattr", "mkdir", "rmdir", "unlink", "rename", "create", "open", "read", "write", "fsync")
-    + ("fsyncdir", "fallocate", "truncate", "flock", "flush", "readdir", "statfs")
+    *("getattr", "mkdir", "rmdir", "unlink", "rename", "create", "open", "read", "write", "fsync"),
+    *("fsyncdir", "fallocate", "truncate", "flock", "flush", "readdir", "statfs"),
 )
 FAULTS = ("none", "error", "late", "short", "hang")
 _FIELDS = ("fault", "number", "pass", "times", "calls", "hits", "hanging")

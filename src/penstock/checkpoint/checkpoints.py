@@ -12,6 +12,9 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -20,15 +23,24 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 from ..budget import Budget
-from ..errors import ForkError, FormatError, MissingError, UsageError
+from ..errors import (
+    ForkError,
+    FormatError,
+    MissingError,
+    PenstockError,
+    StalledError,
+    UsageError,
+)
 from ..membership import Gather
 from ..topology import detect
 from . import loading
 from .agreement import gathers, together
+from .boundaries import stands
 from .division import Cut, divided, piece_bytes
 from .flushing import Flush, laid_out
 from .home import KEEP_MIN, Entry, Lock
@@ -73,6 +85,8 @@ class Checkpoints:
     same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
 
     Used by one thread; the thread behind it ends with `close`, or when the process ends regularly.
+    Storage that hangs holds up who waits for a save, and nobody else: with a `timeout_s`, `wait`,
+    `close` and `abandon` raise StalledError then. `load` and making these wait for storage itself.
     """
 
     def __init__(
@@ -102,6 +116,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
+        self._begun = 0, 0.0
         self._closed = False
         self._tries = 0
         self.last: Saved | None = None
@@ -153,12 +168,15 @@ class Checkpoints:
             failure = error  # the other ranks are told by the thread
         parts = Taken(parts.skeleton, tuple(replace(block, leaves=()) for block in parts.blocks))
         self._flush = Flush(self._budget)
+        self._begun = step, time.monotonic()
         blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(
             target=self._behind,
             args=(step, attempt, parts, cuts, staged, failure, began, blocked_s),
             name="penstock-checkpoint",
+            daemon=True,
         )
+        _awaited.add(self._thread)
         self._thread.start()
         if failure is not None:
             self._thread.join()
@@ -198,16 +216,18 @@ class Checkpoints:
         blocked_s: float,
     ) -> None:
         """The thread: write, hear of the others, commit."""
+        flush = self._flush
+        assert flush is not None
         try:
             path, size = self._written(step, attempt, parts, cuts, staged, failure)
             self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
             if self.place.rank == 0:
                 self.folder.thin(self.keep)
         except Exception as error:
-            self._failure = error
+            if not flush.stopped:
+                self._failure = error
         finally:
-            if self._flush is not None:
-                self._flush.close()
+            flush.close()
 
     def _written(
         self,
@@ -230,12 +250,14 @@ class Checkpoints:
             name = f"rank-{rank}.shard"
             pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
             shard = self.folder.write(begun, name, staged.memory, pieces, flush)
+            flush.check()
             return [list(shard), _shape_of(parts.blocks)]
 
         def commit() -> str | None:
             if rank != 0:
                 return None
             assert self._lock is not None
+            flush.check()
             if any(shape != said[0][1] for _, shape in said):
                 raise UsageError(
                     f"the ranks save states of different shape at step {step}: save the same names,"
@@ -250,29 +272,58 @@ class Checkpoints:
             said = together(self._back, self.place, write)
             committed = together(self._back, self.place, commit)[0]
         except BaseException:
-            if rank == 0 and begun:
-                self.folder.abandon(begun)
+            if rank == 0:  # also what others have written, where this one could not begin
+                with contextlib.suppress(PenstockError):
+                    self.folder.abandon(begun or self.folder.begin(step, attempt))
             raise
         return committed, int(said[rank][0][1])
 
-    def wait(self) -> Saved | None:
-        """Returns once what was saved is committed: the last such save. Raises what went wrong."""
-        self._check_process()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def wait(self, timeout_s: float | None = None) -> Saved | None:
+        """Returns once what was saved is committed: the last such save. Raises what went wrong.
+
+        timeout_s:  StalledError where that takes longer; it names what is waited for. The save is
+                    still under way then.
+        """
+        self._join(timeout_s)
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         return self.last
 
-    def abandon(self) -> None:
-        """Give up the save under way, if there is one: it ends soon, and is not committed unless it
-        was about to be. For who has to end before a deadline; on all ranks."""
+    def abandon(self, timeout_s: float | None = None) -> None:
+        """Give up the save under way, if there is one, and return once it has ended: soon. It is
+        not committed, unless it was about to be. For who has to end before a deadline; on all
+        ranks.
+
+        timeout_s:  StalledError where it takes longer, as nobody can end a call of storage that
+                    hangs. The save is given up all the same: neither `close` nor the end of the
+                    process waits for it, and where storage answers later, it is not committed.
+        """
         if self._thread is not None and self._flush is not None:
             self._flush.stop()
-            self._thread.join()
-            self._thread, self._failure = None, None
+            _awaited.discard(self._thread)
+            self._join(timeout_s)
+            self._failure = None
+
+    def _join(self, timeout_s: float | None) -> None:
+        """Until nothing is under way."""
+        self._check_process()
+        if timeout_s is not None and not timeout_s >= 0:
+            raise UsageError(f"timeout_s={timeout_s!r}: use seconds from 0 on, or None")
+        if self._thread is None:
+            return
+        self._thread.join(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        if self._thread.is_alive():
+            (step, since_s), (what, there_s) = self._begun, stands(self._thread)
+            failed = StalledError(
+                f"the save of step {step} was begun {time.monotonic() - since_s:.1f} s ago and is"
+                f" still under way after {timeout_s:g} s of waiting: for {there_s:.1f} s it has"
+                f" been about to {what}: wait on, or abandon() it; and check the storage, also of the"
+                " other ranks. What was committed before stands"
+            )
+            failed.errno = errno.ETIMEDOUT
+            raise failed
+        self._thread = None
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -312,18 +363,21 @@ class Checkpoints:
         if self._flush is not None:
             self._flush.adopt(budget)
 
-    def close(self) -> None:
-        """Wait for what is under way, then let others write to the folder. Raises as `wait`."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait for what is under way, then let others write to the folder. Raises as `wait`; after
+        a StalledError it is not closed. What was abandoned and still hangs is not waited for; the
+        folder stays locked until the process ends."""
         if self._closed:
             return
-        self._check_process()
+        if self._flush is None or not self._flush.stopped:
+            self._join(timeout_s)
         self._closed = True
-        try:
-            self.wait()
-        finally:
-            self._staging.close()
-            if self._lock is not None:
-                self._lock.close()
+        self._staging.close()
+        hangs = self._thread is not None and self._thread.is_alive()
+        if self._lock is not None and not hangs:
+            self._lock.close()
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         return self
@@ -342,6 +396,16 @@ class Checkpoints:
                 "these checkpoints belong to the process that was forked: save there, or make"
                 " others after the fork"
             )
+
+
+_awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""What the end of the process waits for: threads that save, and were not told to give up."""
+
+
+@atexit.register
+def _finish() -> None:
+    for thread in list(_awaited):
+        thread.join()
 
 
 def load(
