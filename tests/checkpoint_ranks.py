@@ -94,10 +94,10 @@ def lost(folder: Path, rank: int) -> Any:
 
 
 def told(folder: Path, rank: int) -> Any:
-    """Storage fails the first two saves."""
+    """Storage fails some saves."""
     said = []
     with Checkpoints(folder) as checkpoints:
-        for step in (1, 2, 3):
+        for step in (1, 2, 3, 4):
             checkpoints.save(step, model())
             try:
                 checkpoints.wait()
@@ -106,29 +106,23 @@ def told(folder: Path, rank: int) -> Any:
         return [said, checkpoints.steps()]
 
 
-def stalled(folder: Path, rank: int, *, give_up: bool = False) -> Any:
-    """The storage of one rank hangs until both have said that they noticed."""
+def stalled(folder: Path, rank: int) -> Any:
+    """The storage of one rank hangs, twice, each time until both have said that they noticed: they
+    wait on, and then they give up."""
+    said = []
     with Checkpoints(folder, busy="skip") as checkpoints:
-        checkpoints.save(1, model())
-        skipped = not checkpoints.save(2, model())
-        try:
-            checkpoints.wait(0.2)
-        except StalledError as error:
-            said = str(error)
-        if give_up:
+        for step, wait in enumerate((checkpoints.wait, checkpoints.abandon)):
+            checkpoints.save(step, model())
+            assert not checkpoints.save(9, model())
             try:
-                checkpoints.abandon(0.1)
-            except StalledError:
-                assert not checkpoints.save(2, model())
-        (folder.parent / f"stalled-{rank}").touch()
-        checkpoints.wait()
+                wait(0.1)
+            except StalledError as error:
+                said.append(str(error))
+            (folder.parent / f"stalled-{step}-{rank}").touch()
+            checkpoints.wait()
         checkpoints.save(2, model())
         checkpoints.wait()
-        return [said, skipped, checkpoints.steps()]
-
-
-def stalled_and_given_up(folder: Path, rank: int) -> Any:
-    return stalled(folder, rank, give_up=True)
+        return [*said, checkpoints.skipped, checkpoints.steps()]
 
 
 def second(folder: Path, rank: int) -> Any:
@@ -144,7 +138,7 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     each.__name__: each
     for each in (
         *(replicated, other_shapes, unsupported, skipped, lost, second),
-        *(told, stalled, stalled_and_given_up),
+        *(told, stalled),
     )
 }
 

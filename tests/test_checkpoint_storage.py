@@ -105,10 +105,10 @@ CALLS = [
     ("write", "index.part"),
     ("fsync", "index.part"),
     ("flush", "index.part"),
-    ("rename", "/index"),
+    ("rename", "/index$"),
     ("open", ".lock"),
     ("read", ".lock"),
-    ("rename", "/step-2."),
+    ("rename", "/step-2.2$"),
 ]
 """Of a save, and what of its path says which one, in their order."""
 
@@ -142,20 +142,25 @@ def test_a_call_that_fails(
         check(checkpoints, 1, 4)
 
 
+LOOKED_AT = ("/index$", "/rank-0.shard$", "/.lock$", ".incomplete$")
+ANY = [(operation, "") for operation in OPERATIONS if operation != "getattr"]
+
+
 @pytest.mark.parametrize("how", ["error", "late"])
 def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> None:
     """Each call of a save and of what it removes, by its number: nothing is committed, or what was
     committed is whole and the error says that it is there; the next save leaves all in order."""
     failed = befallen = 0
+    kinds = ANY + [("getattr", part) for part in LOOKED_AT] * (how == "error")
     with Checkpoints(folder, keep=2) as checkpoints:
         for step in (1, 2):
             assert ended(checkpoints, step) is None
         there = [1, 2]
-        for operation in OPERATIONS:
+        for operation, part in kinds:
             number = 0
             while True:
                 step = there[-1] + 1
-                getattr(storage, how)(operation, errno.EIO, after=number, times=1)
+                getattr(storage, how)(operation, errno.EIO, part, after=number, times=1)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # of what was not removed
                     error = ended(checkpoints, step)
@@ -176,8 +181,8 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
                 if not hit:
                     break
                 number += 1
-    assert befallen > 60
-    assert failed > 20
+    assert befallen > 25
+    assert failed > 15
 
 
 def test_what_cannot_be_removed(storage: Faulty, folder: Path) -> None:
@@ -299,7 +304,7 @@ HANGS = [
     ("fsync", "rank-0.shard", r"sync /.*rank-0.shard"),
     ("fsyncdir", ".incomplete", r"sync folder /.*\.incomplete"),
     ("fsync", "index.part", r"sync /.*/index"),
-    ("rename", "/step-2.", r"rename /.*\.incomplete"),
+    ("rename", "/step-2.2$", r"rename /.*\.incomplete"),
 ]
 
 
@@ -316,7 +321,8 @@ def test_who_waits_is_told(
         storage.await_hang(operation)
         assert not checkpoints.save(3, state_of(3))
         assert checkpoints.skipped == 1
-        assert equal(load(folder).state, 1)
+        if operation in ("write", "fsync"):  # or the kernel lets nobody look into the folder
+            assert equal(load(folder).state, 1)
         said = rf"step 2 was begun .* under way after 0.05 s .* for .* s it .*about to {what}:"
         for wait in (checkpoints.wait, checkpoints.close):
             with pytest.raises(StalledError, match=said) as told:
@@ -369,7 +375,6 @@ def test_retention_that_hangs(storage: Faulty, folder: Path) -> None:
             checkpoints.wait(SOON_S)
         assert checkpoints.last is not None
         assert checkpoints.last.step == 3
-        assert checkpoints.steps() == [1, 2, 3]
         storage.clear()
         checkpoints.wait()
         check(checkpoints, 2, 3)
@@ -390,7 +395,7 @@ def test_what_hangs_is_abandoned(
         assert not checkpoints.save(3, state_of(3))
         storage.clear()
         checkpoints.wait()
-        begun = [2] if part in ("index.part", "/step-2.") else []
+        begun = [2] if part in ("index.part", "/step-2.2$") else []
         check(checkpoints, 1, *begun)
         assert checkpoints.save(4, state_of(4))
         checkpoints.wait()
@@ -510,40 +515,41 @@ def begun(scenario: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_whose_storage_fails(storage: Faulty, folder: Path, victim: int) -> None:
-    """Both hear of it, nothing of it stays, and the next save goes well."""
-    storage.error("fsync", errno.EIO, f"rank-{victim}", times=1)
-    storage.error("mkdir", errno.EIO, "step-2.", after=victim, times=1)  # of whoever is then
+def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
+    """Both hear of it, whoever it was, nothing of it stays, and the next save goes well."""
+    storage.error("fsync", errno.EIO, "rank-0", times=1)
+    storage.error("create", errno.EIO, "rank-1", after=1, times=1)
+    storage.error("mkdir", errno.EIO, "step-3.", times=1)  # of whoever is the first
     with begun("told", folder / "x") as job:
         said = json.loads(job.communicate()[0])
     assert job.returncode == 0
     for rank, (errors, steps) in enumerate(said):
-        assert len(errors) == 2
-        here = "" if rank == victim else f"rank {victim}: "
-        assert errors[0].startswith(f"{here}{folder}/x/step-1.")
+        assert [error.partition(folder.name)[2][:10] for error in errors] == [
+            f"/x/step-{step}." for step in (1, 2, 3)
+        ]
+        assert [error.startswith("rank ") for error in errors[:2]] == [rank == 1, rank == 0]
         assert all("Input/output error: check the folder" in error for error in errors)
-        assert steps == [3]
-    with Checkpoints(folder / "x") as checkpoints:
-        assert checkpoints.folder.leftovers() == []
+        assert steps == [4]
+    assert len(os.listdir(folder / "x")) == 2
 
 
-@pytest.mark.parametrize("given_up", [False, True])
-def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path, given_up: bool) -> None:
+def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
     """The other waits for as long as it wants to, and neither is held up by it."""
-    storage.hang("fsync", "rank-1")
-    scenario = "stalled_and_given_up" if given_up else "stalled"
-    with begun(scenario, folder / "x") as job:
-        storage.await_hang("fsync")
-        while len(list(folder.glob("stalled-*"))) < 2:
-            assert job.poll() is None
-            time.sleep(0.001)
-        storage.clear()
+    storage.hang("fsync", "rank-1", times=1)
+    storage.hang("fallocate", "rank-1", after=1, times=1)
+    with begun("stalled", folder / "x") as job:
+        for step, operation in enumerate(("fsync", "fallocate")):
+            storage.await_hang(operation)
+            while len(list(folder.glob(f"stalled-{step}-*"))) < 2:
+                assert job.poll() is None
+                time.sleep(0.001)
+            storage.clear(operation)
         said = json.loads(job.communicate()[0])
     assert job.returncode == 0
+    for _, _, skipped, steps in said:
+        assert skipped == 2
+        assert steps == [0, 2]
     assert "about to hear of the other ranks" in said[0][0]
+    assert "about to hear of the other ranks" in said[0][1]
     assert "about to sync /" in said[1][0]
-    assert "rank-1.shard: wait on" in said[1][0]
-    for _, skipped, steps in said:
-        assert skipped == 1
-        assert steps == ([2] if given_up else [1, 2])
+    assert "about to reserve /" in said[1][1]

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,7 +44,7 @@ static struct page {
   struct {
     value fault, number;          // asked for; number: an errno, or bytes
     value pass, times;            // calls that are let through first, then how many are hit; < 0: all
-    value calls, hits, hanging;   // seen: calls whose path has `part` in it
+    value calls, hits, hanging;   // seen: calls whose path, with a $ behind it, has `part` in it
     char part[part_bytes];
   } of[operations];
 } *page;
@@ -64,7 +65,9 @@ static int takes_part(value *left) {  // counts down to zero; whether it was abo
 // that it ends with at once, negative, or 0.
 static int befalls(enum operation op, const char *path, size_t *size, int *late) {
   *late = 0;
-  if (strstr(path, page->of[op].part) == NULL) return 0;
+  char marked[PATH_MAX + 1];
+  snprintf(marked, sizeof marked, "%s$", path);
+  if (strstr(marked, page->of[op].part) == NULL) return 0;
   ++page->of[op].calls;
   const enum fault fault = (enum fault)page->of[op].fault;
   if (fault == no_fault || takes_part(&page->of[op].pass) || !takes_part(&page->of[op].times)) return 0;

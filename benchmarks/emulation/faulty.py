@@ -39,8 +39,8 @@ class Faulty(Server):
     """What is below `folder`, at `path`.
 
     Faults are by kind of call, see `OPERATIONS`; one at a time for each kind. `part` of the path of
-    the file says which calls are meant (for a rename, of its new path); the first `after` of them
-    go well, the next `times` do not.
+    the file says which calls are meant (for a rename, of its new path), a $ is where the path ends;
+    the first `after` of them go well, the next `times` do not.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -76,11 +76,10 @@ class Faulty(Server):
         """These calls end when `clear` is called, well, or when their process is killed."""
         self._set(operation, "hang", 0, part, after, times)
 
-    def clear(self) -> None:
-        """All is well from now on, and nothing was counted."""
-        self._values[:] = 0
-        for number in range(len(OPERATIONS)):
-            self._name(number, "")
+    def clear(self, *operations: str) -> None:
+        """These, or all, are well from now on, and nothing of them was counted."""
+        for operation in operations or OPERATIONS:
+            self._set(operation, "none", 0, "", 0, 0)
 
     def calls(self, operation: str) -> int:
         """Since `clear`; those that the fault is for, where there is one."""

@@ -125,8 +125,13 @@ class Checkpoints:
         """Saves that were not begun, as an earlier one was under way."""
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
-        self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
-        self.folder = home_of(folder)
+        try:
+            self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
+            self.folder = home_of(folder)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()
+            raise
 
     def _opened(self, path: str | os.PathLike[str]) -> str:
         if self.place.rank == 0:
@@ -318,8 +323,8 @@ class Checkpoints:
             failed = StalledError(
                 f"the save of step {step} was begun {time.monotonic() - since_s:.1f} s ago and is"
                 f" still under way after {timeout_s:g} s of waiting: for {there_s:.1f} s it has"
-                f" been about to {what}: wait on, or abandon() it; and check the storage, also of the"
-                " other ranks. What was committed before stands"
+                f" been about to {what}: wait on, or abandon() it; and check the storage, also"
+                " of the other ranks. What was committed before stands"
             )
             failed.errno = errno.ETIMEDOUT
             raise failed

@@ -139,10 +139,10 @@ class Folder(Home):
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, entry: Entry) -> None:
+        self._left.append(entry.path)
         with storing(entry.path, "try again"):
             reached(f"unindex {entry.path}")
             os.unlink(os.path.join(entry.path, INDEX))
-            self._left.append(entry.path)
             sync_folder(entry.path, "try again")
         reached(f"remove {entry.path}")
         self._clear()
@@ -339,7 +339,12 @@ def _size(path: str) -> int:
 
 def _remove(path: str) -> None:
     """A folder and what of it is ours; OSError where there is more in it."""
-    for name in sorted(os.listdir(path)):
+    names = os.listdir(path)
+    if INDEX in names:  # the first to be gone, also after a power cut
+        os.unlink(os.path.join(path, INDEX))
+        sync_folder(path)
+        names.remove(INDEX)
+    for name in names:
         if _OURS.fullmatch(name):
             os.unlink(os.path.join(path, name))
     os.rmdir(path)
