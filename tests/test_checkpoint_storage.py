@@ -323,7 +323,7 @@ def test_who_waits_is_told(
         assert checkpoints.skipped == 1
         if operation in ("write", "fsync"):  # or the kernel lets nobody look into the folder
             assert equal(load(folder).state, 1)
-        said = rf"step 2 was begun .* under way after 0.05 s .* for .* s it .*about to {what}:"
+        said = rf"step 2 is still under way after 0.05 s .* for .* s it .*about to {what}:"
         for wait in (checkpoints.wait, checkpoints.close):
             with pytest.raises(StalledError, match=said) as told:
                 wait(timeout_s=SOON_S)
@@ -429,6 +429,37 @@ def test_timeouts_are_seconds(folder: Path) -> None:
         checkpoints.abandon(0)
         checkpoints.save(1, state_of(1))
         checkpoints.close(float("inf"))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+def test_dcp_on_storage_that_hangs(storage: Faulty, folder: Path) -> None:
+    """The future is DCP's; who waits for the save before, or closes, hears what hangs."""
+    torch = pytest.importorskip("torch")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from penstock.checkpoint.dcp import Reader, Storage
+
+    with Storage(folder) as home:
+        storage.hang("fsync", "rank-0")
+        future = dcp.async_save({"w": torch.ones(5)}, storage_writer=home.writer(1))
+        storage.await_hang("fsync")
+        said = r"step 1 is still under way after 0.05 s .* about to sync /.*rank-0.shard:"
+        with pytest.raises(StalledError, match=said):
+            home.writer(2, timeout_s=SOON_S)
+        with pytest.raises(StalledError, match=said):
+            home.close(SOON_S)
+        storage.clear()
+        future.result()
+        storage.error("fsync", errno.EIO, "index")
+        future = dcp.async_save({"w": torch.zeros(5)}, storage_writer=home.writer(2))
+        with pytest.raises(dcp.api.CheckpointException, match="Input/output error"):
+            future.result()
+        with pytest.warns(RuntimeWarning, match="step 2 was not committed"):
+            home.writer(3)
+        storage.clear()
+    assert len(os.listdir(folder)) == 2
+    state = {"w": torch.zeros(5)}
+    dcp.load(state, storage_reader=Reader(folder))
+    assert torch.equal(state["w"], torch.ones(5))
 
 
 # -- the end of a process --------------------------------------------------------------------------

@@ -6,10 +6,13 @@ Every operation that changes storage calls `reached` before and after.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 import weakref
 from collections.abc import Callable
+
+from ..errors import StalledError
 
 watcher: Callable[[str], None] | None = None
 """What a test has done at each of them."""
@@ -18,10 +21,17 @@ _stands: weakref.WeakKeyDictionary[threading.Thread, tuple[str, float]]
 _stands = weakref.WeakKeyDictionary()
 
 
-def stands(thread: threading.Thread) -> tuple[str, float]:
-    """The last that a thread has reached, and for how many seconds it has been there."""
-    what, since_s = _stands.get(thread, ("begin", time.monotonic()))
-    return what, time.monotonic() - since_s
+def stalled(thread: threading.Thread, step: int, timeout_s: float) -> StalledError:
+    """What is said of a thread that saves a step, and was waited for so long."""
+    now_s = time.monotonic()
+    what, since_s = _stands.get(thread, ("begin", now_s))
+    failed = StalledError(
+        f"the save of step {step} is still under way after {timeout_s:g} s of waiting: for"
+        f" {now_s - since_s:.1f} s it has been about to {what}: wait on, or abandon it; and check"
+        " the storage, also of the other ranks. What was committed before stands"
+    )
+    failed.errno = errno.ETIMEDOUT
+    return failed
 
 
 def reached(what: str) -> None:

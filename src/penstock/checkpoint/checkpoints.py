@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -33,14 +32,13 @@ from ..errors import (
     FormatError,
     MissingError,
     PenstockError,
-    StalledError,
     UsageError,
 )
 from ..membership import Gather
 from ..topology import detect
 from . import loading
 from .agreement import gathers, together
-from .boundaries import stands
+from .boundaries import stalled
 from .division import Cut, divided, piece_bytes
 from .flushing import Flush, laid_out
 from .home import KEEP_MIN, Entry, Lock
@@ -116,7 +114,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
-        self._begun = 0, 0.0
+        self._step = 0  # of the save under way
         self._closed = False
         self._tries = 0
         self.last: Saved | None = None
@@ -173,7 +171,7 @@ class Checkpoints:
             failure = error  # the other ranks are told by the thread
         parts = Taken(parts.skeleton, tuple(replace(block, leaves=()) for block in parts.blocks))
         self._flush = Flush(self._budget)
-        self._begun = step, time.monotonic()
+        self._step = step
         blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(
             target=self._behind,
@@ -319,15 +317,8 @@ class Checkpoints:
             return
         self._thread.join(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         if self._thread.is_alive():
-            (step, since_s), (what, there_s) = self._begun, stands(self._thread)
-            failed = StalledError(
-                f"the save of step {step} was begun {time.monotonic() - since_s:.1f} s ago and is"
-                f" still under way after {timeout_s:g} s of waiting: for {there_s:.1f} s it has"
-                f" been about to {what}: wait on, or abandon() it; and check the storage, also"
-                " of the other ranks. What was committed before stands"
-            )
-            failed.errno = errno.ETIMEDOUT
-            raise failed
+            assert timeout_s is not None
+            raise stalled(self._thread, self._step, timeout_s)
         self._thread = None
 
     # -- loading -----------------------------------------------------------------------------------
