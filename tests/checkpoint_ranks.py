@@ -106,18 +106,30 @@ def told(folder: Path, rank: int) -> Any:
         return [said, checkpoints.steps()]
 
 
+def stalls(wait: Callable[[float], object], where: str) -> str:
+    """Waits until it is heard that it is there that the save stands."""
+    while True:
+        try:
+            wait(0.05)
+        except StalledError as error:
+            if f"about to {where}" in str(error):
+                return str(error)
+        else:
+            return "it went on"
+
+
 def stalled(folder: Path, rank: int) -> Any:
     """The storage of one rank hangs, twice, each time until both have said that they noticed: they
     wait on, and then they give up."""
     said = []
     with Checkpoints(folder, busy="skip") as checkpoints:
-        for step, wait in enumerate((checkpoints.wait, checkpoints.abandon)):
+        for step, mine in enumerate(("sync /", "reserve /")):
+            where = mine if rank == 1 else "hear of the other ranks"
             checkpoints.save(step, model())
             assert not checkpoints.save(9, model())
-            try:
-                wait(0.1)
-            except StalledError as error:
-                said.append(str(error))
+            said.append(stalls(checkpoints.wait, where))
+            if step == 1:
+                said.append(stalls(checkpoints.abandon, where))
             (folder.parent / f"stalled-{step}-{rank}").touch()
             checkpoints.wait()
         checkpoints.save(2, model())

@@ -4,6 +4,7 @@ system, see benchmarks/emulation/faulty.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -535,15 +536,22 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
 # -- several ranks ---------------------------------------------------------------------------------
 
 
-def begun(scenario: str, folder: Path) -> subprocess.Popen[str]:
-    """Two ranks at work."""
+@contextlib.contextmanager
+def begun(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Two ranks at work; none is left, whatever happens."""
     pytest.importorskip("torch")
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, RANKS, scenario, str(folder), "2"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+        start_new_session=True,
+    ) as job:
+        try:
+            yield job
+        except BaseException:
+            os.killpg(job.pid, signal.SIGKILL)
+            raise
 
 
 def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
@@ -577,10 +585,10 @@ def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
             storage.clear(operation)
         said = json.loads(job.communicate()[0])
     assert job.returncode == 0
-    for _, _, skipped, steps in said:
+    for rank, (*stalls, skipped, steps) in enumerate(said):
         assert skipped == 2
         assert steps == [0, 2]
-    assert "about to hear of the other ranks" in said[0][0]
-    assert "about to hear of the other ranks" in said[0][1]
-    assert "about to sync /" in said[1][0]
-    assert "about to reserve /" in said[1][1]
+        for where, stall in zip(("sync", "reserve", "reserve"), stalls, strict=True):
+            assert (
+                f"about to {f'{where} {folder}/x' if rank else 'hear of the other ranks'}" in stall
+            )

@@ -80,10 +80,8 @@ class Folder(Home):
             reached(f"sync folder {begun}")
             sync_folder(begun, AGAIN)
         except BaseException:
-            with contextlib.suppress(OSError):  # room for others
+            with contextlib.suppress(OSError):  # room for others, who may be about to write here
                 os.unlink(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(begun)
             raise
         return shard
 
