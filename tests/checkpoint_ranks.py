@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StalledError
 
 
 def model(rank: int = 0) -> dict[str, Any]:
@@ -109,6 +109,50 @@ def advised(folder: Path, rank: int) -> Any:
         return [said, asdict(found), last.blocked_s, last.seconds]
 
 
+def told(folder: Path, rank: int) -> Any:
+    """Storage fails some saves."""
+    said = []
+    with Checkpoints(folder) as checkpoints:
+        for step in (1, 2, 3, 4):
+            checkpoints.save(step, model())
+            try:
+                checkpoints.wait()
+            except PenstockError as error:
+                said.append(str(error))
+        return [said, checkpoints.steps()]
+
+
+def stalls(wait: Callable[[float], object], where: str) -> str:
+    """Waits until it is heard that it is there that the save stands."""
+    while True:
+        try:
+            wait(0.05)
+        except StalledError as error:
+            if f"about to {where}" in str(error):
+                return str(error)
+        else:
+            return "it went on"
+
+
+def stalled(folder: Path, rank: int) -> Any:
+    """The storage of one rank hangs, twice, each time until both have said that they noticed: they
+    wait on, and then they give up."""
+    said = []
+    with Checkpoints(folder, busy="skip") as checkpoints:
+        for step, mine in enumerate(("sync /", "reserve /")):
+            where = mine if rank == 1 else "hear of the other ranks"
+            checkpoints.save(step, model())
+            assert not checkpoints.save(9, model())
+            said.append(stalls(checkpoints.wait, where))
+            if step == 1:
+                said.append(stalls(checkpoints.abandon, where))
+            (folder.parent / f"stalled-{step}-{rank}").touch()
+            checkpoints.wait()
+        checkpoints.save(2, model())
+        checkpoints.wait()
+        return [*said, checkpoints.skipped, checkpoints.steps()]
+
+
 def second(folder: Path, rank: int) -> Any:
     """Another job has the folder: all ranks hear of it."""
     try:
@@ -120,7 +164,10 @@ def second(folder: Path, rank: int) -> Any:
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     each.__name__: each
-    for each in (replicated, other_shapes, unsupported, skipped, lost, advised, second)
+    for each in (
+        *(replicated, other_shapes, unsupported, skipped, lost),
+        *(advised, told, stalled, second),
+    )
 }
 
 

@@ -38,6 +38,7 @@ PUBLIC = [
     "PenstockError",
     "Ragged",
     "SidecarError",
+    "StalledError",
     "StateError",
     "StorageError",
     "UsageError",

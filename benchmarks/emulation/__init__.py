@@ -9,9 +9,10 @@ A mount is a FUSE process of its own (slowfs.c) and so has a page cache of its o
 All mounts of one `Shared` draw on one bandwidth and one set of server slots. Nothing stays behind:
 mounts end with their `with` block, at exit, and when the process that made them is killed.
 
-`throttled_disk` is the other kind: the local disk itself made slow for child processes.
+`throttled_disk` is the other kind: the local disk itself made slow for child processes. And
+`benchmarks.emulation.faulty` serves a folder to write to, whose calls fail and hang as asked.
 
-Both need root and Linux; `usable` and `throttling_usable` say what is missing.
+All need root and Linux; `usable` and `throttling_usable` say what is missing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from types import TracebackType
 
 import numpy as np
 
-SOURCE = Path(__file__).with_name("slowfs.c")
+SOURCES = Path(__file__).parent
 BUILD = Path(__file__).resolve().parents[2] / "build" / "emulation"
 MOUNTS_MAX = 64
 START_S = 20
@@ -69,7 +70,7 @@ def usable() -> str | None:
     if os.geteuid() != 0:
         return "mounting needs root"
     try:
-        program()
+        program("slowfs")
     except RuntimeError as error:
         return str(error)
     try:
@@ -80,23 +81,23 @@ def usable() -> str | None:
     return None
 
 
-def program() -> Path:
-    """The compiled slowfs, built when its source has changed. RuntimeError where it cannot be."""
+def program(name: str) -> Path:
+    """A compiled program, built when its source has changed. RuntimeError where it cannot be."""
     if not (shutil.which("cc") and shutil.which("pkg-config")):
-        raise RuntimeError("slowfs needs a C compiler and pkg-config")
-    built = BUILD / "slowfs"
-    if built.exists() and built.stat().st_mtime_ns > SOURCE.stat().st_mtime_ns:
+        raise RuntimeError(f"{name} needs a C compiler and pkg-config")
+    built, source = BUILD / name, SOURCES / f"{name}.c"
+    if built.exists() and built.stat().st_mtime_ns > source.stat().st_mtime_ns:
         return built
     asked = ["pkg-config", "--cflags", "--libs", "fuse3"]
     flags = subprocess.run(asked, capture_output=True, text=True, check=False)
     if flags.returncode != 0:
-        raise RuntimeError("slowfs needs libfuse 3 (Debian: apt-get install libfuse3-dev fuse3)")
+        raise RuntimeError(f"{name} needs libfuse 3 (Debian: apt-get install libfuse3-dev fuse3)")
     BUILD.mkdir(parents=True, exist_ok=True)
-    partial = BUILD / f"slowfs.{os.getpid()}"
-    words = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(partial), str(SOURCE), "-pthread"]
+    partial = BUILD / f"{name}.{os.getpid()}"
+    words = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(partial), str(source), "-pthread"]
     done = subprocess.run(words + flags.stdout.split(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"slowfs does not compile: {done.stderr.strip()[-300:]}")
+        raise RuntimeError(f"{name} does not compile: {done.stderr.strip()[-300:]}")
     partial.rename(built)  # others may be building it too
     return built
 
@@ -184,17 +185,12 @@ class Shared:
         self.close()
 
 
-class Mount:
-    """One node's view of the storage, at `path`. Made by `Shared.mount`."""
+class Server:
+    """A FUSE process that serves a folder at `path`. RuntimeError where it does not begin."""
 
-    def __init__(
-        self, page: np.ndarray, page_fd: int, number: int, source: str, direct: bool, keep: bool
-    ) -> None:
-        start = _mounts_at + number * _mount_size
-        self._values = page[start : start + _mount_size]
-        self.set(direct=direct, keep=keep)
-        self.path = tempfile.mkdtemp(prefix=f"slowfs-{os.getpid()}-")
-        words = [program(), os.path.abspath(source), self.path, page_fd, number, os.getpid()]
+    def __init__(self, name: str, source: str | os.PathLike[str], page_fd: int, *rest: int) -> None:
+        self.path = tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-")
+        words = [program(name), os.path.abspath(source), self.path, page_fd, *rest, os.getpid()]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._server = subprocess.Popen(
             [str(word) for word in words],
@@ -205,12 +201,12 @@ class Mount:
             start_new_session=True,  # Ctrl-C is for the owner, who unmounts
         )
         try:
-            self._await_ready()
+            self._await_ready(name)
         except BaseException:
             self.close()
             raise
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, name: str) -> None:
         assert self._server.stdout is not None
         with self._server.stdout as said:  # one byte when it is mounted, or the end
             answered, _, _ = select.select([said], [], [], START_S)
@@ -218,12 +214,35 @@ class Mount:
                 return
         self._errors.seek(0)
         why = self._errors.read().decode(errors="replace").strip()
-        raise RuntimeError(f"slowfs did not mount {self.path}: {why or 'no answer'}")
+        raise RuntimeError(f"{name} did not mount {self.path}: {why or 'no answer'}")
 
     @property
     def pid(self) -> int:
-        """Of the server, whose CPU time is part of what the emulation costs."""
+        """Of the process, whose CPU time is part of what the emulation costs."""
         return self._server.pid
+
+    def close(self) -> None:
+        """Unmount and end the process; idempotent. Files still open there fail from now on."""
+        if self._errors.closed:
+            return
+        self._server.kill()  # which fails what is outstanding; unmounting alone would wait for it
+        self._server.wait()
+        unmount(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(self.path)
+        self._errors.close()
+
+
+class Mount(Server):
+    """One node's view of the storage, at `path`. Made by `Shared.mount`."""
+
+    def __init__(
+        self, page: np.ndarray, page_fd: int, number: int, source: str, direct: bool, keep: bool
+    ) -> None:
+        start = _mounts_at + number * _mount_size
+        self._values = page[start : start + _mount_size]
+        self.set(direct=direct, keep=keep)
+        super().__init__("slowfs", source, page_fd, number)
 
     def set(self, **values: int) -> None:
         """Set fields of this mount's part of the page."""
@@ -250,17 +269,6 @@ class Mount:
     def reset(self) -> None:
         """Count from zero again."""
         self.set(**dict.fromkeys(_counters, 0))
-
-    def close(self) -> None:
-        """Unmount and end the server; idempotent. Files still open there fail from now on."""
-        if self._errors.closed:
-            return
-        self._server.kill()  # which fails what is outstanding; unmounting alone would wait for it
-        self._server.wait()
-        unmount(self.path)
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(self.path)
-        self._errors.close()
 
 
 def unmount(path: str) -> None:

@@ -10,6 +10,7 @@
     │   ├── SidecarError(ValueError)        a saved index is damaged or belongs to other data
     │   └── ChangedError(OSError)           a file changed, shrank or vanished after indexing
     ├── StorageError(OSError)               storage failed: retry, or read elsewhere
+    │   └── StalledError(TimeoutError)      it has not answered yet: wait on, or give up
     ├── WorkerError(RuntimeError)           a worker ended, or did not answer in time: resume
     ├── LimitError(MemoryError)             a limit was reached: raise it, or ask for less
     └── StateError(ValueError)              a saved state does not fit: cannot continue
@@ -30,6 +31,7 @@ __all__ = [
     "MissingError",
     "PenstockError",
     "SidecarError",
+    "StalledError",
     "StateError",
     "StorageError",
     "UsageError",
@@ -75,6 +77,10 @@ class ChangedError(DataError, OSError):
 
 class StorageError(PenstockError, OSError):
     """The operating system reported a failed read; `errno` is set."""
+
+
+class StalledError(StorageError, TimeoutError):
+    """What was asked for is still under way after the time that was given; it may end well yet."""
 
 
 class LimitError(PenstockError, MemoryError):

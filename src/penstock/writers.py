@@ -33,10 +33,16 @@ _BUFFER_BYTES = 256 << 10
 """Of a file that is written; what is larger is not copied into a buffer first."""
 
 
+_AGAIN = "run it again: it goes on after what is finished"
+_NOT_SYNCED = frozenset(
+    (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+    + (errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM)
+)
+"""What file systems say that do not let a folder be synced."""
+
+
 @contextlib.contextmanager
-def storing(
-    path: str, again: str = "run it again: it goes on after what is finished"
-) -> Iterator[None]:
+def storing(path: str, again: str = _AGAIN) -> Iterator[None]:
     """Turns what the operating system says against writing `path` into a StorageError; `again` is
     what helps once the cause is gone."""
     try:
@@ -54,18 +60,28 @@ def storing(
         raise failed from None
 
 
-def sync_folder(folder: str) -> None:
+def write_all(file: int, data: Bytes, at: int) -> None:
+    """All of the data from byte `at` of a file on; short writes go on."""
+    rest = memoryview(data)
+    while len(rest):
+        done = os.pwrite(file, rest, at)
+        if not done:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rest, at = rest[done:], at + done
+
+
+def sync_folder(folder: str, again: str = _AGAIN) -> None:
     """Make renames in a folder durable. Not every file system lets a folder be synced; StorageError
-    where one did, and could not."""
+    where one did, and could not: `again` is what helps once the cause is gone."""
     try:
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        file = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(file)
         finally:
             os.close(file)
     except OSError as error:
-        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-            with storing(folder):
+        if error.errno not in _NOT_SYNCED:
+            with storing(folder, again):
                 raise
 
 

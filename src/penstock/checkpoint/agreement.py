@@ -72,9 +72,9 @@ def together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]
     except Exception as error:
         failed = error
     said = None if failed is None else [type(failed).__name__, str(failed)]
-    reached("tell")
+    reached("hear of the other ranks")
     found = [json.loads(each) for each in gather(json.dumps([value, said]))]
-    reached("told")
+    reached("heard of the other ranks")
     if failed is not None:
         raise failed
     for rank, (_, wrong) in enumerate(found):

@@ -12,6 +12,8 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
@@ -27,11 +30,18 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from ..budget import Budget
-from ..errors import ForkError, FormatError, MissingError, UsageError
+from ..errors import (
+    ForkError,
+    FormatError,
+    MissingError,
+    PenstockError,
+    UsageError,
+)
 from ..membership import Gather
 from ..topology import detect
 from . import loading
 from .agreement import gathers, together
+from .boundaries import stalled
 from .division import Cut, divided, piece_bytes
 from .fence import Fence
 from .flushing import Flush, laid_out
@@ -82,6 +92,8 @@ class Checkpoints:
     same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
 
     Used by one thread; the thread behind it ends with `close`, or when the process ends regularly.
+    Storage that hangs holds up who waits for a save, and nobody else: with a `timeout_s`, `wait`,
+    `close` and `abandon` raise StalledError then. `load` and making these wait for storage itself.
     """
 
     def __init__(
@@ -113,6 +125,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
+        self._step = 0  # of the save under way
         self._closed = False
         self._tries = 0
         self.last: Saved | None = None
@@ -121,8 +134,13 @@ class Checkpoints:
         """Saves that were not begun, as an earlier one was under way."""
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
-        self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
-        self.folder = home_of(folder)
+        try:
+            self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
+            self.folder = home_of(folder)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()
+            raise
 
     def _opened(self, path: str | os.PathLike[str]) -> str:
         if self.place.rank == 0:
@@ -163,12 +181,15 @@ class Checkpoints:
         except Exception as error:
             failure = error  # the other ranks are told by the thread
         self._flush = Flush(self._budget)
+        self._step = step
         blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(
             target=self._behind,
             args=(step, attempt, parts, cuts, copy, failure, began, blocked_s),
             name="penstock-checkpoint",
+            daemon=True,
         )
+        _awaited.add(self._thread)
         self._thread.start()
         if failure is not None:
             self._thread.join()
@@ -249,6 +270,8 @@ class Checkpoints:
         blocked_s: float,
     ) -> None:
         """The thread: write, hear of the others, commit."""
+        flush = self._flush
+        assert flush is not None
         try:
             path, size = self._written(step, attempt, parts, cuts, copy, failure)
             blocked_s += self._fence.waited_s
@@ -257,10 +280,10 @@ class Checkpoints:
             if self.place.rank == 0:
                 self.folder.thin(self.keep)
         except Exception as error:
-            self._failure = error
+            if not flush.stopped:
+                self._failure = error
         finally:
-            if self._flush is not None:
-                self._flush.close()
+            flush.close()
 
     def _written(
         self,
@@ -284,12 +307,14 @@ class Checkpoints:
             name = f"rank-{rank}.shard"
             pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
             shard = self.folder.write(begun, name, staged.memory, pieces, flush)
+            flush.check()
             return [list(shard), _shape_of(parts.blocks)]
 
         def commit() -> str | None:
             if rank != 0:
                 return None
             assert self._lock is not None
+            flush.check()
             if any(shape != said[0][1] for _, shape in said):
                 raise UsageError(
                     f"the ranks save states of different shape at step {step}: save the same names,"
@@ -304,29 +329,51 @@ class Checkpoints:
             said = together(self._back, self.place, write)
             committed = together(self._back, self.place, commit)[0]
         except BaseException:
-            if rank == 0 and begun:
-                self.folder.abandon(begun)
+            if rank == 0:  # also what others have written, where this one could not begin
+                with contextlib.suppress(PenstockError):
+                    self.folder.abandon(begun or self.folder.begin(step, attempt))
             raise
         return committed, int(said[rank][0][1])
 
-    def wait(self) -> Saved | None:
-        """Returns once what was saved is committed: the last such save. Raises what went wrong."""
-        self._check_process()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def wait(self, timeout_s: float | None = None) -> Saved | None:
+        """Returns once what was saved is committed: the last such save. Raises what went wrong.
+
+        timeout_s:  StalledError where that takes longer; it names what is waited for. The save is
+                    still under way then.
+        """
+        self._join(timeout_s)
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         return self.last
 
-    def abandon(self) -> None:
-        """Give up the save under way, if there is one: it ends soon, and is not committed unless it
-        was about to be. For who has to end before a deadline; on all ranks."""
+    def abandon(self, timeout_s: float | None = None) -> None:
+        """Give up the save under way, if there is one, and return once it has ended: soon. It is
+        not committed, unless it was about to be. For who has to end before a deadline; on all
+        ranks.
+
+        timeout_s:  StalledError where it takes longer, as nobody can end a call of storage that
+                    hangs. The save is given up all the same: neither `close` nor the end of the
+                    process waits for it, and where storage answers later, it is not committed.
+        """
         if self._thread is not None and self._flush is not None:
             self._flush.stop()
-            self._thread.join()
-            self._thread, self._failure = None, None
+            _awaited.discard(self._thread)
+            self._join(timeout_s)
+            self._failure = None
+
+    def _join(self, timeout_s: float | None) -> None:
+        """Until nothing is under way."""
+        self._check_process()
+        if timeout_s is not None and not timeout_s >= 0:
+            raise UsageError(f"timeout_s={timeout_s!r}: use seconds from 0 on, or None")
+        if self._thread is None:
+            return
+        self._thread.join(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        if self._thread.is_alive():
+            assert timeout_s is not None
+            raise stalled(self._thread, self._step, timeout_s)
+        self._thread = None
 
     def advice(
         self,
@@ -399,19 +446,22 @@ class Checkpoints:
         if self._flush is not None:
             self._flush.adopt(budget)
 
-    def close(self) -> None:
-        """Wait for what is under way, then let others write to the folder. Raises as `wait`."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait for what is under way, then let others write to the folder. Raises as `wait`; after
+        a StalledError it is not closed. What was abandoned and still hangs is not waited for; the
+        folder stays locked until the process ends."""
         if self._closed:
             return
-        self._check_process()
+        if self._flush is None or not self._flush.stopped:
+            self._join(timeout_s)
         self._closed = True
-        try:
-            self.wait()
-        finally:
-            self._fence.detach()
-            self._staging.close()
-            if self._lock is not None:
-                self._lock.close()
+        self._fence.detach()
+        self._staging.close()
+        hangs = self._thread is not None and self._thread.is_alive()
+        if self._lock is not None and not hangs:
+            self._lock.close()
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         return self
@@ -430,6 +480,16 @@ class Checkpoints:
                 "these checkpoints belong to the process that was forked: save there, or make"
                 " others after the fork"
             )
+
+
+_awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""What the end of the process waits for: threads that save, and were not told to give up."""
+
+
+@atexit.register
+def _finish() -> None:
+    for thread in list(_awaited):
+        thread.join()
 
 
 def load(

@@ -47,6 +47,7 @@ from torch.futures import Future
 from ..budget import Budget
 from ..errors import StorageError, UsageError
 from . import tensors, tree
+from .boundaries import stalled
 from .dcp_metadata import BYTES, DCP, LOADER, content_of
 from .dcp_reading import Reader
 from .division import Cut, dealt, piece_bytes
@@ -97,18 +98,19 @@ class Storage:
         self._last: Writer | None = None
         self._arenas: list[Staging] = []
 
-    def writer(self, step: int, loader: Any = None) -> Writer:
+    def writer(self, step: int, loader: Any = None, *, timeout_s: float | None = None) -> Writer:
         """What saves one step: the `storage_writer` of one `dcp.save` or `dcp.async_save`.
 
         loader:  its state is taken now, and committed with the rest: what has a `state_dict`, or
                  such a state; the coordinator's is kept.
+        timeout_s:  StalledError where the save before takes longer; it is under way then.
 
         Waits until the save before is over. How that went is said by its future; RuntimeWarning
         where it was not committed.
         """
         if type(step) is not int or step < 0:
             raise UsageError(f"step is {step!r}: use an integer from 0 on")
-        self._settle()
+        self._settle(timeout_s)
         self._last = Writer(self, step, loader)
         return self._last
 
@@ -117,9 +119,12 @@ class Storage:
         """Memory that is kept for the next save."""
         return sum(arena.bytes for arena in self._arenas)
 
-    def close(self) -> None:
-        """Wait for what is under way, then let others write to the folder. May be called again."""
-        self._settle()
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait for what is under way, then let others write to the folder. May be called again.
+
+        timeout_s:  StalledError where that takes longer; it is not closed then.
+        """
+        self._settle(timeout_s)
         while self._arenas:
             self._arenas.pop().close()
         if self._lock is not None:
@@ -132,9 +137,9 @@ class Storage:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _settle(self) -> None:
+    def _settle(self, timeout_s: float | None) -> None:
         if self._last is not None:
-            self._last._settle()
+            self._last._settle(timeout_s)
             self._last = None
 
     def _coordinated(self) -> tuple[Home, Lock]:
@@ -419,13 +424,16 @@ class Writer(StorageWriter, AsyncStager):
         pieces = laid_out([piece for _, piece in found] + rest.pieces, checksums)
         return pieces, Staged(memory, checksums)
 
-    def _settle(self) -> None:
+    def _settle(self, timeout_s: float | None) -> None:
         """Returns once the save is over, and nothing is left of it where it failed."""
         if self._staged:
             self._begun.wait()
         thread = self._thread
         if thread not in (None, threading.current_thread(), threading.main_thread()):
-            thread.join()
+            thread.join(timeout_s)
+            if thread.is_alive():
+                assert timeout_s is not None
+                raise stalled(thread, self._step, timeout_s)
         if self._place:
             self._storage._shared().abandon(self._place)
             self._place = ""

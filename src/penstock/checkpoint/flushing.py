@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from ..budget import Budget
-from ..errors import UsageError
+from ..errors import StorageError, UsageError
 from ..window import Window
-from ..writers import storing
+from ..writers import storing, write_all
 from .boundaries import reached
 from .leaves import Memory
 from .manifest import Piece, Shard, ending
@@ -55,11 +55,23 @@ class Flush:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Writing ends soon, with ECANCELED."""
+        """Writing ends soon, with ECANCELED; unless the system is in a call that does not end."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         self.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+    def check(self) -> None:
+        """StorageError, ECANCELED, after `stop`."""
+        if self._stopped:
+            failed = StorageError("the save was abandoned: nothing was committed")
+            failed.errno = errno.ECANCELED
+            raise failed
 
     def close(self) -> None:
         """The broker is told that it is over. May be called again."""
@@ -79,20 +91,21 @@ class Flush:
 
     def turn(self, left_bytes: int) -> int:
         """How many bytes of those that are left may be written next, once they may: whole MiB, or
-        all that is left. OSError ECANCELED after `stop`."""
+        all that is left. Raises as `check` does."""
+        reached("wait for a turn to write")
         length = self._paced(left_bytes)
         with self._changed:
-            self._check()
+            self.check()
             if self._window is None:
                 self._window = Window(left_bytes)
         self._window.wait(length)
-        self._check()
+        self.check()
         return length
 
     def _paced(self, left_bytes: int) -> int:
         with self._changed:
             while True:
-                self._check()
+                self.check()
                 if self._rate is None:
                     return min(left_bytes, _TURN_MAX)
                 now_s = time.monotonic()
@@ -103,10 +116,6 @@ class Flush:
                     self._due_s += length / self._rate
                     return length
                 self._changed.wait(min(self._due_s - now_s, threading.TIMEOUT_MAX))
-
-    def _check(self) -> None:
-        if self._stopped:
-            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
 
     def write(
         self, path: str, data: Memory, pieces: Sequence[Piece], *, sync: bool = True
@@ -126,12 +135,12 @@ class Flush:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             file = os.open(path, flags, 0o666)
             files.callback(os.close, file)
-            reached(f"write {path}")
+            reached(f"reserve {path}")
             _reserve(file, len(data))
             there = self._write(path, file, data)
             end, crc = ending(pieces, len(data))
             reached(f"end {path}")
-            _write_all(file, data[there:].tobytes() + end, there)
+            write_all(file, data[there:].tobytes() + end, there)
             reached(f"sync {path}")
             if sync:
                 os.fdatasync(file)
@@ -144,7 +153,7 @@ class Flush:
         direct = -1 if self._budget.direct == "off" or not whole else _direct(path)
         if direct >= 0:
             try:
-                self._write_turns(direct, data[:whole])
+                self._write_turns(path, direct, data[:whole])
                 return whole
             except OSError as error:
                 if error.errno != errno.EINVAL:  # some refuse only when it comes to writing
@@ -155,14 +164,15 @@ class Flush:
             raise UsageError(
                 f"Budget.direct is 'required' but the file system of {path} refuses it: use 'auto'"
             )
-        self._write_turns(file, data)
+        self._write_turns(path, file, data)
         return len(data)
 
-    def _write_turns(self, file: int, data: Memory) -> None:
+    def _write_turns(self, path: str, file: int, data: Memory) -> None:
         at = 0
         while at < len(data):
             end = at + self.turn(len(data) - at)
-            _write_all(file, data[at:end].data, at)
+            reached(f"write {path} from byte {at:,} on")
+            write_all(file, data[at:end].data, at)
             at = end
 
 
@@ -184,15 +194,6 @@ def _reserve(file: int, size: int) -> None:
         code = ctypes.get_errno()
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise OSError(code, os.strerror(code))
-
-
-def _write_all(file: int, data: bytes | memoryview, at: int) -> None:
-    rest = memoryview(data)
-    while len(rest):
-        done = os.pwrite(file, rest, at)
-        if not done:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rest, at = rest[done:], at + done
 
 
 def laid_out(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import FormatError, MissingError, StorageError, UsageError
-from ..writers import storing, sync_folder
+from ..writers import storing, sync_folder, write_all
 from . import home
 from .boundaries import reached
 from .flushing import Flush
@@ -48,7 +48,8 @@ class Folder(Home):
         if make:
             with storing(self.path, "try again"):
                 os.makedirs(self.path, exist_ok=True)
-        if not os.path.isdir(self.path):
+        self._left: list[str] = []  # no checkpoints, and not removed yet
+        if not _is_there(os.path.join(self.path, "")):
             raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
 
     def entries(self) -> list[Entry]:
@@ -56,7 +57,7 @@ class Folder(Home):
         for name in self._names():
             if match := _COMMITTED.fullmatch(name):
                 path = os.path.join(self.path, name)
-                if os.path.exists(os.path.join(path, INDEX)):
+                if _is_there(os.path.join(path, INDEX)):
                     found.append(Entry(int(match[2]), int(match[1]), path))
         return sorted(found)
 
@@ -75,12 +76,11 @@ class Folder(Home):
         path = os.path.join(begun, name)
         try:
             shard = flush.write(path, memory, pieces)
-            sync_folder(begun)
+            reached(f"sync folder {begun}")
+            sync_folder(begun, AGAIN)
         except BaseException:
-            with contextlib.suppress(OSError):  # room for others
+            with contextlib.suppress(OSError):  # room for others, who may be about to write here
                 os.unlink(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(begun)
             raise
         return shard
 
@@ -90,8 +90,10 @@ class Folder(Home):
     def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
         """Where only the very last step failed, syncing a name that is there already, the next
         commit syncs it, too."""
+        self._clear()
         for shard in index.shards:
-            size = _size(os.path.join(begun, shard.file))
+            with storing(begun, AGAIN):
+                size = _size(os.path.join(begun, shard.file))
             if size != shard.bytes:
                 raise StorageError(
                     f"{begun}: {shard.file} has {size:,} bytes, and {shard.bytes:,} were written:"
@@ -104,9 +106,13 @@ class Folder(Home):
             self._put_index(begun, index_bytes(index))
             lock.check()
             reached(f"rename {begun}")
-            os.rename(begun, entry.path)
-        reached(f"renamed {begun}")
-        sync_folder(self.path)
+            try:
+                os.rename(begun, entry.path)
+            except OSError:
+                if not _is_there(entry.path):  # or it is done, and the answer was lost
+                    raise
+        reached(f"sync folder {self.path}")
+        sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
         reached(f"committed {entry.path}")
         return entry
 
@@ -114,31 +120,29 @@ class Folder(Home):
         part, final = os.path.join(path, INDEX + ".part"), os.path.join(path, INDEX)
         reached(f"write {final}")
         with open(part, "xb", buffering=0) as file:
-            rest = memoryview(data)
-            while len(rest):
-                rest = rest[file.write(rest) :]
+            write_all(file.fileno(), data, 0)
             reached(f"sync {final}")
             os.fsync(file.fileno())
         reached(f"rename {final}")
         os.rename(part, final)
         reached(f"sync folder {path}")
-        sync_folder(path)
+        sync_folder(path, AGAIN)
 
     def abandon(self, begun: str) -> None:
+        """What cannot be removed now is tried again with the next commit, or the next of these."""
         reached(f"abandon {begun}")
-        with contextlib.suppress(OSError):
-            _remove(begun)
+        self._clear(begun)
 
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, entry: Entry) -> None:
+        self._left.append(entry.path)
         with storing(entry.path, "try again"):
             reached(f"unindex {entry.path}")
             os.unlink(os.path.join(entry.path, INDEX))
-            sync_folder(entry.path)
-            reached(f"remove {entry.path}")
-            with contextlib.suppress(OSError):  # what is left is no checkpoint, and told by list
-                _remove(entry.path)
+            sync_folder(entry.path, "try again")
+        reached(f"remove {entry.path}")
+        self._clear()
         reached(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
@@ -150,13 +154,22 @@ class Folder(Home):
         ]
 
     def collect(self) -> list[str]:
-        gone = []
-        for path in self.leftovers():
-            with contextlib.suppress(OSError):
-                reached(f"collect {path}")
+        found = self.leftovers()
+        for path in found:
+            reached(f"collect {path}")
+            self._clear(path)
+        return [path for path in found if path not in self._left]
+
+    def _clear(self, *paths: str) -> None:
+        """Remove what is no checkpoint; what cannot be removed is tried again the next time."""
+        left, self._left = dict.fromkeys((*self._left, *paths)), []
+        for path in left:
+            try:
                 _remove(path)
-                gone.append(path)
-        return gone
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self._left.append(path)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -228,7 +241,7 @@ class Lock:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, self._session, 0)
+        write_all(self._file, self._session, 0)
 
     def check(self) -> None:
         """UsageError where another job has taken over."""
@@ -298,16 +311,31 @@ def reading(path: str) -> Iterator[None]:
         raise failed from None
 
 
+def _is_there(path: str) -> bool:
+    """StorageError where that cannot be told: it is not taken for gone, and removed."""
+    with reading(path):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:
+    except FileNotFoundError:
         return -1
 
 
 def _remove(path: str) -> None:
     """A folder and what of it is ours; OSError where there is more in it."""
-    for name in sorted(os.listdir(path)):
+    names = os.listdir(path)
+    if INDEX in names:  # the first to be gone, also after a power cut
+        os.unlink(os.path.join(path, INDEX))
+        sync_folder(path)
+        names.remove(INDEX)
+    for name in names:
         if _OURS.fullmatch(name):
             os.unlink(os.path.join(path, name))
     os.rmdir(path)

@@ -1,0 +1,67 @@
+"""Train until SIGTERM comes, and end within the time that is given then, whatever storage does.
+
+    python checkpoint_deadline.py /shared/run --grace 30
+
+What is under way is finished, and the last steps are saved, if there is time. Storage that hangs
+is given up: the last checkpoint that was committed stands. With several ranks all do so, from the
+same step on.
+"""
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from penstock import StalledError, StorageError
+from penstock.checkpoint import Checkpoints
+
+EVERY = 10
+ABANDON_S = 1.0
+"""Of the grace: what it may take to give up."""
+
+
+def end(checkpoints: Checkpoints, step: int, weights: np.ndarray, until_s: float) -> str:
+    """How it ends, at a time of the monotonic clock."""
+    try:
+        checkpoints.wait(max(0.0, until_s - ABANDON_S - time.monotonic()))
+        checkpoints.save(step, {"weights": weights})
+        checkpoints.wait(max(0.0, until_s - ABANDON_S - time.monotonic()))
+    except StalledError as stalled:
+        print(stalled, file=sys.stderr)
+        with contextlib.suppress(StalledError):  # the process can end all the same
+            checkpoints.abandon(max(0.0, until_s - time.monotonic()))
+        return "gave up"
+    except StorageError as failed:
+        print(failed, file=sys.stderr)
+        return "failed"
+    return f"saved step {step}"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("folder", type=Path, help="for checkpoints")
+    arguments.add_argument("--grace", type=float, default=30, help="seconds from SIGTERM on")
+    given = arguments.parse_args()
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+
+    step, weights = 0, np.zeros(1000)
+    with Checkpoints(given.folder, busy="skip") as checkpoints:
+        if found := checkpoints.latest():
+            step, weights = found.step, found.state["weights"]
+        print(f"begins after step {step}", flush=True)
+        while not asked.wait(0.001):  # a step of training takes longer
+            weights += 1
+            step += 1
+            if step % EVERY == 0:
+                checkpoints.save(step, {"weights": weights})
+        print(end(checkpoints, step, weights, time.monotonic() + given.grace), flush=True)
+
+
+if __name__ == "__main__":
+    main()
