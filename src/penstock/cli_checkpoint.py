@@ -16,7 +16,7 @@ from . import terminal
 from .errors import DataError, FormatError
 
 if TYPE_CHECKING:
-    from .checkpoint.folder import Entry, Folder
+    from .checkpoint.home import Entry, Home
 
 app = typer.Typer(
     help="Checkpoints of a folder: list them, verify them, remove old ones.",
@@ -45,9 +45,9 @@ def listed(folder: Place, as_json: AsJson = False) -> None:
 
       penstock checkpoint list run/checkpoints --json | jq .checkpoints[-1].step
     """
-    from .checkpoint.folder import Folder
+    from .checkpoint.homes import home_of
 
-    place = Folder(folder)
+    place = home_of(folder)
     rows = [_described(place, entry) for entry in place.entries()]
     left = [os.path.basename(path) for path in place.leftovers()]
     if as_json:
@@ -76,10 +76,10 @@ def verify(
 
       penstock checkpoint verify run/checkpoints --step 12000
     """
-    from .checkpoint.folder import Folder
+    from .checkpoint.homes import home_of
     from .checkpoint.loading import verified
 
-    place = Folder(folder)
+    place = home_of(folder)
     entries = [place.entry(step)] if step is not None else place.entries()
     rows: list[dict[str, Any]] = []
     with terminal.progress(f"Reading {place.path}", "checkpoints") as seen:
@@ -121,9 +121,9 @@ def prune(
 
       penstock checkpoint prune run/checkpoints --dry-run
     """
-    from .checkpoint.folder import Folder
+    from .checkpoint.homes import home_of
 
-    place = Folder(folder)
+    place = home_of(folder)
     lock = None if dry_run else place.lock(f"process {os.getpid()} on {os.uname().nodename}\n")
     try:
         gone = [entry.path for entry in place.entries()[:-keep]]
@@ -143,13 +143,11 @@ def prune(
         terminal.show("there is nothing to remove")
 
 
-def _described(place: Folder, entry: Entry) -> dict[str, Any]:
-    from .checkpoint.folder import INDEX
-
+def _described(place: Home, entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {
         "step": entry.step,
         "name": os.path.basename(entry.path),
-        "committed": os.stat(os.path.join(entry.path, INDEX)).st_mtime,
+        "committed": place.committed_s(entry),
         "damage": None,
     }
     try:

@@ -27,12 +27,12 @@ from ..budget import Budget
 from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..membership import Gather
 from ..topology import detect
-from ..writers import sync_folder
 from . import loading
 from .agreement import gathers, together
 from .division import Cut, divided, piece_bytes
 from .flushing import Flush, laid_out
-from .folder import KEEP_MIN, Entry, Folder, Lock
+from .home import KEEP_MIN, Entry, Lock
+from .homes import home_of
 from .loading import Checkpoint
 from .manifest import Index, Piece, Shard, padded
 from .staging import Staged, Staging
@@ -111,11 +111,11 @@ class Checkpoints:
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
         self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
-        self.folder = Folder(folder)
+        self.folder = home_of(folder)
 
     def _opened(self, path: str | os.PathLike[str]) -> str:
         if self.place.rank == 0:
-            folder = Folder(path, make=True)
+            folder = home_of(path, make=True)
             where = f"process {os.getpid()} on {os.uname().nodename}"
             self._lock = folder.lock(f"{where}, session {self._session}\n")
             folder.collect()
@@ -220,17 +220,16 @@ class Checkpoints:
     ) -> tuple[str, int]:
         assert self._flush is not None
         flush, rank = self._flush, self.place.rank
-        path = os.path.join(self.folder.path, "")
+        begun = ""
 
         def write() -> Any:
-            nonlocal path
+            nonlocal begun
             if failure is not None:
                 raise failure
-            path = self.folder.begin(step, attempt)
+            begun = self.folder.begin(step, attempt)
             name = f"rank-{rank}.shard"
             pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
-            shard = flush.write(os.path.join(path, name), staged.memory, pieces)
-            sync_folder(path)
+            shard = self.folder.write(begun, name, staged.memory, pieces, flush)
             return [list(shard), _shape_of(parts.blocks)]
 
         def commit() -> str | None:
@@ -245,14 +244,14 @@ class Checkpoints:
             made = tuple(Shard(*shard) for shard, _ in said)
             content = loading.content_of(parts)
             index = Index(step, attempt, self.place.world_size, loading.STATE, made, content)
-            return self.folder.commit(path, index, self._lock).path
+            return self.folder.commit(begun, index, self._lock).path
 
         try:
             said = together(self._back, self.place, write)
             committed = together(self._back, self.place, commit)[0]
         except BaseException:
-            if rank == 0 and path.endswith(".incomplete"):
-                self.folder.abandon(path)
+            if rank == 0 and begun:
+                self.folder.abandon(begun)
             raise
         return committed, int(said[rank][0][1])
 
@@ -349,7 +348,7 @@ def load(
     folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
 ) -> Checkpoint:
     """As `Checkpoints.load`, by who does not write: takes no lock, and changes nothing."""
-    place = Folder(folder)
+    place = home_of(folder)
     entry: Entry | None = place.entry(step)
     while True:
         assert entry is not None

@@ -17,7 +17,6 @@ about equally much.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import math
@@ -47,13 +46,13 @@ from torch.futures import Future
 
 from ..budget import Budget
 from ..errors import StorageError, UsageError
-from ..writers import sync_folder
 from . import tensors, tree
 from .dcp_metadata import BYTES, DCP, LOADER, content_of
 from .dcp_reading import Reader
 from .division import Cut, dealt, piece_bytes
 from .flushing import Flush, laid_out
-from .folder import KEEP_MIN, Folder, Lock
+from .home import KEEP_MIN, Home, Lock
+from .homes import full_path, home_of
 from .leaves import Leaf, Memory
 from .manifest import Index, Piece, padded
 from .staging import Staged, Staging
@@ -88,11 +87,12 @@ class Storage:
     ) -> None:
         if type(keep) is not int or keep < KEEP_MIN:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
-        self.path = os.path.abspath(os.fspath(folder))
+        self.path = full_path(folder)
         self.keep = keep
         self.budget = budget or Budget()
         self._session = secrets.token_hex(4)
         self._tries = 0
+        self._home: Home | None = None
         self._lock: Lock | None = None
         self._last: Writer | None = None
         self._arenas: list[Staging] = []
@@ -137,14 +137,19 @@ class Storage:
             self._last._settle()
             self._last = None
 
-    def _coordinated(self) -> tuple[Folder, Lock]:
-        """The folder, made and locked by this process."""
-        folder = Folder(self.path, make=True)
+    def _coordinated(self) -> tuple[Home, Lock]:
+        """The home, made and locked by this process."""
+        self._home = self._home or home_of(self.path, make=True)
         if self._lock is None:
             where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = folder.lock(f"{where}, session {self._session}\n")
-            folder.collect()
-        return folder, self._lock
+            self._lock = self._home.lock(f"{where}, session {self._session}\n")
+            self._home.collect()
+        return self._home, self._lock
+
+    def _shared(self) -> Home:
+        """The home, which the coordinator has made."""
+        self._home = self._home or home_of(self.path)
+        return self._home
 
     def _attempt(self) -> str:
         self._tries += 1
@@ -171,7 +176,7 @@ class Writer(StorageWriter, AsyncStager):
         self._used = False
         self._planned: list[int] = []
         self._attempted = ""
-        self._path = ""
+        self._place = ""
         self._staged = False
         self._committed = False
         self._arena: Staging | None = None
@@ -285,9 +290,7 @@ class Writer(StorageWriter, AsyncStager):
         largest = piece_bytes(sizes, len(plans))
         shares = dealt(sizes, having, len(plans), largest)
         self._attempted = self._storage._attempt()
-        self._path = os.path.join(
-            self._storage.path, f"step-{self._step}.{self._attempted}.incomplete"
-        )
+        self._place = self._storage._shared().begin(self._step, self._attempted)
         extra = len(self._loader.parts.blocks)
         self._planned = [
             len(cuts) + (extra if rank == 0 else 0) for rank, cuts in enumerate(shares)
@@ -308,19 +311,13 @@ class Writer(StorageWriter, AsyncStager):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         share: _Share = plan.storage_data
         name = f"rank-{share.number}.shard"
-        path = Folder(self._storage.path).begin(self._step, share.attempt)
+        home = self._storage._shared()
+        begun = home.begin(self._step, share.attempt)
         arena = self._storage._arena()
         try:
             pieces, staged = self._collected(plan.items, share, planner, name, arena)
             with Flush(self._storage.budget) as flush:
-                shard = flush.write(os.path.join(path, name), staged.memory, pieces)
-            sync_folder(path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # room for others; the coordinator does the rest
-                os.unlink(os.path.join(path, name))
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-            raise
+                shard = home.write(begun, name, staged.memory, pieces, flush)
         finally:
             self._storage._free(arena)
             self._release()
@@ -331,11 +328,11 @@ class Writer(StorageWriter, AsyncStager):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """The commit."""
-        folder, lock = self._storage._coordinated()
+        home, lock = self._storage._coordinated()
         said = sorted(each.storage_data for result in results for each in result)
         if [(number, count) for number, count, _ in said] != list(enumerate(self._planned)):
             raise StorageError(
-                f"{self._path}: not all that was planned was written: save again: nothing was"
+                f"{self._place}: not all that was planned was written: save again: nothing was"
                 " committed"
             )
         made = tuple(shard for _, _, shard in said)
@@ -344,9 +341,9 @@ class Writer(StorageWriter, AsyncStager):
             "blocks": {block.name: block.bytes for block in self._loader.parts.blocks},
         }
         index = Index(self._step, self._attempted, len(made), DCP, made, content)
-        folder.commit(self._path, index, lock)
-        self._path, self._committed = "", True
-        folder.thin(self._storage.keep)
+        home.commit(self._place, index, lock)
+        self._place, self._committed = "", True
+        home.thin(self._storage.keep)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -429,9 +426,9 @@ class Writer(StorageWriter, AsyncStager):
         thread = self._thread
         if thread not in (None, threading.current_thread(), threading.main_thread()):
             thread.join()
-        if self._path:
-            Folder(self._storage.path).abandon(self._path)
-            self._path = ""
+        if self._place:
+            self._storage._shared().abandon(self._place)
+            self._place = ""
         self._release()
         if self._staged and self._coordinator and not self._committed:
             warnings.warn(

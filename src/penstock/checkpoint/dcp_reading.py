@@ -19,7 +19,7 @@ from torch.futures import Future
 from ..errors import FormatError, MissingError, UsageError
 from . import shards, tensors, tree
 from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
-from .folder import INDEX, Folder
+from .homes import home_of
 from .leaves import Memory
 from .manifest import Piece
 
@@ -47,12 +47,12 @@ class Reader(StorageReader):
     def __init__(
         self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
     ) -> None:
-        self._place = Folder(folder)
+        self._place = home_of(folder)
         self._entry = self._place.entry(step)
         self._trusted = trusted
         self._dtypes: dict[str, torch.dtype] = {}
         self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
-        self._where = os.path.join(self._entry.path, INDEX)
+        self._where = self._place.index_path(self._entry)
         self.step = self._entry.step
         with self._offering():
             self._open()
@@ -74,7 +74,7 @@ class Reader(StorageReader):
         self._chunks = _chunks(
             piece
             for shard in self._index.shards
-            for piece in shards.pieces(self._entry.path, shard)
+            for piece in shards.pieces(self._place.opened, self._entry.path, shard)
         )
         self.loader = self._loader()
 
@@ -213,7 +213,7 @@ class Reader(StorageReader):
                     f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
                     " there: load another checkpoint"
                 )
-        shards.read(self._entry.path, wanted, lambda piece: wanted[piece])
+        shards.read(self._place.opened, self._entry.path, wanted, lambda piece: wanted[piece])
         return memory
 
     def _harmless(self, name: str, data: bytes) -> bytes:

@@ -20,38 +20,29 @@ import errno
 import fcntl
 import os
 import re
-import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError, UsageError
+from ..errors import FormatError, MissingError, StorageError, UsageError
 from ..writers import storing, sync_folder
+from . import home
 from .boundaries import reached
-from .manifest import Index, index_bytes, index_of
+from .flushing import Flush
+from .home import AGAIN, Entry, Home, Source
+from .leaves import Memory
+from .manifest import Index, Piece, Shard, index_bytes, index_of
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
 _INCOMPLETE = re.compile(r"step-\d+\.[0-9a-z]+\.incomplete")
 _OURS = re.compile(r"index(\.part)?|rank-\d+\.shard")
-_AGAIN = "save again: nothing was committed"
-KEEP_MIN = 2
-"""Checkpoints that are never removed: should the last one prove damaged, there is another."""
 
 
-class Entry(NamedTuple):
-    """A committed checkpoint; they sort as they were committed."""
-
-    sequence: int
-    step: int
-    path: str
-
-
-class Folder:
-    """Committed checkpoints of one place. Reading needs no lock; `begin` and what follows do.
-
-    MissingError where there is no such folder, unless it is to be made.
-    """
+class Folder(Home):
+    """Committed checkpoints of a folder. MissingError where there is none, unless it is to be
+    made."""
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
@@ -62,7 +53,6 @@ class Folder:
             raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
 
     def entries(self) -> list[Entry]:
-        """What is committed, oldest first. Indices are not read."""
         found = []
         for name in self._names():
             if match := _COMMITTED.fullmatch(name):
@@ -71,61 +61,52 @@ class Folder:
                     found.append(Entry(int(match[2]), int(match[1]), path))
         return sorted(found)
 
-    def entry(self, step: int | None = None) -> Entry:
-        """The latest, or the latest of a step; MissingError where there is none."""
-        entries = self.entries()
-        wanted = [each for each in entries if step is None or each.step == step]
-        if wanted:
-            return wanted[-1]
-        if step is None:
-            raise MissingError(f"there is no checkpoint in {self.path}: save one first")
-        there = ", ".join(str(each.step) for each in entries) or "none"
-        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
-
-    def before(self, entry: Entry) -> Entry | None:
-        """What was committed before, and is still there."""
-        earlier = [each for each in self.entries() if each.sequence < entry.sequence]
-        return earlier[-1] if earlier else None
-
-    def offering(self, error: DataError, entry: Entry) -> DataError:
-        """What is wrong with a checkpoint, with the one before named, if there is one."""
-        before = self.before(entry)
-        if before is None:
-            return error
-        return type(error)(f"{error}. The one before it is of step {before.step}")
-
     # -- committing --------------------------------------------------------------------------------
 
     def begin(self, step: int, attempt: str) -> str:
-        """A folder to write the shards of an attempt into; each rank may call it."""
         path = os.path.join(self.path, f"step-{step}.{attempt}.incomplete")
-        with storing(path, _AGAIN), contextlib.suppress(FileExistsError):
+        with storing(path, AGAIN), contextlib.suppress(FileExistsError):
             reached(f"make {path}")
             os.mkdir(path)
         return path
 
-    def commit(self, path: str, index: Index, lock: Lock) -> Entry:
-        """Make an attempt, whose shards are synced, a checkpoint.
+    def write(
+        self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> Shard:
+        path = os.path.join(begun, name)
+        try:
+            shard = flush.write(path, memory, pieces)
+            sync_folder(begun)
+        except BaseException:
+            with contextlib.suppress(OSError):  # room for others
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(begun)
+            raise
+        return shard
 
-        Where this raises, nothing is committed, unless the very last step failed, syncing a name
-        that is there already: the next commit syncs it, too.
-        """
+    def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
+        raise NotImplementedError
+
+    def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
+        """Where only the very last step failed, syncing a name that is there already, the next
+        commit syncs it, too."""
         for shard in index.shards:
-            size = _size(os.path.join(path, shard.file))
+            size = _size(os.path.join(begun, shard.file))
             if size != shard.bytes:
                 raise StorageError(
-                    f"{path}: {shard.file} has {size:,} bytes, and {shard.bytes:,} were written:"
+                    f"{begun}: {shard.file} has {size:,} bytes, and {shard.bytes:,} were written:"
                     " is the folder shared by all ranks? Save again: nothing was committed"
                 )
         last = max((entry.sequence for entry in self._taken()), default=0)
         entry = Entry(last + 1, index.step, "")
         entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
-        with storing(path, _AGAIN):
-            self._put_index(path, index_bytes(index))
+        with storing(begun, AGAIN):
+            self._put_index(begun, index_bytes(index))
             lock.check()
-            reached(f"rename {path}")
-            os.rename(path, entry.path)
-        reached(f"renamed {path}")
+            reached(f"rename {begun}")
+            os.rename(begun, entry.path)
+        reached(f"renamed {begun}")
         sync_folder(self.path)
         reached(f"committed {entry.path}")
         return entry
@@ -144,34 +125,14 @@ class Folder:
         reached(f"sync folder {path}")
         sync_folder(path)
 
-    def abandon(self, path: str) -> None:
-        """Remove an attempt, as far as that can be done."""
-        reached(f"abandon {path}")
+    def abandon(self, begun: str) -> None:
+        reached(f"abandon {begun}")
         with contextlib.suppress(OSError):
-            _remove(path)
+            _remove(begun)
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def retain(self, keep: int) -> list[Entry]:
-        """Remove all but the last `keep` checkpoints; returns those. Never the last two."""
-        gone = self.entries()[: -max(keep, KEEP_MIN)]
-        for entry in gone:
-            self.remove(entry)
-        return gone
-
-    def thin(self, keep: int) -> None:
-        """`retain`, after a commit that stands whatever comes of it: what fails is a warning."""
-        try:
-            self.retain(keep)
-        except PenstockError as error:
-            warnings.warn(
-                f"a checkpoint was committed, but older ones were not removed: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
     def remove(self, entry: Entry) -> None:
-        """The checkpoint is none any more, then its files are removed."""
         with storing(entry.path, "try again"):
             reached(f"unindex {entry.path}")
             os.unlink(os.path.join(entry.path, INDEX))
@@ -182,7 +143,6 @@ class Folder:
         reached(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
-        """Attempts and removals that were cut off. Whoever holds the lock may remove them."""
         committed = {os.path.basename(entry.path) for entry in self.entries()}
         return [
             os.path.join(self.path, name)
@@ -191,7 +151,6 @@ class Folder:
         ]
 
     def collect(self) -> list[str]:
-        """Remove what was cut off; returns what is gone."""
         gone = []
         for path in self.leftovers():
             with contextlib.suppress(OSError):
@@ -203,8 +162,7 @@ class Folder:
     # -- reading -----------------------------------------------------------------------------------
 
     def index(self, entry: Entry) -> Index:
-        """The index of a checkpoint; FormatError where it is damaged or another's."""
-        path = os.path.join(entry.path, INDEX)
+        path = self.index_path(entry)
         with reading(path), open(path, "rb") as file:
             data = file.read()
         index = index_of(data, path)
@@ -212,8 +170,18 @@ class Folder:
             raise FormatError(f"{path} is of step {index.step}: the folder was renamed; undo that")
         return index
 
+    def index_path(self, entry: Entry) -> str:
+        return os.path.join(entry.path, INDEX)
+
+    def committed_s(self, entry: Entry) -> float:
+        with reading(entry.path):
+            return os.stat(self.index_path(entry)).st_mtime
+
+    def opened(self, path: str) -> AbstractContextManager[Source]:
+        return opened(path)
+
     def lock(self, session: str) -> Lock:
-        """Become the one that writes here. UsageError where another job is."""
+        """UsageError where another job writes here."""
         return Lock(self.path, session)
 
     def _names(self) -> list[str]:
@@ -287,6 +255,33 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+class _File(NamedTuple):
+    """A shard in a file."""
+
+    file: int
+
+    @property
+    def bytes(self) -> int:
+        return os.fstat(self.file).st_size
+
+    def read(self, into: Memory, at: int) -> int:
+        got = 0
+        while got < len(into) and (more := os.preadv(self.file, [into[got:].data], at + got)):
+            got += more
+        return got
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Source]:
+    """A shard in a file of this host."""
+    with reading(path):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield _File(file)
+        finally:
+            os.close(file)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from . import shards, tree
-from .folder import INDEX, Entry, Folder
+from .home import Entry, Home
 from .leaves import Memory
 from .manifest import Index, Piece, check_covered
 
@@ -29,17 +28,17 @@ def content_of(parts: tree.Taken) -> Any:
     return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
 
 
-def loaded(folder: Folder, entry: Entry) -> Checkpoint:
+def loaded(home: Home, entry: Entry) -> Checkpoint:
     """A checkpoint that was saved as one state. FormatError where any byte of it was altered or
     cut."""
-    index = folder.index(entry)
-    where = os.path.join(entry.path, INDEX)
+    index = home.index(entry)
+    where = home.index_path(entry)
     if index.kind != STATE:
         raise FormatError(
             f"{where} is of kind {index.kind!r}, not {STATE!r}: load it as it was saved, by"
             " torch.distributed.checkpoint perhaps"
         )
-    pieces = _pieces(entry, index)
+    pieces = _pieces(home, entry, index)
     sizes: dict[str, int] = index.content["blocks"]
     memory = {name: shards.block_memory(size) for name, size in sizes.items()}
 
@@ -47,21 +46,23 @@ def loaded(folder: Folder, entry: Entry) -> Checkpoint:
         start = piece.offsets[0]
         return memory[piece.name][start : start + piece.padded]
 
-    shards.read(entry.path, pieces, target)
+    shards.read(home.opened, entry.path, pieces, target)
     state = tree.rebuilt(index.content["tree"], lambda name: memory[name][: sizes[name]], where)
     return Checkpoint(index.step, state["state"], state["loader"])
 
 
-def verified(folder: Folder, entry: Entry) -> int:
+def verified(home: Home, entry: Entry) -> int:
     """Read all of a checkpoint, compare it with its checksums; returns the bytes of its files.
     Raises as `loaded` does."""
-    index = folder.index(entry)
-    shards.read(entry.path, _pieces(entry, index), lambda _: None)
+    index = home.index(entry)
+    shards.read(home.opened, entry.path, _pieces(home, entry, index), lambda _: None)
     return sum(shard.bytes for shard in index.shards)
 
 
-def _pieces(entry: Entry, index: Index) -> list[Piece]:
-    found = [piece for shard in index.shards for piece in shards.pieces(entry.path, shard)]
+def _pieces(home: Home, entry: Entry, index: Index) -> list[Piece]:
+    found = [
+        piece for shard in index.shards for piece in shards.pieces(home.opened, entry.path, shard)
+    ]
     if index.kind == STATE:
         check_covered(index.content["blocks"], found, entry.path)
     return found

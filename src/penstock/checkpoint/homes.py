@@ -1,0 +1,20 @@
+"""Which home a path or URL stands for."""
+
+from __future__ import annotations
+
+import os
+
+from .folder import Folder
+from .home import Home
+
+
+def home_of(path: str | os.PathLike[str], *, make: bool = False) -> Home:
+    """The home at a path or URL; a folder is made if `make`, else MissingError where there is
+    none."""
+    return Folder(path, make=make)
+
+
+def full_path(path: str | os.PathLike[str]) -> str:
+    """A path or URL, wherever the process goes."""
+    given = os.fspath(path)
+    return given if "://" in given else os.path.abspath(given)
