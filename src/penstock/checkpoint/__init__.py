@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .checkpoints import Checkpoints, Saved, load
 from .loading import Checkpoint
+from .tiers import Tier
 
-__all__ = ["Checkpoint", "Checkpoints", "Saved", "load"]
+__all__ = ["Checkpoint", "Checkpoints", "Saved", "Tier", "load"]

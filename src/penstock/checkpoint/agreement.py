@@ -19,16 +19,17 @@ from .boundaries import reached
 
 def gathers(
     place: Place, modules: Mapping[str, Any], given: Gather | None
-) -> tuple[Gather, Gather]:
-    """Two ways to tell: one for the thread that trains, one for the thread behind it.
+) -> tuple[Gather, Gather, Gather]:
+    """Three ways to tell: one for the thread that trains, one for the thread behind it, and one for
+    those that bring home what is held.
 
-    given: the user's own, which both threads use, never at once.
+    given: the user's own, which all threads use, never at once.
     UsageError where there are several ranks and no way.
     """
     if place.world_size == 1:
-        return _alone, _alone
+        return _alone, _alone, _alone
     if given is not None:
-        return given, given
+        return given, given, given
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
@@ -40,7 +41,8 @@ def gathers(
             f"the process group has {distributed.get_world_size()} ranks and the checkpoint"
             f" {place.world_size} ({place.source}): give gather= among those that save together"
         )
-    return _by_group(distributed, place), _by_group(distributed, place)
+    front, back, far = (_by_group(distributed, place) for _ in range(3))
+    return front, back, far
 
 
 def _alone(text: str) -> list[str]:

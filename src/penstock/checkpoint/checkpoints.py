@@ -12,8 +12,7 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 
 from __future__ import annotations
 
-import hashlib
-import json
+import functools
 import os
 import secrets
 import sys
@@ -30,13 +29,17 @@ from ..topology import detect
 from . import loading
 from .agreement import gathers, together
 from .division import Cut, divided, piece_bytes
-from .flushing import Flush, laid_out
+from .flushing import Flush
 from .home import KEEP_MIN, Entry, Lock
 from .homes import home_of
 from .loading import Checkpoint
-from .manifest import Index, Piece, Shard, padded
+from .manifest import padded
+from .recovery import recovered
+from .relay import Relay
+from .saving import Save, committed
 from .staging import Staged, Staging
-from .tree import Block, Taken, taken
+from .tiers import Local, Tier, Tiers, tiers_of
+from .tree import Taken, taken
 
 Busy = Literal["wait", "skip"]
 
@@ -68,6 +71,10 @@ class Checkpoints:
     rank, world_size:  of the ranks that hold the same state; None detects them.
     gather:  how these tell each other; None is a group of torch.distributed. See
              `penstock.membership.Gather`.
+    local:   a folder of this host, or several, the fastest first: see `Tier`. A save lies there
+             until it is committed, so that the next may begin earlier, and is committed by the next
+             job with the same tiers where this one is killed meanwhile; only then this returns. All
+             ranks of a host name the same. A place that fails costs a RuntimeWarning.
 
     Several ranks make it and call `save` at the same time, with the same steps and states of the
     same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
@@ -85,6 +92,7 @@ class Checkpoints:
         rank: int | None = None,
         world_size: int | None = None,
         gather: Gather | None = None,
+        local: Local | None = None,
     ) -> None:
         if type(keep) is not int or keep < KEEP_MIN:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
@@ -93,7 +101,7 @@ class Checkpoints:
         self.keep = keep
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
-        self._front, self._back = gathers(self.place, sys.modules, gather)
+        self._front, self._back, far = gathers(self.place, sys.modules, gather)
         if busy == "skip" and gather is not None and self.place.world_size > 1:
             raise UsageError("busy='skip' has ranks tell each other meanwhile: do not give gather=")
         self._budget = budget or Budget()
@@ -110,16 +118,35 @@ class Checkpoints:
         """Saves that were not begun, as an earlier one was under way."""
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
-        self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
+        self._relay: Relay | None = None
+        self._session = together(self._front, self.place, lambda: self._opened(folder, local))[0]
         self.folder = home_of(folder)
+        if local is not None:
+            self._relay = self._recovered(tiers_of(local), far)
 
-    def _opened(self, path: str | os.PathLike[str]) -> str:
+    def _opened(self, path: str | os.PathLike[str], local: Local | None) -> str:
         if self.place.rank == 0:
-            folder = home_of(path, make=True)
-            where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = folder.lock(f"{where}, session {self._session}\n")
-            folder.collect()
+            home = home_of(path, make=True)
+            self._lock = home.lock(_who(self._session))
+            if local is None:  # else what is held may belong to what lies there
+                home.collect()
         return self._session
+
+    def _recovered(self, local: list[Tier], far: Gather) -> Relay:
+        """The tiers, with nothing on them any more."""
+        ours = self.folder, self._lock, self.place
+        try:
+            tiers = Tiers(local, self.folder.path, self.place, _who(self._session), self._front)
+            try:
+                last = recovered(tiers, *ours, self._front, self._budget)
+            except BaseException:
+                tiers.close()
+                raise
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()
+            raise
+        return Relay(tiers, *ours[:2], self._back, far, self._budget, last)
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -130,7 +157,8 @@ class Checkpoints:
         loader:  saved with it: what has a `state_dict`, or such a state.
 
         Takes as long as a copy in memory. It is committed later: `wait` returns then. Raises what
-        went wrong with the save before, which was not committed then; this one is not begun.
+        went wrong with a save before, which was not committed then; this one is not begun. What is
+        held on tiers stays there, and is committed with the next save, or by the next job.
         """
         began = time.perf_counter()
         self._check_usable()
@@ -139,7 +167,8 @@ class Checkpoints:
         if self._is_busy():
             self.skipped += 1
             return False
-        self.wait()
+        self._join()
+        self._raise(None)
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
@@ -197,82 +226,53 @@ class Checkpoints:
         began: float,
         blocked_s: float,
     ) -> None:
-        """The thread: write, hear of the others, commit."""
+        """The thread: write, hear of the others, commit; or hold, and have it committed."""
+        assert self._flush is not None
+        save = Save(step, attempt, self.place, parts, cuts, staged, failure)
+        done = functools.partial(self._committed, step, blocked_s, began)
         try:
-            path, size = self._written(step, attempt, parts, cuts, staged, failure)
-            self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
-            if self.place.rank == 0:
-                self.folder.thin(self.keep)
+            with self._flush as flush:
+                if self._relay is None:
+                    done(*committed(save, self.folder, self._lock, self._back, flush))
+                else:
+                    self._failure = self._relay.hold(save, flush, done)
         except Exception as error:
             self._failure = error
-        finally:
-            if self._flush is not None:
-                self._flush.close()
 
-    def _written(
-        self,
-        step: int,
-        attempt: str,
-        parts: Taken,
-        cuts: list[Cut],
-        staged: Staged,
-        failure: Exception | None,
-    ) -> tuple[str, int]:
-        assert self._flush is not None
-        flush, rank = self._flush, self.place.rank
-        begun = ""
-
-        def write() -> Any:
-            nonlocal begun
-            if failure is not None:
-                raise failure
-            begun = self.folder.begin(step, attempt)
-            name = f"rank-{rank}.shard"
-            pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
-            shard = self.folder.write(begun, name, staged.memory, pieces, flush)
-            return [list(shard), _shape_of(parts.blocks)]
-
-        def commit() -> str | None:
-            if rank != 0:
-                return None
-            assert self._lock is not None
-            if any(shape != said[0][1] for _, shape in said):
-                raise UsageError(
-                    f"the ranks save states of different shape at step {step}: save the same names,"
-                    " dtypes and shapes on all; nothing was committed"
-                )
-            made = tuple(Shard(*shard) for shard, _ in said)
-            content = loading.content_of(parts)
-            index = Index(step, attempt, self.place.world_size, loading.STATE, made, content)
-            return self.folder.commit(begun, index, self._lock).path
-
-        try:
-            said = together(self._back, self.place, write)
-            committed = together(self._back, self.place, commit)[0]
-        except BaseException:
-            if rank == 0 and begun:
-                self.folder.abandon(begun)
-            raise
-        return committed, int(said[rank][0][1])
+    def _committed(self, step: int, blocked_s: float, began: float, path: str, size: int) -> None:
+        self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+        if self.place.rank == 0:
+            self.folder.thin(self.keep)
 
     def wait(self) -> Saved | None:
         """Returns once what was saved is committed: the last such save. Raises what went wrong."""
         self._check_process()
+        self._join()
+        self._raise(None if self._relay is None else self._relay.settle())
+        return self.last
+
+    def _join(self) -> None:
+        """Returns once the memory of the save before is free."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def _raise(self, later: Exception | None) -> None:
         failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return self.last
+        if found := failure or later:
+            raise found
 
     def abandon(self) -> None:
         """Give up the save under way, if there is one: it ends soon, and is not committed unless it
         was about to be. For who has to end before a deadline; on all ranks."""
+        if self._relay is not None:
+            self._relay.stop()
         if self._thread is not None and self._flush is not None:
             self._flush.stop()
-            self._thread.join()
-            self._thread, self._failure = None, None
+            self._join()
+            self._failure = None
+        if self._relay is not None:
+            self._relay.stopped()
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -296,6 +296,17 @@ class Checkpoints:
         self.wait()
         return load(self.folder.path, step, fall_back=fall_back)
 
+    def stats(self) -> dict[str, Any]:
+        """What tiers do for this rank; empty without `local`.
+
+        held:         steps that are held and not committed yet.
+        place:        where the last shard was written: a tier, or the home.
+        predicted_s:  by place, when its memory would have been free: why that was chosen; None
+                      where there was no room, or nothing known.
+        bytes_per_s:  by place, as measured by all ranks of this host together.
+        """
+        return {} if self._relay is None else self._relay.stats()
+
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, in the order in which they were committed."""
         return [entry.step for entry in self.folder.entries()]
@@ -311,6 +322,8 @@ class Checkpoints:
         self._budget = budget
         if self._flush is not None:
             self._flush.adopt(budget)
+        if self._relay is not None:
+            self._relay.adopt(budget)
 
     def close(self) -> None:
         """Wait for what is under way, then let others write to the folder. Raises as `wait`."""
@@ -322,6 +335,8 @@ class Checkpoints:
             self.wait()
         finally:
             self._staging.close()
+            if self._relay is not None:
+                self._relay.close()
             if self._lock is not None:
                 self._lock.close()
 
@@ -344,6 +359,11 @@ class Checkpoints:
             )
 
 
+def _who(session: str) -> str:
+    """What locks say."""
+    return f"process {os.getpid()} on {os.uname().nodename}, session {session}\n"
+
+
 def load(
     folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
 ) -> Checkpoint:
@@ -360,17 +380,3 @@ def load(
                 raise place.offering(error, entry) from None
             warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
             entry = before
-
-
-def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:
-    """A rank's cuts as pieces of its shard, not laid out yet."""
-    return [
-        Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), file, 0, c.bytes, 0)
-        for c in cuts
-    ]
-
-
-def _shape_of(blocks: tuple[Block, ...]) -> str:
-    """Equal where states have the same blocks."""
-    names = json.dumps([[block.name, block.bytes] for block in blocks])
-    return hashlib.sha256(names.encode()).hexdigest()

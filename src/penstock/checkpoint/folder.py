@@ -73,20 +73,12 @@ class Folder(Home):
     def write(
         self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
     ) -> Shard:
-        path = os.path.join(begun, name)
-        try:
-            shard = flush.write(path, memory, pieces)
-            sync_folder(begun)
-        except BaseException:
-            with contextlib.suppress(OSError):  # room for others
-                os.unlink(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(begun)
-            raise
-        return shard
+        with synced(begun, name) as path:
+            return flush.write(path, memory, pieces)
 
     def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        raise NotImplementedError
+        with opened(file) as source, synced(begun, name) as path:
+            flush.copy(path, source)
 
     def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
         """Where only the very last step failed, syncing a name that is there already, the next
@@ -102,7 +94,7 @@ class Folder(Home):
         entry = Entry(last + 1, index.step, "")
         entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
         with storing(begun, AGAIN):
-            self._put_index(begun, index_bytes(index))
+            put_index(begun, index_bytes(index))
             lock.check()
             reached(f"rename {begun}")
             os.rename(begun, entry.path)
@@ -111,24 +103,10 @@ class Folder(Home):
         reached(f"committed {entry.path}")
         return entry
 
-    def _put_index(self, path: str, data: bytes) -> None:
-        part, final = os.path.join(path, INDEX + ".part"), os.path.join(path, INDEX)
-        reached(f"write {final}")
-        with open(part, "xb", buffering=0) as file:
-            rest = memoryview(data)
-            while len(rest):
-                rest = rest[file.write(rest) :]
-            reached(f"sync {final}")
-            os.fsync(file.fileno())
-        reached(f"rename {final}")
-        os.rename(part, final)
-        reached(f"sync folder {path}")
-        sync_folder(path)
-
     def abandon(self, begun: str) -> None:
         reached(f"abandon {begun}")
         with contextlib.suppress(OSError):
-            _remove(begun)
+            emptied(begun)
 
     # -- removing ----------------------------------------------------------------------------------
 
@@ -139,7 +117,7 @@ class Folder(Home):
             sync_folder(entry.path)
             reached(f"remove {entry.path}")
             with contextlib.suppress(OSError):  # what is left is no checkpoint, and told by list
-                _remove(entry.path)
+                emptied(entry.path)
         reached(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
@@ -155,7 +133,7 @@ class Folder(Home):
         for path in self.leftovers():
             with contextlib.suppress(OSError):
                 reached(f"collect {path}")
-                _remove(path)
+                emptied(path)
                 gone.append(path)
         return gone
 
@@ -274,6 +252,38 @@ class _File(NamedTuple):
 
 
 @contextlib.contextmanager
+def synced(folder: str, name: str) -> Iterator[str]:
+    """Where a shard is made; its name is there to stay after this. Where that fails, nothing of it
+    is left, as far as that can be done."""
+    path = os.path.join(folder, name)
+    try:
+        yield path
+        sync_folder(folder)
+    except BaseException:
+        with contextlib.suppress(OSError):  # room for others
+            os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+        raise
+
+
+def put_index(folder: str, data: bytes) -> None:
+    """Make the index of a folder, whole or not at all; it is there to stay when this returns."""
+    part, final = os.path.join(folder, INDEX + ".part"), os.path.join(folder, INDEX)
+    reached(f"write {final}")
+    with open(part, "wb", buffering=0) as file:  # of a try that failed, there may be one
+        rest = memoryview(data)
+        while len(rest):
+            rest = rest[file.write(rest) :]
+        reached(f"sync {final}")
+        os.fsync(file.fileno())
+    reached(f"rename {final}")
+    os.rename(part, final)
+    reached(f"sync folder {folder}")
+    sync_folder(folder)
+
+
+@contextlib.contextmanager
 def opened(path: str) -> Iterator[Source]:
     """A shard in a file of this host."""
     with reading(path):
@@ -312,8 +322,8 @@ def _size(path: str) -> int:
         return -1
 
 
-def _remove(path: str) -> None:
-    """A folder and what of it is ours; OSError where there is more in it."""
+def emptied(path: str) -> None:
+    """Remove a folder and what of it is ours; OSError where there is more in it."""
     for name in sorted(os.listdir(path)):
         if _OURS.fullmatch(name):
             os.unlink(os.path.join(path, name))

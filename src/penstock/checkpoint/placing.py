@@ -1,9 +1,9 @@
 """Which tier a shard waits on, or none: VELOC's rule, in seconds until its memory is free again.
 
 A tier is used only where that is predicted to be sooner than straight to the home, and a fast tier
-is waited for where even that is sooner. VELOC compares the bandwidth that one writer gets with the
-one at which all flush, or the other way round, as is easily done: the choice then flips with the
-number of writers. Here times are compared, and every bandwidth is of all writers of a host together.
+is waited for where even that is sooner. Who compares the bandwidth that one writer gets with the
+one at which all flush, as is easily done, chooses otherwise with another number of writers. Here
+times are compared, and every bandwidth is of all writers of a host together.
 
 Pure: figures in, choices out.
 """
@@ -62,7 +62,7 @@ def dealt(
     line: Sequence[Waiting],
     home_bytes_per_s: float | None,
 ) -> list[Choice]:
-    """Where the ranks of a host write their shards, which all begin now, one choice after the other.
+    """Where the ranks of a host write their shards, which all begin now: chosen one by one.
 
     sizes:  bytes of each rank's shard.
     line:   saves on their way home, one after the other, at `home_bytes_per_s` of this host; what
