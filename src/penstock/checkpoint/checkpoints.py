@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -98,6 +99,7 @@ class Checkpoints:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
         if busy not in ("wait", "skip"):
             raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
+        tiers = () if local is None else tiers_of(local)
         self.keep = keep
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
@@ -119,20 +121,22 @@ class Checkpoints:
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
         self._relay: Relay | None = None
-        self._session = together(self._front, self.place, lambda: self._opened(folder, local))[0]
+        self._session = together(self._front, self.place, lambda: self._opened(folder, not tiers))[
+            0
+        ]
         self.folder = home_of(folder)
-        if local is not None:
-            self._relay = self._recovered(tiers_of(local), far)
+        if tiers:
+            self._relay = self._recovered(tiers, far)
 
-    def _opened(self, path: str | os.PathLike[str], local: Local | None) -> str:
+    def _opened(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
             home = home_of(path, make=True)
             self._lock = home.lock(_who(self._session))
-            if local is None:  # else what is held may belong to what lies there
+            if clear:  # else what is held may belong to what lies there
                 home.collect()
         return self._session
 
-    def _recovered(self, local: list[Tier], far: Gather) -> Relay:
+    def _recovered(self, local: Sequence[Tier], far: Gather) -> Relay:
         """The tiers, with nothing on them any more."""
         ours = self.folder, self._lock, self.place
         try:
@@ -167,8 +171,7 @@ class Checkpoints:
         if self._is_busy():
             self.skipped += 1
             return False
-        self._join()
-        self._raise(None)
+        self.wait("held")
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
@@ -244,11 +247,21 @@ class Checkpoints:
         if self.place.rank == 0:
             self.folder.thin(self.keep)
 
-    def wait(self) -> Saved | None:
-        """Returns once what was saved is committed: the last such save. Raises what went wrong."""
+    def wait(self, until: Literal["committed", "held"] = "committed") -> Saved | None:
+        """Returns once what was saved is committed: the last such save. Raises what went wrong.
+
+        until:  "held" is soon enough where there are tiers: no kill takes it any more, and its
+                memory is free. The last save that was committed until then is returned.
+        """
         self._check_process()
+        if until not in ("committed", "held"):
+            raise UsageError(f"until={until!r}: use 'committed' or 'held'")
         self._join()
-        self._raise(None if self._relay is None else self._relay.settle())
+        failure, self._failure = self._failure, None
+        if self._relay is not None and until == "committed":
+            failure = self._relay.settle() or failure
+        if failure is not None:
+            raise failure
         return self.last
 
     def _join(self) -> None:
@@ -256,11 +269,6 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-
-    def _raise(self, later: Exception | None) -> None:
-        failure, self._failure = self._failure, None
-        if found := failure or later:
-            raise found
 
     def abandon(self) -> None:
         """Give up the save under way, if there is one: it ends soon, and is not committed unless it

@@ -178,7 +178,8 @@ class Relay:
         held = [sum(each.waiting.freed_bytes[tier] for each in list(self._line)) for tier in tiers]
         rooms = self._tiers.rooms(held)
         # What could not be brought home goes there again after this save, and not before.
-        line = [(each.number, each.waiting) for each in list(self._line) if each.number > self._over]
+        over = self._over
+        line = [(each.number, each.waiting) for each in list(self._line) if each.number > over]
         return rooms, line, self._tiers.rates[HOME]
 
     def _put_down(self, save: Save, choice: Choice, line: list[int], flush: Flush) -> _Put:

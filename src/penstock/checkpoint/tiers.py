@@ -59,6 +59,8 @@ Local = str | os.PathLike[str] | Tier | Sequence[str | os.PathLike[str] | Tier]
 def tiers_of(local: Local) -> list[Tier]:
     """What `local=` names."""
     given = [local] if isinstance(local, str | os.PathLike | Tier) else list(local)
+    if not given:
+        raise UsageError(f"local={local!r}: name one tier or more, or leave it out")
     return [each if isinstance(each, Tier) else Tier(each) for each in given]
 
 
