@@ -298,9 +298,9 @@ def test_a_held_save_that_vanishes(home: Path, tier: Path) -> None:
 
 def test_a_home_that_fails(home: Path, tier: Path) -> None:
     """What is held stays so, the error is told, and the next save has all brought home in order."""
+    with Checkpoints(home) as checkpoints:
+        checkpoints.save(1, state(1))
     checkpoints = Checkpoints(home, local=tier)
-    checkpoints.save(1, state(1))
-    checkpoints.wait()
     away = home.with_name("away")
     os.rename(home, away)
     checkpoints.save(2, state(2))

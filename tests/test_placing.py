@@ -159,7 +159,9 @@ def test_the_unknown_is_tried() -> None:
     assert dealt([5], [Room(9, 1.0), Room(9, None)], [], 100.0)[0].place == 1
     assert dealt([5], [Room(4, None)], [Waiting(9, (9,))], 1.0)[0].place == HOME
     assert dealt([5], [Room(9, 0.0)], [], None) == [Choice(HOME, 0, (None, None))]
-    assert dealt([5], [Room(9, 1e-9)], [], None)[0].place == 0, "straight is not known to be faster"
+    for home in (None, 0.0):  # straight is not known to be faster
+        assert dealt([5], [Room(9, 1e-9)], [], home)[0].place == 0
+        assert dealt([5], [Room(4, 1e9)], [Waiting(9, (9,))], home)[0].place == HOME
 
 
 def test_rates() -> None:

@@ -68,8 +68,8 @@ def dealt(
     line:   saves on their way home, one after the other, at `home_bytes_per_s` of this host; what
             goes straight there comes after them.
 
-    A tier of unknown bandwidth that has room is tried. While the home's is unknown, straight is
-    what remains where no tier has room.
+    A tier of unknown bandwidth that has room is tried. While the home's is unknown, or 0, straight
+    is what remains where no tier has room.
     """
     free = [room.free_bytes for room in rooms]
     done_s = [0.0] * len(rooms)  # when each will have written what it was dealt

@@ -119,7 +119,8 @@ class Relay:
         try:
             said = [_Put(*each) for each in together(self._back, save.place, write)]
             together(self._back, save.place, put_index)
-        except BaseException:
+        except BaseException as error:
+            self._home_failed(error)
             self._tiers.remove(save.step, save.attempt)
             if save.place.rank == 0:
                 with contextlib.suppress(PenstockError):
@@ -242,6 +243,7 @@ class Relay:
                         self._home.abandon(self._home.begin(each.step, each.attempt))
             except Exception as error:
                 self._failures[number] = error
+                self._home_failed(error)
                 break
         self._over = number
 
@@ -274,6 +276,12 @@ class Relay:
         tiers.rates.measured(HOME, size, seconds)
         tiers.remove(leaving.step, leaving.attempt)
         leaving.done(path, leaving.shard.bytes)
+
+    def _home_failed(self, error: BaseException) -> None:
+        """Nothing goes straight there, until something was brought there again, or no tier has
+        room."""
+        if isinstance(error, StorageError):
+            self._tiers.rates.failed(HOME)
 
     @contextlib.contextmanager
     def _flushing(self, flush: Flush) -> Iterator[Flush]:

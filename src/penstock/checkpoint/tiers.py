@@ -24,7 +24,7 @@ from typing import Any
 from ..errors import DataError, StorageError, UsageError
 from ..membership import Gather
 from ..topology import Place
-from ..writers import storing
+from ..writers import storing, sync_folder
 from . import shards
 from .agreement import together
 from .boundaries import reached
@@ -165,6 +165,7 @@ class Tiers:
         with storing(path, "try again"), contextlib.suppress(FileExistsError):
             reached(f"make {path}")
             os.mkdir(path)
+        sync_folder(self.paths[number])
         return path
 
     def put_index(self, held: Held) -> bool:
