@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataError, StorageError, UsageError
-from ..membership import Gather
+from ..membership import Gather, machine_identity
 from ..topology import Place
 from ..writers import storing, sync_folder
 from . import shards
@@ -91,7 +91,7 @@ class Tiers:
         self._locks: list[Lock] = []
         self._warned: set[int] = set()
         self.rates = Rates([HOME, *range(len(given))])
-        said = together(gather, place, lambda: [os.uname().nodename, self._made()])
+        said = together(gather, place, lambda: [machine_identity(), self._made()])
         self.group = [rank for rank, each in enumerate(said) if each == said[place.rank]]
         """The ranks that name these tiers."""
         self.leading = self.group[0] == place.rank
@@ -102,14 +102,19 @@ class Tiers:
             raise
         self._out: set[int] = set(out or ())
 
-    def _made(self) -> list[str]:
+    def _made(self) -> list[Any]:
+        """The tiers, made, and what tells whether another rank has the same."""
+        found = []
         for number, path in enumerate(self.paths):
             try:
                 with storing(path, "try again"):
                     os.makedirs(path, exist_ok=True)
+                    folder = os.stat(path)
+                found.append([folder.st_dev, folder.st_ino])
             except StorageError as error:
                 self.failed(number, error)
-        return [os.path.realpath(path) for path in self.paths]
+                found.append(path)
+        return found
 
     def _locked(self, session: str) -> list[int]:
         """Take the locks; tiers that cannot be written."""
