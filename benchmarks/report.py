@@ -59,7 +59,7 @@ def insert(text: str, name: str, figures: str) -> str:
 
 def main(*names: str) -> None:
     text = README.read_text()
-    for name in names or re.findall(BEGIN.format("([a-z]+)"), text):
+    for name in names or re.findall(BEGIN.format("([a-z-]+)"), text):
         record = json.loads((RESULTS / f"{name}.json").read_text())
         text = insert(text, name, markdown(record))
     README.write_text(text)

@@ -56,7 +56,7 @@ class Rank:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         rank: int,
         links: list[list[socket.socket | None]],
         first: int,
@@ -101,7 +101,7 @@ class Rank:
 
 
 def job(
-    folder: Path,
+    folder: Path | str,
     ranks: int,
     *,
     first: int = 1,
@@ -164,7 +164,7 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 
 def _save(
-    folder: Path,
+    folder: Path | str,
     rank: int,
     links: list[socket.socket],
     first: int,
@@ -221,11 +221,11 @@ def held(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("tier-*/*.held"))
 
 
-def judged(folder: Path, least: int, most: int, then: int, ranks: int = 0) -> list[Any]:
+def judged(folder: Path | str, least: int, most: int, then: int, ranks: int = 0) -> list[Any]:
     """What is wrong with what is left: the last committed checkpoint loads, and a job goes on. It
     has the tiers of so many ranks: what they held is committed."""
     wrong: list[Any] = []
-    local = tiers(folder, range(ranks)) or None
+    local = tiers(Path(folder), range(ranks)) or None
     if local is not None:
         Checkpoints(folder, rank=0, world_size=1, local=local).close()
     found = load(folder)
@@ -236,9 +236,9 @@ def judged(folder: Path, least: int, most: int, then: int, ranks: int = 0) -> li
     with Checkpoints(folder, rank=0, world_size=1, local=local) as checkpoints:
         checkpoints.save(then, state_of(then), loader={"at": then})
         checkpoints.wait()
-        left = checkpoints.folder.leftovers() or held(folder)
+        left = checkpoints.folder.leftovers() + (held(Path(folder)) if ranks else [])
         if left or checkpoints.load().step != then:
-            wrong.append(["afterwards", sorted(os.listdir(folder))])
+            wrong.append(["afterwards", left, checkpoints.steps()])
     return wrong
 
 

@@ -111,8 +111,9 @@ class S3:
 
 
 Fault = str | None
-"""What happens to a request: None, "503", "403", "404", "500", "reset", "short", "stall", "etag",
-"no-range"."""
+"""What happens to a request: None, "503", "403", "404", "500", "501" (to what has
+a condition), "reset", "lost" (it is done, and not answered), "short", "stall", "etag", "no-range",
+"no-condition"."""
 
 Rule = Callable[[str, str, int], Fault]
 """The fault for a request: its method, its path, and how often that was asked for before."""
@@ -200,19 +201,24 @@ class _Connection(socketserver.StreamRequestHandler):
     def _pass_on(
         self, method: str, path: str, headers: dict[str, str], body: bytes, fault: Fault
     ) -> bool:
-        if fault in ("500", "503", "403", "404"):
+        if fault == "501" and "if-none-match" not in headers:
+            fault = None
+        if fault in ("500", "501", "503", "403", "404"):
             said = f"<Error><Code>SlowDown</Code><Message>{SECRET}</Message></Error>".encode()
             self._send(int(fault), {"content-length": str(len(said))}, said)
             return True
-        if fault == "reset":
+        if fault == "no-range":
+            headers.pop("range", None)
+        if fault == "no-condition":
+            headers.pop("if-none-match", None)
+        if fault != "reset":
+            self.up.request(method, path, body, headers)
+            got = self.up.getresponse()
+            data = got.read()
+        if fault in ("reset", "lost"):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             return False
-        if fault == "no-range":
-            headers.pop("range", None)
-        self.up.request(method, path, body, headers)
-        got = self.up.getresponse()
-        data = got.read()
         fields = {name.lower(): value for name, value in got.getheaders()}
         fields.setdefault("content-length", str(len(data)))
         for name in ("transfer-encoding", "connection"):

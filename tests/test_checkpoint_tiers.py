@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, load
+from penstock.checkpoint import Checkpoints, Tier, boundaries, load
 from penstock.errors import MissingError, StorageError, UsageError
 
 MIB = 1 << 20
@@ -317,6 +317,31 @@ def test_a_home_that_fails(home: Path, tier: Path) -> None:
     assert checkpoints.steps() == [2, 3, 4]
     checkpoints.close()
     assert held(tier) == []
+
+
+def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
+    """It is found there, and not made a second time."""
+    failing = ["renamed"]
+
+    def watcher(what: str) -> None:
+        if failing and what.startswith(f"{failing[-1]} {home}/step-1."):
+            failing.clear()
+            raise StorageError("the answer was lost")
+
+    with Checkpoints(home, local=tier) as checkpoints:
+        boundaries.watcher = watcher
+        try:
+            checkpoints.save(1, state(1))
+            with pytest.raises(StorageError, match="the answer was lost"):
+                checkpoints.wait()
+        finally:
+            boundaries.watcher = None
+        assert checkpoints.stats()["held"] == [1]
+        checkpoints.save(2, state(2))
+        saved = checkpoints.wait()
+        assert saved is not None
+        assert saved.step == 2
+        assert checkpoints.steps() == [1, 2]
 
 
 def test_a_home_that_fails_until_the_end(home: Path, tier: Path) -> None:

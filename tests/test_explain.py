@@ -322,6 +322,9 @@ class Far(Throttled):
     def adopt(self, budget: Budget) -> None:
         self.inner.adopt(budget)
 
+    def survey(self) -> None:
+        self.inner.survey()
+
     def counters(self) -> dict[str, int]:
         return self.inner.counters()
 

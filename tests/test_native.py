@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opened import Opened
 from penstock import limits
 from penstock.budget import Budget
 from penstock.engine import Engine, Failure
@@ -389,6 +390,34 @@ def test_adopt_refuses_and_goes_on(folder: Path) -> None:
         engine.adopt(Budget())
 
 
+def test_a_budget_opens_no_file(folder: Path) -> None:
+    """Only a survey looks at files: with them gone a budget still changes, from what is known."""
+    contents = [random_bytes(8192, seed) for seed in range(3)]
+    files = write_files(folder, contents)
+    budget = Budget(mmap="auto", io_uring="off", threads=2)
+    engine = NativeEngine(files, budget=budget)
+    before = engine.choice
+    assert before.cached
+    with Opened(files.path(i) for i in range(3)) as opened:
+        engine.adopt(budget.replace(bytes_per_s=1e9, cores=0.5, readahead_bytes=MIB))
+        engine.adopt(BUDGETS["pread"])
+        assert engine.choice.backend == "pread"
+        engine.adopt(budget)
+        assert not opened()
+        engine.survey()
+        assert opened()
+    assert engine.choice == before
+    for i in range(3):
+        os.unlink(files.path(i))
+    engine.adopt(budget.replace(bytes_per_s=1e9))
+    assert engine.choice == before
+    engine.survey()
+    assert not engine.choice.cached
+    engine.close()
+    with pytest.raises(UsageError, match="closed"):
+        engine.survey()
+
+
 def test_threads_follow_the_budget(folder: Path) -> None:
     """More threads are started when asked for, surplus ones do not read, all are joined."""
     contents = [random_bytes(MIB)]
@@ -728,8 +757,10 @@ engine = NativeEngine(files, budget=BUDGETS["pread"])
 assert read(engine, reading) == ()
 first.close()
 refuse(425, errno.EPERM)
+engine.adopt(budget)  # from what was known
+assert read(engine, reading) == ()
 with pytest.raises(UsageError):
-    engine.adopt(budget)
+    engine.survey()
 engine._core.use(1, False)
 assert read(engine, reading) == ()
 engine.close()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock
+import penstock.torch
+from contention import contended
 from penstock.pacing import Pacing
+from penstock.workers import Timed
 
 CREDIT_S = 0.05
 
@@ -136,3 +141,63 @@ def test_loaders_take_the_cores_of_their_budget(tmp_path: Path) -> None:
             paced.budget = penstock.Budget(cores=1e-6)
             threading.Timer(0.05, setattr, (paced, "budget", penstock.Budget())).start()
     assert seen == expected
+
+
+# -- among others ----------------------------------------------------------------------------------
+
+
+def used_s() -> float:
+    """Of processors, by this thread, as the kernel accounts for it."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_utime + used.ru_stime
+
+
+def burn_until_late(late_s: float) -> None:
+    """Use a processor until others have had it for so long, which this thread was ready for."""
+    began_s, cpu_s = time.monotonic(), time.thread_time()
+    while time.monotonic() - began_s - (time.thread_time() - cpu_s) < late_s:
+        pass
+
+
+def test_what_others_take_is_not_charged() -> None:
+    """A fetch that waits for a processor has used only what it ran."""
+    timed = Timed(burn_until_late)
+    before_s = used_s()
+    with contended(2):
+        timed(0.3)
+    spent = timed.spent
+    assert spent.cpu_ns * 1e-9 <= used_s() - before_s + 0.01
+    assert spent.busy_ns - spent.cpu_ns >= 290_000_000
+    assert spent.ready_ns >= 290_000_000
+    assert spent.cpu_ns + spent.ready_ns <= spent.busy_ns
+
+
+class Burning:
+    """A dataset of torch's kind: an item costs 10 ms of a processor."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        burn(0.01)
+        return index
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "threads"), (1, "processes")])
+def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> None:
+    """Who gets a third of a processor, as others are at it, owes nothing at a rate of 0.8."""
+    budget = penstock.Budget(cores=0.8)
+    with contended(2):
+        loader = penstock.torch.DataLoader(
+            Burning(), None, num_workers=workers, workers=kind, budget=budget
+        )
+        batches = iter(loader)
+        next(batches)  # a worker may begin before the rate is known
+        before, began_s = loader.counters(), time.monotonic()
+        owed = [batches._batches._pacing.owes for _ in batches]
+        spent, taken_s = loader.counters().since(before), time.monotonic() - began_s
+        loader.close()
+    assert len(owed) == 39
+    assert spent.decode_cpu_ns >= 38 * 10_000_000
+    assert spent.decode_cpu_ns * 1e-9 < 0.6 * taken_s  # others were at it
+    assert not any(owed)

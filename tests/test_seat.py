@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 import penstock.torch
+from opened import Opened
 from penstock.meter import Counters
 from penstock.seat import job_of
 from penstock.topology import Place
@@ -112,6 +113,34 @@ def test_a_lease_holds_within_one_step(path: Path, dataset: penstock.Dataset) ->
     walked.until(lambda lease: lease is None)
     assert loader._budget == loader.budget == own.replace(bytes_per_s=50e6, cores=1.5)
     assert walked.undisturbed()
+
+
+def test_a_lease_opens_no_file(path: Path, tmp_path: Path, dataset: penstock.Dataset) -> None:
+    """Other leases in the middle of an epoch cost no look at storage; another epoch does."""
+    loader = penstock.Loader(dataset, 1, seed=7)
+    walked = Walked(loader)
+    walked.steps(1)
+    with Opened([tmp_path / "records.bin"]) as opened:
+        with broker(path, *OPTIONS) as process:
+            lease = walked.until(lambda lease: lease is not None)
+            assert lease is not None
+            rate = lease["bytes_per_s"]
+            assert loader._budget.bytes_per_s == rate
+            other = Walked(penstock.Loader(dataset, 1, seed=7))
+            assert not opened()
+            other.until(lambda lease: lease is not None)
+            assert opened()  # by the other one, as its first epoch began
+            walked.until(lambda lease: lease is not None and lease["bytes_per_s"] < rate)
+            assert loader._budget.bytes_per_s is not None
+            assert loader._budget.bytes_per_s < rate
+            process.kill()
+            walked.until(lambda lease: lease is None)
+        assert len(walked.seen) < SAMPLES
+        assert not opened()
+        walked.steps(SAMPLES - len(walked.seen))
+        assert not opened()
+        walked.steps(1)
+        assert opened()
 
 
 def test_the_rate_of_a_lease_is_kept(path: Path, dataset: penstock.Dataset) -> None:

@@ -1,4 +1,5 @@
-"""One bucket, container or web server, reached by obstore: ranges, facts and listings of objects.
+"""One bucket, container or web server, reached by obstore: ranges, facts and listings of objects,
+and objects written and removed.
 
 The only importer of obstore. Whatever goes wrong is a `Refused`, made of a status, an error code of
 the service and our own words: no text of the library, the service or the URL gets through, because
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import configparser
 import errno
+import functools
 import hashlib
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -37,6 +39,9 @@ _private: dict[str, tuple[str, str]] = {}  # bucket/key -> its user:password@ an
 _started_in: int | None = None  # the process in which obstore has begun to work
 
 
+Buffer = bytes | memoryview
+
+
 class Refused(Exception):
     """An object could not be had.
 
@@ -53,13 +58,15 @@ class Refused(Exception):
 class Found(NamedTuple):
     """An object as a listing or an answer describes it.
 
-    name:     its key.
-    version:  63 bits that change with its content: see `version_of`.
+    name:       its key.
+    version:    63 bits that change with its content: see `version_of`.
+    written_s:  when it was written, in seconds since 1970; 0 where that is not known.
     """
 
     name: str
     size: int
     version: int
+    written_s: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -165,7 +172,8 @@ class Bucket:
         }
         self._listable = not url.startswith("http")
         self._stores: dict[tuple[str, str], HTTPStore] = {}
-        self._store: Any = self._opened() if self._listable else None
+        self._store: Any = self._opened(_no_retries()) if self._listable else None
+        self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
         """The bytes [start, stop) of an object, fewer where it ends. `start` must lie in it."""
@@ -228,6 +236,68 @@ class Bucket:
         folders = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
         return folders, [_found(meta) for meta in found["objects"]]
 
+    # -- writing -----------------------------------------------------------------------------------
+
+    def put(self, key: str, data: Buffer, *, new: bool = False) -> None:
+        """Write an object, in one request. new: Refused with EEXIST where there is one; with
+        ENOTSUP where the service has no such condition."""
+        self._require_listable()
+        try:
+            mode: Any = "create" if new else "overwrite"
+            self._obstore.put(self._for(key), key, data, mode=mode, use_multipart=False)
+        except Exception as error:
+            raise refused(error) from None
+
+    def upload(self, key: str, data: Iterable[Buffer], size: int) -> None:
+        """Write a large object of so many bytes, in parts, several at a time; each is asked for
+        again for a while where that may help. It is there whole or not at all. What `data` raises
+        ends it, and is raised."""
+        self._require_listable()
+        _check_process()
+        if self._uploads is None:
+            self._uploads = self._opened(_retries(), limits.object_deadline_s)
+        part = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
+        failed: list[BaseException] = []
+
+        def kept() -> Iterator[Buffer]:
+            try:
+                yield from data
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        try:
+            self._obstore.put(
+                self._uploads,
+                key,
+                kept(),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=limits.object_parts,
+            )
+        except Exception as error:
+            if failed:
+                raise failed[0] from None
+            problem = refused(error)
+            if problem.again:
+                raise _in_vain(problem.what, limits.object_deadline_s) from None
+            raise problem from None
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are not there are no error."""
+        self._require_listable()
+        _check_process()
+        try:
+            self._obstore.delete(self._store, list(keys))
+        except FileNotFoundError as error:
+            if len(keys) == 1 and "NoSuchBucket" not in str(error):
+                return  # of some services; many are removed one by one there
+            raise refused(error) from None
+        except Exception as error:
+            raise refused(error) from None
+
+    # -- the library's clients ---------------------------------------------------------------------
+
     @property
     def listable(self) -> bool:
         """Whether there are listings."""
@@ -258,11 +328,14 @@ class Bucket:
         url = f"{scheme}://{user}{server}/" + (f"?{query}" if query else "")
         return HTTPStore(url, client_options=options, retry_config=_no_retries())
 
-    def _opened(self) -> Any:
+    def _opened(self, retries: Any, stall_s: float = 0) -> Any:
         from obstore.store import AzureStore, GCSStore
 
         scheme, _, name = self.url.partition("://")
-        more: dict[str, Any] = {"client_options": self._options, "retry_config": _no_retries()}
+        options = self._options
+        if stall_s:  # while a request is sent, nothing is heard either
+            options = options | {"read_timeout": timedelta(seconds=stall_s)}
+        more: dict[str, Any] = {"client_options": options, "retry_config": retries}
         try:
             if scheme == "s3":
                 return self._opened_s3(name, more)
@@ -300,7 +373,7 @@ class Bucket:
         if endpoint:
             config["endpoint"] = endpoint
         if endpoint.startswith("http://"):
-            more["client_options"] = self._options | {"allow_http": True}
+            more["client_options"] = more["client_options"] | {"allow_http": True}
         if config.pop("provider", None):
             from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -308,9 +381,36 @@ class Bucket:
         return S3Store(name, **config, **more)
 
 
+def bucket_of(url: str) -> Bucket:
+    """The bucket of a URL. Connections are kept by the client, so one serves all that is opened
+    with one setting."""
+    prefixes = ("AWS_", "GOOGLE_", "AZURE_")
+    said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
+    return _client(url, tuple(sorted(said)))
+
+
+@functools.lru_cache(maxsize=32)
+def _client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
+    return Bucket(url)
+
+
 def _no_retries() -> Any:
     """Retries are ours, so that they end with the deadline and with the engine."""
     return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
+
+
+def _retries() -> Any:
+    """For the parts of an upload, which only the library can send again."""
+    first, most = limits.object_pause_s, limits.object_pause_s_max
+    return {
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=limits.object_deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=first),
+            "max_backoff": timedelta(seconds=most),
+            "base": 2,
+        },
+    }
 
 
 def _check_process() -> None:
@@ -330,7 +430,8 @@ def _version(meta: Mapping[str, Any]) -> int:
 
 
 def _found(meta: Any) -> Found:
-    return Found(str(meta["path"]), int(meta["size"]), _version(meta))
+    when_s = meta["last_modified"].timestamp()
+    return Found(str(meta["path"]), int(meta["size"]), _version(meta), when_s)
 
 
 # -- what went wrong -------------------------------------------------------------------------------
@@ -357,6 +458,12 @@ def refused(error: Exception) -> Refused:
         return Refused(errno.ENOENT, words)
     if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return Refused(errno.EACCES, words or "access denied")
+    if name == "AlreadyExistsError":
+        return Refused(errno.EEXIST, words or "it is there already")
+    if number == 409:  # of two that write on a condition at once, neither is told which it was
+        return Refused(errno.EIO, words, again=True)
+    if number == 501 or name == "NotImplementedError":
+        return Refused(errno.ENOTSUP, words or "the service cannot do that")
     if name == "PreconditionError":
         return Refused(errno.ESTALE, words or "another version")
     if name == "NotSupportedError" or "non-partial response" in text:
@@ -467,10 +574,14 @@ def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], 
             problem = error.what
         pause_s = random.uniform(longest_s / 4, longest_s)
         if time.monotonic() + pause_s > deadline:
-            raise Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
+            raise _in_vain(problem, deadline_s)
         if not pause(pause_s):
             raise Refused(errno.ECANCELED, "given up")
         longest_s = min(2 * longest_s, limits.object_pause_s_max)
+
+
+def _in_vain(problem: str, deadline_s: float) -> Refused:
+    return Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
 
 
 def whole(answer: Answer, start: int, stop: int) -> Answer:

@@ -206,6 +206,10 @@ class CachedEngine:
         """Pass on what storage may be read with."""
         self._inner.adopt(budget)
 
+    def survey(self) -> None:
+        """Look at storage again."""
+        self._inner.survey()
+
     def counters(self) -> dict[str, int]:
         """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
         replica_bytes, peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which

@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Place = Annotated[str, typer.Argument(help="The folder that `Checkpoints` was given.")]
+Place = Annotated[str, typer.Argument(help="The folder or URL that `Checkpoints` was given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -110,36 +110,56 @@ def prune(
     folder: Place,
     keep: Annotated[int, typer.Option(min=2, help="How many stay, the last ones.")] = 3,
     dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,
+    leftovers: Annotated[
+        bool,
+        typer.Option(
+            help="In an object store, too, remove what jobs that were killed have left. A job that"
+            " writes there is stopped by that: its next save is refused."
+        ),
+    ] = False,
 ) -> None:
     """Remove all checkpoints but the last ones, and what jobs that were killed have left.
 
-    Refused while a job writes to the folder: it prunes by itself.
+    Refused while a job writes to the folder: it prunes by itself. In an object store nobody can
+    tell, so that leftovers stay there unless `--leftovers` is given.
 
     Examples:
 
       penstock checkpoint prune run/checkpoints --keep 2
 
       penstock checkpoint prune run/checkpoints --dry-run
+
+      penstock checkpoint prune s3://bucket/run --leftovers
     """
     from .checkpoint.homes import home_of
 
     place = home_of(folder)
-    lock = None if dry_run else place.lock(f"process {os.getpid()} on {os.uname().nodename}\n")
+    collecting = leftovers or not place.takes_over
+    locked = collecting and not dry_run
+    where = f"process {os.getpid()} on {os.uname().nodename}\n"
+    lock = place.lock(where) if locked else None
     try:
         gone = [entry.path for entry in place.entries()[:-keep]]
         left = place.leftovers()
         if not dry_run:
             place.retain(keep)
+        if locked:
             place.collect()
     finally:
         if lock is not None:
             lock.close()
-    for path in gone + left:
+    going = gone + (left if collecting else [])
+    for path in going:
         said = "would be removed" if dry_run else "is removed"
         if not dry_run and os.path.exists(path):
             said = "is no checkpoint any more, but holds files of others"
         terminal.show(f"{terminal.escaped(os.path.basename(path))} {said}")
-    if not gone + left:
+    for path in () if collecting else left:
+        terminal.show(
+            f"{terminal.escaped(os.path.basename(path))} stays: a job may be writing it; where none"
+            " is, add --leftovers"
+        )
+    if not going and (collecting or not left):
         terminal.show("there is nothing to remove")
 
 

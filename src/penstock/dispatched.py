@@ -161,6 +161,11 @@ class Dispatched:
         for each in self._members:
             each.adopt(part)
 
+    def survey(self) -> None:
+        """Each looks at its files again."""
+        for each in self._members:
+            each.survey()
+
     def counters(self) -> dict[str, int]:
         """Sums over all, where tickets are parts; `busy_ns` is the most of any, `rerouted` counts
         extents that were asked of another one."""

@@ -90,6 +90,12 @@ object_listing_deadline_s = 30
 object_pause_s = 0.05
 object_pause_s_max = 5.0
 """Before the first retry, and at most; each is a random part of twice the one before."""
+object_part_bytes = 8 * MIB
+"""Of an object that is written in parts: each is in memory while it is sent."""
+object_parts = 8
+"""Parts of an object on their way at once."""
+object_parts_max = 9_000
+"""Services take up to 10,000 parts; those of a larger object are larger."""
 
 # -- peers -----------------------------------------------------------------------------------
 peer_keys_max = 1 << 16
@@ -216,6 +222,10 @@ checkpoint_piece_bytes_min = 8 * MIB
 """Tensors are cut so for the ranks that write them: smaller pieces would cost requests."""
 checkpoint_pieces = 8
 """Pieces of each rank, about, where that is between these: the last is an eighth of its share."""
+checkpoint_requests = 16
+"""Pieces that are read from an object store at once."""
+checkpoint_claims = 8
+"""Claims of jobs that stay in an object store."""
 
 # -- measuring -----------------------------------------------------------------------------------
 residency_files_max = 1024

@@ -435,7 +435,7 @@ class Loader:
         elif self._cache is None and not self._waiting:
             # The last epoch may have filled the page cache. What a cache of the job has is not read
             # again, and an epoch of that asks storage for nothing, which may be slow, or stall.
-            self._engine.adopt(self._budget)
+            self._engine.survey()
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena

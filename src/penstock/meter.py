@@ -98,7 +98,7 @@ class Counters:
     own_ns:       in `next`, besides waiting, without first batches.
     first_stall_ns, first_batch_ns:  waiting for first batches; from `iter()` until they came.
     decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; of that on a processor. Of
-                  workers that load whole batches: their time; of that on a processor, or ready.
+                  workers that load whole batches: all that they took for them.
     stalls:       histogram; see STALL_BUCKETS.
     engine:       counters of the engine, by name.
     """

@@ -86,11 +86,16 @@ class Choice:
 
 
 class Reader(Engine, Protocol):
-    """An engine as loaders use it: it says how it reads, and takes another budget."""
+    """An engine as loaders use it: it says how it reads, and takes another budget.
+
+    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does, to
+    see whether another way to read has become the better one.
+    """
 
     @property
     def choice(self) -> Choice: ...
     def adopt(self, budget: Budget) -> None: ...
+    def survey(self) -> None: ...
     def counters(self) -> dict[str, int]: ...
 
 
@@ -300,7 +305,9 @@ class NativeEngine:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files
         self._mean_bytes = mean_bytes
-        self.choice = choose(survey(files, mean_bytes, self._keep_open_max), budget)
+        self._budget = budget
+        self._facts = survey(files, mean_bytes, self._keep_open_max)
+        self.choice = choose(self._facts, budget)
         self._core = _core.Engine(
             root=os.fsencode(files.root),
             names=files.names,
@@ -337,10 +344,20 @@ class NativeEngine:
             self._core.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget to the running engine, for all that no thread has begun."""
+        """Apply a changed budget to the running engine, for all that no thread has begun; chosen
+        from the last survey: no file is opened."""
         self._check_usable()
-        choice = choose(survey(self.files, self._mean_bytes, self._keep_open_max), budget)
-        self.choice = choice
+        self._take(self._facts, budget)
+
+    def survey(self) -> None:
+        """Look at a few files again, and read as is best now: much may have come into the page
+        cache since. Takes opens, which may be slow where storage is."""
+        self._check_usable()
+        self._take(survey(self.files, self._mean_bytes, self._keep_open_max), self._budget)
+
+    def _take(self, facts: Facts, budget: Budget) -> None:
+        choice = choose(facts, budget)
+        self._facts, self._budget, self.choice = facts, budget, choice
         self._core.use(_backend_number[choice.backend], choice.direct)
         self._core.resize(choice.threads)
         self._core.throttle(budget.bytes_per_s or 0.0)

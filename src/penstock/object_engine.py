@@ -83,6 +83,10 @@ class ObjectEngine:
         self.choice = _chosen(budget)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
+    def survey(self) -> None:
+        """There is one way to read objects."""
+        self._check_usable()
+
     def counters(self) -> dict[str, int]:
         """Totals of finished tickets: bytes, runs, extents, tickets; and of all requests, and those
         of them that asked again."""

@@ -10,9 +10,7 @@ HTTP has no listings: a file has to be named there, and its folder never changes
 from __future__ import annotations
 
 import errno
-import functools
 import glob
-import os
 import posixpath
 import re
 import time
@@ -24,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from .bucket import Bucket, Found, Location, Refused, digest, located, patiently, rooted, whole
+from .bucket import Found, Location, Refused, bucket_of, digest, located, patiently, rooted, whole
 from .errors import UsageError
 from .extent import Files, unseen
 from .store import (
@@ -53,7 +51,7 @@ class ObjectStore:
     def __init__(self, root: str) -> None:
         where = rooted(root)
         self.root = f"{where.bucket}/{where.key}" if where.key else where.bucket
-        self._bucket = _bucket(where.bucket)
+        self._bucket = bucket_of(where.bucket)
         self._prefix = f"{where.key}/" if where.key else ""
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
@@ -322,18 +320,6 @@ class _State(NamedTuple):
     size: int
     version: int
     code: int
-
-
-def _bucket(url: str) -> Bucket:
-    """Connections are kept by the client, so one serves all that is opened with one setting."""
-    prefixes = ("AWS_", "GOOGLE_", "AZURE_")
-    said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _client(url, tuple(sorted(said)))
-
-
-@functools.lru_cache(maxsize=32)
-def _client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
-    return Bucket(url)
 
 
 def _sleep(seconds: float) -> bool:

@@ -300,7 +300,7 @@ class _Reply(NamedTuple):
     spent: Spent = Spent()
 
 
-_reply = struct.Struct("<QQQQQQ")
+_reply = struct.Struct("<QQQQQQQ")
 _alignment = 64
 
 
@@ -309,8 +309,8 @@ def _sent(reply: _Reply) -> bytes:
 
 
 def _received(message: bytes) -> _Reply:
-    *facts, busy_ns, ran_ns = _reply.unpack(message)
-    return _Reply(*facts)._replace(spent=Spent(busy_ns, ran_ns))
+    ticket, size, buffers, pickled, *spent = _reply.unpack(message)
+    return _Reply(ticket, size, buffers, pickled, Spent(*spent))
 
 
 class _Pickler(pickle.Pickler):

@@ -90,6 +90,10 @@ class Recorded:
         """Pass a changed budget on."""
         self._engine.adopt(budget)
 
+    def survey(self) -> None:
+        """Pass it on."""
+        self._engine.survey()
+
     def counters(self) -> dict[str, int]:
         """Those of the engine."""
         return self._engine.counters()

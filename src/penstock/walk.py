@@ -76,13 +76,13 @@ class Walk:
             raise
         ready_ns = time.perf_counter_ns()
         # A worker was busy with this batch; what was waited for is taken for the end of that.
-        busy_ns, ran_ns = self._workers.spent.minus(before)
-        self._pacing.charge(ran_ns * 1e-9)
+        busy_ns, cpu_ns, queued_ns = self._workers.spent.minus(before)
+        self._pacing.charge(cpu_ns * 1e-9)  # not for what others took
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
-        decode_ns = waiting_ns * ran_ns // max(1, busy_ns)
+        decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
         waited = waiting_ns - decode_ns, decode_ns
         meter = self._meter
-        meter.worked(busy_ns, ran_ns)
+        meter.worked(busy_ns, cpu_ns)
         if meter.timeline is not None:
             meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, *waited)
         self._step += 1

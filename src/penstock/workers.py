@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import queue
 import threading
@@ -30,17 +31,18 @@ Opening = Callable[[int], Fetch]
 
 
 class Spent(NamedTuple):
-    """What fetching took, in the worker: from beginning to end; of that, on a processor or ready
-    for one. The rest was waiting for something else, such as storage."""
+    """What fetching took, in the worker: from beginning to end; of that, on a processor, and ready
+    for one that others had. The rest was waiting for something else, such as storage."""
 
     busy_ns: int = 0
-    ran_ns: int = 0
+    cpu_ns: int = 0
+    ready_ns: int = 0
 
     def plus(self, other: Spent) -> Spent:
-        return Spent(self.busy_ns + other.busy_ns, self.ran_ns + other.ran_ns)
+        return Spent(*map(operator.add, self, other))
 
     def minus(self, other: Spent) -> Spent:
-        return Spent(self.busy_ns - other.busy_ns, self.ran_ns - other.ran_ns)
+        return Spent(*map(operator.sub, self, other))
 
 
 class Timed:
@@ -58,22 +60,25 @@ class Timed:
 
     def __call__(self, task: Any) -> Any:
         self.spent = Spent()
-        began_ns, ran_ns = time.perf_counter_ns(), self._ran_ns()
+        began_ns, ready_ns, cpu_ns = time.perf_counter_ns(), self._ready_ns(), time.thread_time_ns()
         result = self._fetch(task)
+        cpu_ns, ready_ns = time.thread_time_ns() - cpu_ns, self._ready_ns() - ready_ns
         busy_ns = time.perf_counter_ns() - began_ns
-        # The kernel's account of a thread that runs may be a tick behind.
-        self.spent = Spent(busy_ns, min(busy_ns, self._ran_ns() - ran_ns))
+        cpu_ns = min(busy_ns, cpu_ns)  # clocks differ a little
+        self.spent = Spent(busy_ns, cpu_ns, min(busy_ns - cpu_ns, ready_ns))
         return result
 
     def __del__(self) -> None:
         if self._scheduled is not None:
             os.close(self._scheduled)
 
-    def _ran_ns(self) -> int:
+    def _ready_ns(self) -> int:
+        """Of this thread, so far. Not its time on a processor, of which this file may be a tick
+        behind."""
         if self._scheduled is None:
-            return time.thread_time_ns()
-        ran_ns, ready_ns, _ = os.pread(self._scheduled, 64, 0).split()
-        return int(ran_ns) + int(ready_ns)
+            return 0
+        _, ready_ns, _ = os.pread(self._scheduled, 64, 0).split()
+        return int(ready_ns)
 
 
 class Workers(Protocol):

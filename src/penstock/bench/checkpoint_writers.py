@@ -18,7 +18,7 @@ import numpy as np
 from ..budget import Budget
 from ..checkpoint import shards
 from ..checkpoint.flushing import Flush, laid_out
-from ..checkpoint.folder import opened
+from ..checkpoint.folder import Folder
 from ..checkpoint.manifest import Piece
 from ..checkpoint.staging import Staging
 from ..errors import FormatError, MissingError, StorageError, UsageError
@@ -151,9 +151,10 @@ class PenstockWriter:
     def load(self, path: str) -> State:
         """See Writer."""
         with reading(path):
-            pieces, _ = shards.examined(opened, path)
+            place = Folder(os.path.dirname(path))
+            pieces, _ = shards.examined(place, path)
             memory = {piece: shards.block_memory(piece.length) for piece in pieces}
-            shards.read(opened, os.path.dirname(path), pieces, memory.__getitem__)
+            shards.read(place, place.path, pieces, memory.__getitem__)
         return {
             Tensor(piece.name, piece.dtype, piece.shape[0]): memory[piece][: piece.length]
             for piece in pieces

@@ -19,9 +19,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
 
 from ..budget import Budget
 from ..errors import ForkError, FormatError, MissingError, UsageError
@@ -30,17 +32,17 @@ from ..topology import detect
 from . import loading
 from .agreement import gathers, together
 from .division import Cut, divided, piece_bytes
+from .fence import Fence
 from .flushing import Flush
 from .home import KEEP_MIN, Entry, Lock
 from .homes import home_of
 from .loading import Checkpoint
-from .manifest import padded
 from .recovery import recovered
-from .relay import Relay
+from .relay import Done, Relay
 from .saving import Save, committed
-from .staging import Staged, Staging
+from .staging import Staged, Staging, staged_bytes
 from .tiers import Local, Tier, Tiers, tiers_of
-from .tree import Taken, taken
+from .tree import Taken, taken, tensors
 
 Busy = Literal["wait", "skip"]
 
@@ -49,7 +51,8 @@ class Saved(NamedTuple):
     """A save of this rank that was committed.
 
     bytes:      of its shard; of all ranks together they are the state's, once.
-    blocked_s:  how long training waited: for an earlier save, and for the copy.
+    blocked_s:  how long training waited: for an earlier save, and for the copy, in `save` and in
+                the optimizer's next step.
     seconds:    from the call of `save` to the commit.
     """
 
@@ -61,9 +64,11 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a job in one folder, which all its ranks share.
+    """The checkpoints of a job in one place, which all its ranks share.
 
-    folder:  made if it is not there. One job at a time writes to it (UsageError).
+    folder:  made if it is not there; or a URL, s3://bucket/name, gs:// or az://. One job at a time
+             writes to it: a second is refused (UsageError), or in an object store the first, at its
+             next save.
     keep:    how many stay; the last two always do. What a killed job left is removed.
     busy:    what `save` does while an earlier one is under way: "wait" for it, or "skip" and
              return False.
@@ -109,6 +114,7 @@ class Checkpoints:
         self._budget = budget or Budget()
         self._process = os.getpid()
         self._staging = Staging()
+        self._fence = Fence()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
@@ -175,20 +181,18 @@ class Checkpoints:
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
-        parts, cuts, staged = Taken(None, ()), list[Cut](), Staged(self._staging.reserve(0), [])
+        parts, cuts, copy = Taken(None, ()), list[Cut](), _nothing
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
-            parts, cuts = self._parts(state, loader)
-            staged = self._staging.stage(parts.blocks, cuts)
+            parts, cuts, copy = self._copied(*self._parts(state, loader))
         except Exception as error:
             failure = error  # the other ranks are told by the thread
-        parts = Taken(parts.skeleton, tuple(replace(block, leaves=()) for block in parts.blocks))
         self._flush = Flush(self._budget)
         blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(
             target=self._behind,
-            args=(step, attempt, parts, cuts, staged, failure, began, blocked_s),
+            args=(step, attempt, parts, cuts, copy, failure, began, blocked_s),
             name="penstock-checkpoint",
         )
         self._thread.start()
@@ -198,19 +202,60 @@ class Checkpoints:
             raise failure
         return True
 
+    def attach(self, optimizer: Any) -> None:
+        """Have later saves copy what only an optimizer of torch changes, parameters and what it
+        keeps of them, behind training; its next step waits until that is done.
+
+        Whatever else changes those in place (an average copied back, `load_state_dict`) has to come
+        before a save, or after `fence`.
+        """
+        self._check_usable()
+        self._fence.attach(optimizer)
+
+    def fence(self) -> None:
+        """Returns once the state of the last save has been copied: all of it may change."""
+        self._fence.wait()
+
     def prepare(self, state: Any) -> None:
         """Take the memory for such a state now, so that the first save takes no longer than others.
         Fresh memory costs many times what a copy does."""
         self._check_usable()
         self.wait()
         _, cuts = self._parts(state, None)
-        self._staging.reserve(sum(padded(cut.bytes) for cut in cuts))
+        self._staging.reserve(staged_bytes(cuts))
 
     def _parts(self, state: Any, loader: Any) -> tuple[Taken, list[Cut]]:
         """A state apart, and what of it this rank writes."""
         parts = taken({"state": state, "loader": loader})
         sizes, ranks = [block.bytes for block in parts.blocks], self.place.world_size
         return parts, divided(sizes, ranks, piece_bytes(sizes, ranks))[self.place.rank]
+
+    def _copied(
+        self, parts: Taken, cuts: list[Cut]
+    ) -> tuple[Taken, list[Cut], Callable[[], Staged]]:
+        """Copy what has to be now. The parts without their arrays, the cuts as they will lie, and
+        what copies the rest and returns all of it, to be called once."""
+        now, later = self._fence.divided(parts.blocks, cuts)
+        memory, end = self._staging.reserve(staged_bytes(cuts)), staged_bytes(now)
+        first = self._staging.fill(memory[:end], parts.blocks, now)
+        bare = tuple(replace(block, leaves=()) for block in parts.blocks)
+        if not later:
+            return Taken(parts.skeleton, bare), now, lambda: first
+        blocks = list(bare)
+        for cut in later:
+            blocks[cut.block] = parts.blocks[cut.block]
+        mark = tensors().mark()
+        self._fence.put_up()
+
+        def rest() -> Staged:
+            try:
+                with tensors().aside(mark):
+                    second = self._staging.fill(memory[end:], blocks, later, behind=True)
+            finally:
+                self._fence.take_down()
+            return Staged(memory, first.checksums + second.checksums)
+
+        return Taken(parts.skeleton, bare), now + later, rest
 
     def _is_busy(self) -> bool:
         if self.busy == "wait":
@@ -224,21 +269,26 @@ class Checkpoints:
         attempt: str,
         parts: Taken,
         cuts: list[Cut],
-        staged: Staged,
+        copy: Callable[[], Staged],
         failure: Exception | None,
         began: float,
         blocked_s: float,
     ) -> None:
         """The thread: write, hear of the others, commit; or hold, and have it committed."""
         assert self._flush is not None
-        save = Save(step, attempt, self.place, parts, cuts, staged, failure)
-        done = functools.partial(self._committed, step, blocked_s, began)
+        save = Save(step, attempt, self.place, parts, cuts, copy, failure)
+
+        def done() -> Done:  # the copy is, and what it had the optimizer wait
+            blocked = blocked_s + self._fence.waited_s
+            return functools.partial(self._committed, step, blocked, began)
+
         try:
             with self._flush as flush:
-                if self._relay is None:
-                    done(*committed(save, self.folder, self._lock, self._back, flush))
-                else:
+                if self._relay is not None:
                     self._failure = self._relay.hold(save, flush, done)
+                else:
+                    found = committed(save, self.folder, self._lock, self._back, flush)
+                    done()(*found)
         except Exception as error:
             self._failure = error
 
@@ -342,6 +392,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
+            self._fence.detach()
             self._staging.close()
             if self._relay is not None:
                 self._relay.close()
@@ -388,3 +439,7 @@ def load(
                 raise place.offering(error, entry) from None
             warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
             entry = before
+
+
+def _nothing() -> Staged:
+    return Staged(np.empty(0, np.uint8), [])

@@ -74,10 +74,10 @@ class _Share(NamedTuple):
 
 
 class Storage:
-    """A folder of checkpoints, for a job that saves with DCP.
+    """The checkpoints of a job that saves with DCP.
 
-    folder:  shared by all ranks; the coordinator makes it and, until `close`, holds its lock: one
-             job at a time writes to it.
+    folder:  a folder or URL, see `penstock.checkpoint.Checkpoints`; shared by all ranks. The
+             coordinator makes it and, until `close`, holds its lock.
     keep:    how many stay; the last two always do.
     budget:  bytes_per_s of each rank, and direct. Assign another for later saves.
     """

@@ -74,7 +74,7 @@ class Reader(StorageReader):
         self._chunks = _chunks(
             piece
             for shard in self._index.shards
-            for piece in shards.pieces(self._place.opened, self._entry.path, shard)
+            for piece in shards.pieces(self._place, self._entry.path, shard)
         )
         self.loader = self._loader()
 
@@ -213,7 +213,7 @@ class Reader(StorageReader):
                     f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
                     " there: load another checkpoint"
                 )
-        shards.read(self._place.opened, self._entry.path, wanted, lambda piece: wanted[piece])
+        shards.read(self._place, self._entry.path, wanted, lambda piece: wanted[piece])
         return memory
 
     def _harmless(self, name: str, data: bytes) -> bytes:

@@ -22,7 +22,6 @@ import os
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from ..errors import FormatError, MissingError, StorageError, UsageError
@@ -77,7 +76,7 @@ class Folder(Home):
             return flush.write(path, memory, pieces)
 
     def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        with opened(file) as source, synced(begun, name) as path:
+        with self.opened(file) as source, synced(begun, name) as path:
             flush.copy(path, source)
 
     def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
@@ -155,11 +154,16 @@ class Folder(Home):
         with reading(entry.path):
             return os.stat(self.index_path(entry)).st_mtime
 
-    def opened(self, path: str) -> AbstractContextManager[Source]:
-        return opened(path)
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[Source]:
+        with reading(path):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield _File(file)
+            finally:
+                os.close(file)
 
     def lock(self, session: str) -> Lock:
-        """UsageError where another job writes here."""
         return Lock(self.path, session)
 
     def _names(self) -> list[str]:
@@ -281,17 +285,6 @@ def put_index(folder: str, data: bytes) -> None:
     os.rename(part, final)
     reached(f"sync folder {folder}")
     sync_folder(folder)
-
-
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[Source]:
-    """A shard in a file of this host."""
-    with reading(path):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield _File(file)
-        finally:
-            os.close(file)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,11 @@ class Home(ABC):
     """Committed checkpoints of one place. Reading needs no lock; `begin` and what follows do."""
 
     path: str
+    readers = 4
+    """Pieces that are best read at once."""
+    takes_over = False
+    """Whether `lock` takes it from who holds it, and who can commit nothing then; it is refused
+    otherwise."""
 
     @abstractmethod
     def entries(self) -> list[Entry]:
@@ -149,7 +154,8 @@ class Home(ABC):
 
     @abstractmethod
     def lock(self, session: str) -> Lock:
-        """Become the one that writes here."""
+        """Become the one that writes here; UsageError where another job holds it, and it is not
+        taken over."""
 
     # -- reading -----------------------------------------------------------------------------------
 

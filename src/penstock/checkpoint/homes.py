@@ -6,12 +6,14 @@ import os
 
 from .folder import Folder
 from .home import Home
+from .prefix import Prefix
 
 
 def home_of(path: str | os.PathLike[str], *, make: bool = False) -> Home:
     """The home at a path or URL; a folder is made if `make`, else MissingError where there is
     none."""
-    return Folder(path, make=make)
+    given = os.fspath(path)
+    return Prefix(given) if "://" in given else Folder(given, make=make)
 
 
 def full_path(path: str | os.PathLike[str]) -> str:

@@ -46,7 +46,7 @@ def loaded(home: Home, entry: Entry) -> Checkpoint:
         start = piece.offsets[0]
         return memory[piece.name][start : start + piece.padded]
 
-    shards.read(home.opened, entry.path, pieces, target)
+    shards.read(home, entry.path, pieces, target)
     state = tree.rebuilt(index.content["tree"], lambda name: memory[name][: sizes[name]], where)
     return Checkpoint(index.step, state["state"], state["loader"])
 
@@ -55,14 +55,12 @@ def verified(home: Home, entry: Entry) -> int:
     """Read all of a checkpoint, compare it with its checksums; returns the bytes of its files.
     Raises as `loaded` does."""
     index = home.index(entry)
-    shards.read(home.opened, entry.path, _pieces(home, entry, index), lambda _: None)
+    shards.read(home, entry.path, _pieces(home, entry, index), lambda _: None)
     return sum(shard.bytes for shard in index.shards)
 
 
 def _pieces(home: Home, entry: Entry, index: Index) -> list[Piece]:
-    found = [
-        piece for shard in index.shards for piece in shards.pieces(home.opened, entry.path, shard)
-    ]
+    found = [piece for shard in index.shards for piece in shards.pieces(home, entry.path, shard)]
     if index.kind == STATE:
         check_covered(index.content["blocks"], found, entry.path)
     return found

@@ -15,7 +15,7 @@ from .agreement import together
 from .flushing import Flush
 from .home import Home, Lock
 from .manifest import Shard, index_bytes, index_of
-from .tiers import Held, Tiers, held_in, shards_in
+from .tiers import Held, Tiers, bring, held_in, shards_in
 
 _SESSION = 8
 """Characters of an attempt that tell the job; those after them count its saves."""
@@ -112,9 +112,9 @@ def _brought(
             rank, folder = folders.get(shard, (0, None))
             if rank == place.rank and folder is not None:
                 with Flush(budget) as flush:
-                    home.put(begun, shard.file, f"{folder}/{shard.file}", flush)
+                    bring(home, begun, folder, shard, flush)
             elif rank == place.rank:  # it went straight there, or it is lost
-                shards.pieces(home.opened, begun, shard)
+                shards.pieces(home, begun, shard)
 
     try:
         together(gather, place, put)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..budget import Budget
-from ..errors import FormatError, MissingError, PenstockError, StorageError
+from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError
 from ..membership import Gather
 from ..topology import Place
 from . import shards
@@ -31,7 +31,7 @@ from .home import Home, Lock
 from .manifest import Index, Shard
 from .placing import HOME, Choice, Room, Waiting, dealt
 from .saving import Save
-from .tiers import Held, Tiers
+from .tiers import Held, Tiers, bring
 
 Done = Callable[[str, int], None]
 """Called when a checkpoint is committed, with its path, and the bytes of this rank's shard."""
@@ -50,6 +50,7 @@ class _Leaving:
     index: Index | None
     waiting: Waiting
     done: Done
+    tried: bool = False
 
 
 class _Put(NamedTuple):
@@ -96,11 +97,11 @@ class Relay:
 
     # -- holding -----------------------------------------------------------------------------------
 
-    def hold(self, save: Save, flush: Flush, done: Done) -> Exception | None:
+    def hold(self, save: Save, flush: Flush, done: Callable[[], Done]) -> Exception | None:
         """Returns when the memory of a save is free, on all ranks: it is held. Where this raises,
         nothing of it is left. Returns what went wrong with one before, which is held still.
 
-        flush:  for what is written straight to the home.
+        flush:  for what is written straight to the home; done: asked when it is held.
         """
         choices, line, over = self._chosen(save)
         self._choice = choices[save.place.rank]
@@ -138,7 +139,7 @@ class Relay:
                 mine.place,
                 index,
                 waiting,
-                done,
+                done(),
             )
         )
         thread = threading.Thread(
@@ -158,9 +159,9 @@ class Relay:
         up to which it is known, on all ranks, how they went."""
 
         def say() -> Any:
-            save.pieces()  # or why there are none
+            size = len(save.staged.memory)  # the copy does not wait for other ranks
             rooms = self._rooms() if self._tiers.leading else None
-            return [self._over, len(save.staged.memory), rooms]
+            return [self._over, size, rooms]
 
         said = together(self._back, save.place, say)
         rooms, line, home = said[self._tiers.group[0]][2]
@@ -248,19 +249,40 @@ class Relay:
         self._over = number
 
     def _bring(self, leaving: _Leaving, place: Place) -> None:
-        home, tiers, name = self._home, self._tiers, leaving.shard.file
+        path = None
+        if leaving.tried:
+            path = together(self._far, place, lambda: self._committed(leaving))[0]
+        leaving.tried = True
+        if path is None:
+            path = self._commit(leaving, place)
+        self._last = leaving.attempt
+        self._tiers.remove(leaving.step, leaving.attempt)
+        leaving.done(path, leaving.shard.bytes)
+
+    def _committed(self, leaving: _Leaving) -> str | None:
+        """Whether a commit was one, though it raised an error: the path then."""
+        if leaving.index is not None:
+            with contextlib.suppress(DataError):  # damaged, or not there: it is none then
+                last = self._home.entry()
+                if self._home.index(last).attempt == leaving.attempt:
+                    return last.path
+        return None
+
+    def _commit(self, leaving: _Leaving, place: Place) -> str:
+        """Together with the other ranks: the path of the checkpoint."""
+        home, tiers = self._home, self._tiers
         begun = ""
 
         def put() -> tuple[int, float]:
             nonlocal begun
             begun = home.begin(leaving.step, leaving.attempt)
             if leaving.place == HOME:
-                shards.pieces(home.opened, begun, leaving.shard)  # it is there still
+                shards.pieces(home, begun, leaving.shard)  # it is there still
                 return 0, 0.0
             began_s = time.perf_counter()
-            file = f"{tiers.folder(leaving.place, leaving.step, leaving.attempt)}/{name}"
+            folder = tiers.folder(leaving.place, leaving.step, leaving.attempt)
             with self._flushing(Flush(self._budget)) as flush:
-                home.put(begun, name, file, flush)
+                bring(home, begun, folder, leaving.shard, flush)
             return leaving.shard.bytes, time.perf_counter() - began_s
 
         def commit() -> str | None:
@@ -269,13 +291,11 @@ class Relay:
             return home.commit(begun, leaving.index, self._lock).path
 
         said = together(self._far, place, put)
-        path = together(self._far, place, commit)[0]
-        self._last = leaving.attempt
+        path: str = together(self._far, place, commit)[0]
         put_here = [said[rank] for rank in tiers.group]
         size, seconds = sum(each[0] for each in put_here), max(each[1] for each in put_here)
         tiers.rates.measured(HOME, size, seconds)
-        tiers.remove(leaving.step, leaving.attempt)
-        leaving.done(path, leaving.shard.bytes)
+        return path
 
     def _home_failed(self, error: BaseException) -> None:
         """Nothing goes straight there, until something was brought there again, or no tier has

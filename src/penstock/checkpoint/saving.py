@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..errors import UsageError
@@ -26,7 +27,8 @@ class Save:
     """What a rank writes of a state.
 
     parts:    of the state, without its memory, which may have changed.
-    cuts:     of its blocks, which this rank writes; staged: their bytes.
+    cuts:     of its blocks, which this rank writes, as they will lie.
+    copy:     ends what is left of their copy; called once.
     failure:  why there is nothing to write: the other ranks are told.
     """
 
@@ -35,17 +37,22 @@ class Save:
     place: Place
     parts: Taken
     cuts: Sequence[Cut]
-    staged: Staged
+    copy: Callable[[], Staged]
     failure: Exception | None = None
 
     @property
     def name(self) -> str:
         return f"rank-{self.place.rank}.shard"
 
-    def pieces(self) -> list[Piece]:
-        """Of the shard, as they lie in it; raises what is to be told instead."""
+    @cached_property
+    def staged(self) -> Staged:
+        """What is written; raises what is to be told instead."""
         if self.failure is not None:
             raise self.failure
+        return self.copy()
+
+    def pieces(self) -> list[Piece]:
+        """Of the shard, as they lie in it; raises as `staged`."""
         blocks = self.parts.blocks
         pieces = [
             Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), self.name, 0, c.bytes, 0)

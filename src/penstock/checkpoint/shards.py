@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 
 import numpy as np
 
 from ..native import crc32c
-from .home import Source
+from .home import Home, Source
 from .leaves import Memory
 from .manifest import TRAILER_BYTES, Piece, Shard, damaged, manifest_place, padded, pieces_of
 
 _READ_BYTES = 4 << 20
 """Read and summed at a time, while the processor's caches hold it."""
-_THREADS = 4
 
 
-Opened = Callable[[str], AbstractContextManager[Source]]
-"""What opens a shard: that of a `Home`, or `folder.opened`."""
-
-
-def pieces(opened: Opened, folder: str, shard: Shard) -> tuple[Piece, ...]:
+def pieces(home: Home, folder: str, shard: Shard) -> tuple[Piece, ...]:
     """The pieces of a shard; FormatError where it is not what the index says."""
     path = f"{folder}/{shard.file}"
-    found, there = examined(opened, path)
+    found, there = examined(home, path)
     if there.bytes != shard.bytes:
         raise damaged(path, f"it has {there.bytes:,} bytes, and had {shard.bytes:,}")
     if there.crc32c != shard.crc32c:
@@ -34,10 +28,10 @@ def pieces(opened: Opened, folder: str, shard: Shard) -> tuple[Piece, ...]:
     return found
 
 
-def examined(opened: Opened, path: str) -> tuple[tuple[Piece, ...], Shard]:
+def examined(home: Home, path: str) -> tuple[tuple[Piece, ...], Shard]:
     """What a shard says of itself: its pieces, and how an index would name it."""
     name = os.path.basename(path)
-    with opened(path) as source:
+    with home.opened(path) as source:
         size = source.bytes
         begin, length = manifest_place(
             _read(source, TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size, path
@@ -47,7 +41,7 @@ def examined(opened: Opened, path: str) -> tuple[tuple[Piece, ...], Shard]:
 
 
 def read(
-    opened: Opened, folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]
+    home: Home, folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]
 ) -> None:
     """Read pieces, several at a time.
 
@@ -56,8 +50,8 @@ def read(
 
     FormatError names the file and the piece that is damaged, StorageError what cannot be read.
     """
-    with ThreadPoolExecutor(_THREADS) as threads:
-        tasks = [threads.submit(_read_piece, opened, folder, piece, target) for piece in wanted]
+    with ThreadPoolExecutor(home.readers) as threads:
+        tasks = [threads.submit(_read_piece, home, folder, piece, target) for piece in wanted]
         try:
             for task in tasks:
                 task.result()
@@ -67,13 +61,13 @@ def read(
 
 
 def _read_piece(
-    opened: Opened, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
+    home: Home, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
 ) -> None:
     path = f"{folder}/{piece.file}"
     into = target(piece)
     scratch = np.empty(min(_READ_BYTES, piece.padded), np.uint8) if into is None else into
     crc = 0
-    with opened(path) as source:
+    with home.opened(path) as source:
         for at in range(0, piece.padded, _READ_BYTES):
             size = min(_READ_BYTES, piece.padded - at)
             part = scratch[:size] if into is None else into[at : at + size]

@@ -66,7 +66,18 @@ class Staging:
 
     def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Staged:
         """A copy of these parts of the blocks; the state may change once this returns."""
-        memory = self.reserve(sum(padded(cut.bytes) for cut in cuts))
+        return self.fill(self.reserve(staged_bytes(cuts)), blocks, cuts)
+
+    def fill(
+        self,
+        memory: Memory,
+        blocks: Sequence[Block],
+        cuts: Sequence[Cut],
+        *,
+        behind: bool = False,
+    ) -> Staged:
+        """The same, into a part of the arena that is for them. behind: on this thread alone, as
+        training goes on meanwhile."""
         apart = {
             number: packed(blocks[number].leaves[0])
             for number in {cut.block for cut in cuts}
@@ -88,12 +99,14 @@ class Staging:
             at += padded(cut.bytes)
         if away:
             tensors().settled()
-        return self._copied(addresses, [cut.bytes for cut in cuts], memory)
+        threads = 1 if behind else self._threads
+        return _copied(addresses, [cut.bytes for cut in cuts], memory, threads)
 
     def collect(self, arrays: Sequence[Memory]) -> Staged:
         """A copy of these arrays, in the same way."""
         memory = self.reserve(sum(padded(len(array)) for array in arrays))
-        return self._copied([a.ctypes.data for a in arrays], [len(a) for a in arrays], memory)
+        addresses = [array.ctypes.data for array in arrays]
+        return _copied(addresses, [len(array) for array in arrays], memory, self._threads)
 
     def close(self) -> None:
         """Give the memory back; it may be taken anew."""
@@ -101,12 +114,18 @@ class Staging:
             tensors().unpinned(self._memory)
         self._memory, self._pinned = np.empty(0, np.uint8), False
 
-    def _copied(self, addresses: list[int], lengths: list[int], memory: Memory) -> Staged:
-        sums = np.zeros(len(lengths), np.uint32)
-        sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
-        _core.collect(*sources, ALIGNMENT, memory, self._threads, sums)
-        return Staged(memory, sums.tolist())
-
     def _pin(self) -> None:
         if not self._pinned:
             self._pinned = tensors().pinned(self._memory)
+
+
+def staged_bytes(cuts: Sequence[Cut]) -> int:
+    """What these take of an arena."""
+    return sum(padded(cut.bytes) for cut in cuts)
+
+
+def _copied(addresses: list[int], lengths: list[int], memory: Memory, threads: int) -> Staged:
+    sums = np.zeros(len(lengths), np.uint32)
+    sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
+    _core.collect(*sources, ALIGNMENT, memory, threads, sums)
+    return Staged(memory, sums.tolist())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,24 @@ def copied(tensor: torch.Tensor, address: int, into: Memory) -> None:
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     start = address - storage.data_ptr()
     torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=True)
+
+
+def mark() -> Any:
+    """What the devices have been told to do up to here, by this thread; see `aside`."""
+    return torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
+
+
+@contextmanager
+def aside(mark: Any) -> Iterator[None]:
+    """Copies made within begin once a device has come to a mark of another thread, and go on beside
+    what it does after that."""
+    if mark is None:
+        yield
+        return
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_event(mark)
+    with torch.cuda.stream(stream):
+        yield
 
 
 def settled() -> None:

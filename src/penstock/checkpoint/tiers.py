@@ -28,7 +28,9 @@ from ..writers import storing, sync_folder
 from . import shards
 from .agreement import together
 from .boundaries import reached
-from .folder import INDEX, Lock, emptied, opened, put_index, reading
+from .flushing import Flush
+from .folder import INDEX, Folder, Lock, emptied, put_index, reading
+from .home import Home
 from .homes import full_path
 from .manifest import Index, Shard, index_bytes, index_of, seal, unsealed
 from .placing import HOME, Rates, Room
@@ -104,7 +106,7 @@ class Tiers:
 
     def _made(self) -> list[Any]:
         """The tiers, made, and what tells whether another rank has the same."""
-        found = []
+        found: list[Any] = []
         for number, path in enumerate(self.paths):
             try:
                 with storing(path, "try again"):
@@ -228,14 +230,24 @@ class Tiers:
                 emptied(path)
 
 
+def bring(home: Home, begun: str, folder: str, shard: Shard, flush: Flush) -> None:
+    """A shard goes from its folder on a tier to its home. MissingError or FormatError where it is
+    not held any more; StorageError where the home does not take it."""
+    shards.pieces(Folder(os.path.dirname(folder)), folder, shard)
+    try:
+        home.put(begun, shard.file, f"{folder}/{shard.file}", flush)
+    except DataError as error:
+        raise StorageError(str(error)) from None
+
+
 def shards_in(folder: str) -> dict[str, Shard]:
     """The shards in a held folder that are whole: every byte is read."""
-    found = {}
+    found, here = {}, Folder(folder)
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError, StorageError):
-                pieces, shard = shards.examined(opened, f"{folder}/{name}")
-                shards.read(opened, folder, pieces, lambda _: None)
+                pieces, shard = shards.examined(here, f"{folder}/{name}")
+                shards.read(here, folder, pieces, lambda _: None)
                 found[name] = shard
     return found
 
