@@ -61,7 +61,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(home: Path, *tiers: Path, steps: str = "1,2,3") -> None:
+def killed(home: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
     """What a job leaves that held these steps and was killed before any of them was home."""
     done = subprocess.run([sys.executable, "-c", KILLED, steps, home, *tiers], check=False)
     assert done.returncode == -signal.SIGKILL

@@ -288,7 +288,10 @@ class Relay:
         def commit() -> str | None:
             if self._lock is None or leaving.index is None:
                 return None
-            return home.commit(begun, leaving.index, self._lock).path
+            try:
+                return home.commit(begun, leaving.index, self._lock).path
+            except DataError as error:  # of the home: it is held still
+                raise StorageError(str(error)) from None
 
         said = together(self._far, place, put)
         path: str = together(self._far, place, commit)[0]
