@@ -51,6 +51,10 @@ def equal(state: Any, step: int) -> bool:
     )
 
 
+Mesh = list[list[socket.socket | None]]
+"""The links of each rank to each."""
+
+
 class Rank:
     """A forked process that saves steps from `first` on, and says how many it knows of."""
 
@@ -58,7 +62,7 @@ class Rank:
         self,
         folder: Path | str,
         rank: int,
-        links: list[list[socket.socket | None]],
+        meshes: list[Mesh],
         first: int,
         at: int | str | None,
         size: int,
@@ -71,11 +75,12 @@ class Rank:
         if self.pid == 0:
             try:
                 os.close(done)
-                for other, row in enumerate(links):
-                    for link in row if other != rank else ():
-                        if link is not None:
-                            link.close()
-                mine = [link for link in links[rank] if link is not None]
+                for links in meshes:
+                    for other, row in enumerate(links):
+                        for link in row if other != rank else ():
+                            if link is not None:
+                                link.close()
+                mine = [[link for link in links[rank] if link is not None] for links in meshes]
                 _save(folder, rank, mine, first, at, size, saves, rate, local, told)
             finally:
                 os._exit(1)
@@ -114,15 +119,16 @@ def job(
 ) -> list[Rank]:
     """Begin the ranks of a job, one of which dies at a boundary, or all; at: its number, or a part
     of its name."""
-    links: list[list[socket.socket | None]] = [[None] * ranks for _ in range(ranks)]
-    for a in range(ranks):
-        for b in range(a):
-            links[a][b], links[b][a] = socket.socketpair()
+    meshes: list[Mesh] = [[[None] * ranks for _ in range(ranks)] for _ in range(3)]
+    for links in meshes:
+        for a in range(ranks):
+            for b in range(a):
+                links[a][b], links[b][a] = socket.socketpair()
     started = [
         Rank(
             folder,
             rank,
-            links,
+            meshes,
             first,
             at if victim in (rank, None) else None,
             size,
@@ -132,7 +138,7 @@ def job(
         )
         for rank in range(ranks)
     ]
-    for row in links:
+    for row in [row for links in meshes for row in links]:
         for link in row:
             if link is not None:
                 link.close()
@@ -166,7 +172,7 @@ def _receive(link: socket.socket, size: int) -> bytes:
 def _save(
     folder: Path | str,
     rank: int,
-    links: list[socket.socket],
+    links: list[list[socket.socket]],
     first: int,
     at: int | str | None,
     size: int,
@@ -188,22 +194,17 @@ def _save(
             keep=KEEP,
             budget=Budget(bytes_per_s=rate),
             rank=rank,
-            world_size=len(links) + 1,
-            gather=_gather(rank, links) if links else None,
+            world_size=len(links[0]) + 1,
+            gather=(_gather(rank, links[0]), _gather(rank, links[1]), _gather(rank, links[2])),
             local=tiers(folder, [rank]) if local else None,
         ) as checkpoints:
             os.write(told, b"ready\n")
             for step in range(first, first + saves):
                 checkpoints.save(step, state_of(step, size), loader={"at": step})
-                if not local:
-                    checkpoints.wait()
-                if not local or step > first:  # the one before is held
-                    os.write(told, b"committed\n")
-            if local and saves:
-                checkpoints.wait()
+                checkpoints.wait("held")  # or committed, where there are no tiers
                 os.write(told, b"committed\n")
     except (PenstockError, OSError):
-        if not links:  # only a rank that lost another may fail
+        if not links[0]:  # only a rank that lost another may fail
             raise
         os.write(told, b"lost\n")
     os.write(told, b"%d\n" % next(passed))
@@ -237,14 +238,15 @@ def judged(folder: Path | str, least: int, most: int, then: int, ranks: int = 0)
         checkpoints.save(then, state_of(then), loader={"at": then})
         checkpoints.wait()
         left = checkpoints.folder.leftovers() + (held(Path(folder)) if ranks else [])
-        if left or checkpoints.load().step != then:
-            wrong.append(["afterwards", left, checkpoints.steps()])
+        steps = checkpoints.steps()
+        if left or checkpoints.load().step != then or steps != sorted(set(steps)):
+            wrong.append(["afterwards", left, steps])
     return wrong
 
 
 def every_boundary(folder: Path, ranks: int, victim: int, local: int) -> dict[str, Any]:
     """Kill a rank at each boundary of a job that finds a checkpoint of step 0 and leftovers."""
-    hosts, ahead = (ranks, 2) if local else (0, 1)
+    hosts = ranks if local else 0
     wrong, at = [], 0
     while True:
         place = folder / str(at)
@@ -255,7 +257,7 @@ def every_boundary(folder: Path, ranks: int, victim: int, local: int) -> dict[st
         started = job(place, ranks, victim=victim, at=at, local=bool(local))
         dead = [each.end() for each in started]
         least = max(each.committed for each in started)
-        wrong += [[at, *each] for each in judged(place, least, least + ahead, 99, hosts)]
+        wrong += [[at, *each] for each in judged(place, least, least + 1, 99, hosts)]
         if dead != [rank == victim for rank in range(ranks)]:
             if any(dead) or least != SAVES:
                 wrong.append([at, dead, [each.said for each in started]])
@@ -288,7 +290,7 @@ def every_boundary_of_recovery(folder: Path, ranks: int, victim: int) -> dict[st
 
 def at_any_time(folder: Path, ranks: int, kills: int, local: int) -> dict[str, Any]:
     """Kill one rank, or all, at a random time of a job that writes most of the time."""
-    hosts, ahead = (ranks, 2) if local else (0, 1)
+    hosts = ranks if local else 0
     draw = random.Random(kills)
     wrong, seen, last = [], [], 0
     with Checkpoints(folder, rank=0, world_size=1) as checkpoints:
@@ -308,7 +310,7 @@ def at_any_time(folder: Path, ranks: int, kills: int, local: int) -> dict[str, A
         least = last + max(each.committed for each in started)
         left = [path.suffix for path in folder.iterdir()]
         seen.append(bool(held(folder)) if local else ".incomplete" in left)
-        then = least + ahead + 1
+        then = least + 2
         wrong += [[kill, *each] for each in judged(folder, least, then - 1, then, hosts)]
         last = then
     return {"kills": kills, "cut off": sum(seen), "wrong": wrong}

@@ -30,7 +30,7 @@ from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..membership import Gather
 from ..topology import detect
 from . import loading
-from .agreement import gathers, together
+from .agreement import Gathers, gathers, together
 from .division import Cut, divided, piece_bytes
 from .fence import Fence
 from .flushing import Flush
@@ -75,8 +75,9 @@ class Checkpoints:
     budget:  bytes_per_s of each rank, and direct; see `penstock.Budget`. Assign another to change
              the rate while writing.
     rank, world_size:  of the ranks that hold the same state; None detects them.
-    gather:  how these tell each other; None is a group of torch.distributed. See
-             `penstock.membership.Gather`.
+    gather:  how these tell each other; None is groups of torch.distributed. See
+             `penstock.membership.Gather`. Of three, several are used at once; with one alone, the
+             next save begins when the one before is committed.
     local:   a folder of this host, or several, the fastest first: see `Tier`. A save lies there
              until it is committed, so that the next may begin earlier, and is committed by the next
              job with the same tiers where this one is killed meanwhile; only then this returns. All
@@ -97,7 +98,7 @@ class Checkpoints:
         budget: Budget | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        gather: Gather | None = None,
+        gather: Gather | Gathers | None = None,
         local: Local | None = None,
     ) -> None:
         if type(keep) is not int or keep < KEEP_MIN:
@@ -109,8 +110,8 @@ class Checkpoints:
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
         self._front, self._back, far = gathers(self.place, sys.modules, gather)
-        if busy == "skip" and gather is not None and self.place.world_size > 1:
-            raise UsageError("busy='skip' has ranks tell each other meanwhile: do not give gather=")
+        if busy == "skip" and callable(gather) and self.place.world_size > 1:
+            raise UsageError("busy='skip' has ranks tell each other meanwhile: give three gathers")
         self._budget = budget or Budget()
         self._process = os.getpid()
         self._staging = Staging()

@@ -70,7 +70,7 @@ class Relay:
 
     lock:     of the home, in the first rank.
     back:     tells the ranks of what is held; far: of what is brought home. Where these are one
-              and the same, given by the user, a save is not over until it is committed.
+              and the same, a save is not over until it is committed.
     last:     the attempt of the last checkpoint in the home.
     """
 
