@@ -82,6 +82,24 @@ void stream(const void* from, void* to) {
 #endif
 }
 
+// The same for as many bytes as there are, which lie anywhere.
+void stream_all(const void* from, void* to, std::size_t bytes) {
+#if defined(__x86_64__)
+  const auto* in = static_cast<const std::byte*>(from);
+  auto* out = static_cast<std::byte*>(to);
+  constexpr std::size_t word = sizeof(__m128i);
+  const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(out) % word);
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + word <= bytes; at += word)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(out + at),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + at)));
+  std::memcpy(out + at, in + at, bytes - at);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
 // What was streamed is seen before what this thread does next.
 void streamed() {
 #if defined(__x86_64__)
@@ -125,7 +143,7 @@ class Bucketed {
   }
 
  private:
-  // A copy of a window that is put in order where it lies.
+  // Where a window is put in order, in a core's cache.
   struct Window {
     std::vector<Value> rows;
   };
@@ -212,14 +230,13 @@ class Bucketed {
   void place(std::size_t bucket, const Value* staged, Window& window) {
     const std::size_t base = bucket << bits_;
     const std::size_t size = std::min(std::size_t{1} << bits_, count_ - base);
-    const Value* from = staged + base;
-    if (staged == out_) {
-      window.rows.assign(from, from + size);
-      from = window.rows.data();
-    }
-    Value* to = out_ + base;
-    const Place* places = places_.data() + base;
-    for (std::size_t i = 0; i < size; ++i) to[places[i]] = from[i];
+    const Value* const from = staged + base;
+    const Place* const places = places_.data() + base;
+    window.rows.resize(size);
+    Value* const rows = window.rows.data();
+    for (std::size_t i = 0; i < size; ++i) rows[places[i]] = from[i];
+    stream_all(rows, out_ + base, size * row_bytes);
+    streamed();
   }
 
   const Permutation& permutation_;

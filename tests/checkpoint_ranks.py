@@ -14,6 +14,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ def lost(folder: Path, rank: int) -> Any:
     except PenstockError as error:
         return [type(error).__name__, str(error), checkpoints.steps()]
     return None
+
+
+def advised(folder: Path, rank: int) -> Any:
+    """One rank is slow: all are told the same."""
+    slow = Budget(bytes_per_s=2e6 if rank == 1 else None)
+    with Checkpoints(folder, budget=slow) as checkpoints:
+        try:
+            checkpoints.advice(3600.0, step_s=1.0)
+        except PenstockError as error:
+            said = str(error)
+        checkpoints.save(1, model())
+        found = checkpoints.advice(3600.0, step_s=1.0 + rank, nodes=2)
+        last = checkpoints.wait()
+        assert last is not None
+        return [said, asdict(found), last.blocked_s, last.seconds]
 
 
 def second(folder: Path, rank: int) -> Any:
@@ -192,7 +208,7 @@ def unlike(folder: Path, rank: int) -> Any:
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     each.__name__: each
-    for each in (replicated, other_shapes, unsupported, skipped, lost, second)
+    for each in (replicated, other_shapes, unsupported, skipped, lost, advised, second)
     + (hosts, homeless, partly, unlike)
 }
 

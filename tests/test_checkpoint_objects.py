@@ -7,6 +7,7 @@ import errno
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import warnings
@@ -215,6 +216,26 @@ def test_through_dcp(place: Place) -> None:
     assert reader.loader == {"at": 2}
     assert [entry.step for entry in Prefix(place.url).entries()] == [1, 2]
     assert Prefix(place.url).leftovers() == []
+
+
+def test_through_dcp_by_two_ranks(place: Place) -> None:
+    pytest.importorskip("torch")
+    script = Path(__file__).with_name("checkpoint_dcp_objects.py")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, str(script), place.url, str(port)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    home = Prefix(place.url)
+    assert [entry.step for entry in home.entries()] == [1, 2]
+    shards = home.index(home.entry()).shards
+    assert len(shards) == 2
+    assert min(shard.bytes for shard in shards) > 8 << 20  # written once, by both
+    assert home.leftovers() == []
 
 
 def test_by_the_command(place: Place) -> None:

@@ -93,6 +93,18 @@ def test_all_skip_or_none(tmp_path: Path) -> None:
     assert said == [[[True, False, True], 1, [1, 3]]] * 2
 
 
+def test_advice_for_all(tmp_path: Path) -> None:
+    """All ranks save equally often, as the slowest one can."""
+    one, two = ranks("advised", tmp_path / "x", 2)
+    assert "no save has been committed yet" in one[0]
+    assert one[1] == two[1]
+    costs = one[1]["costs"]
+    assert costs["blocked_s"] == max(one[2], two[2])
+    assert costs["commit_s"] == max(one[3], two[3])
+    assert costs["step_s"] == 2.0
+    assert one[1]["failures"] == {"mtbf_s": 3600.0, "nodes": 2, "restart_s": 0.0}
+
+
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     """The others are told, soon, and nothing is committed."""
     said = ranks("lost", tmp_path / "x", 3)

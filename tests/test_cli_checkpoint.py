@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from penstock.checkpoint import Checkpoints
+from penstock.checkpoint.interval import Costs, Failures, advised
 from test_cli import run
 
 
@@ -67,3 +69,24 @@ def test_prune(folder: Path) -> None:
     assert said.splitlines() == ["step-10.1 is removed", "step-40.abc.incomplete is removed"]
     assert sorted(path.name for path in folder.glob("step*")) == ["step-20.2", "step-30.3"]
     assert "nothing to remove" in run("checkpoint", "prune", folder).stdout
+
+
+def test_interval() -> None:
+    """As the module advises, in words and as JSON; absurd numbers are refused."""
+    asked = ("--blocked-s", 2, "--commit-s", 40, "--step-s", 0.5, "--mtbf-h", 20000)
+    asked += ("--nodes", 512, "--restart-s", 600, "--slowdown", 0.03)
+    costs = Costs(blocked_s=2.0, commit_s=40.0, step_s=0.5, slowdown=0.03)
+    advice = advised(costs, Failures(mtbf_s=7.2e7, nodes=512, restart_s=600.0))
+    assert advice.binds == "failures"
+    found = json.loads(run("checkpoint", "interval", *asked, "--json").stdout)
+    assert found == json.loads(json.dumps(asdict(advice) | {"lost": advice.lost}))
+    said = run("checkpoint", "interval", *asked).stdout
+    assert f"save every {advice.steps:,} steps" in said
+    assert f"lost: {advice.lost:.2%} of all time" in said
+    (marked,) = [line for line in said.splitlines() if "binds" in line]
+    assert "least is lost to a failure every 39 h 4 min" in marked
+    tight = run("checkpoint", "interval", *asked, "--overhead", 0.001).stdout
+    (marked,) = [line for line in tight.splitlines() if "binds" in line]
+    assert "saves take at most 0.1 % of training's time" in marked
+    wrong = run("checkpoint", "interval", *asked[:-2], "--slowdown", -1, code=1).stderr
+    assert "slowdown is -1.0" in wrong

@@ -187,9 +187,15 @@ class Burning:
 def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> None:
     """Who gets a third of a processor, as others are at it, owes nothing at a rate of 0.8."""
     budget = penstock.Budget(cores=0.8)
+    forked = "fork" if kind == "processes" else None  # a fork server would stay where it was made
     with contended(2):
         loader = penstock.torch.DataLoader(
-            Burning(), None, num_workers=workers, workers=kind, budget=budget
+            Burning(),
+            None,
+            num_workers=workers,
+            workers=kind,
+            multiprocessing_context=forked,
+            budget=budget,
         )
         batches = iter(loader)
         next(batches)  # a worker may begin before the rate is known

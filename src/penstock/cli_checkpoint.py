@@ -1,4 +1,5 @@
-"""`penstock checkpoint`: what a folder of checkpoints holds, whether it is whole, less of it."""
+"""`penstock checkpoint`: what a folder of checkpoints holds, whether it is whole, less of it; and
+how often to make one."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
@@ -14,12 +16,14 @@ import typer
 
 from . import terminal
 from .errors import DataError, FormatError
+from .page import words
 
 if TYPE_CHECKING:
     from .checkpoint.home import Entry, Home
+    from .checkpoint.interval import Advice
 
 app = typer.Typer(
-    help="Checkpoints of a folder: list them, verify them, remove old ones.",
+    help="Checkpoints: list them, verify them, remove old ones; how often to save one.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -30,7 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.callback()
 def _commands() -> None:
-    """Checkpoints of a folder: list them, verify them, remove old ones."""
+    """Checkpoints: list them, verify them, remove old ones; how often to save one."""
 
 
 @app.command("list")
@@ -163,6 +167,60 @@ def prune(
         terminal.show("there is nothing to remove")
 
 
+@app.command()
+def interval(
+    blocked_s: Annotated[
+        float, typer.Option("--blocked-s", help="Seconds for which a save holds training up.")
+    ],
+    commit_s: Annotated[
+        float, typer.Option("--commit-s", help="Seconds from the call of save to the commit.")
+    ],
+    step_s: Annotated[float, typer.Option("--step-s", help="Seconds of a training step.")],
+    mtbf_h: Annotated[
+        float,
+        typer.Option("--mtbf-h", help="Hours between failures of the job, or of a node: --nodes."),
+    ],
+    nodes: Annotated[
+        int, typer.Option(help="Nodes of the job, each of which fails every --mtbf-h.")
+    ] = 1,
+    slowdown: Annotated[
+        float, typer.Option(help="What steps take longer while a save is written; 0.03 is 3 %.")
+    ] = 0.0,
+    restart_s: Annotated[
+        float, typer.Option("--restart-s", help="Seconds from a failure until training goes on.")
+    ] = 0.0,
+    overhead: Annotated[
+        float, typer.Option(help="The largest part of training's time that saves may take.")
+    ] = 0.035,
+    as_json: AsJson = False,
+) -> None:
+    """Say how often to save: what loses least to failures, or the shortest interval that is
+    possible where that is longer.
+
+    Saving often costs time in saves, saving seldom what is done once more after a failure; the
+    least of both is near sqrt(2 x cost of a save x time between failures). Two things may ask for
+    more: the save before has to be committed, and saves are not to take too much of training.
+
+    `checkpoints.last` says blocked_s and commit_s (its `seconds`) of a run, and
+    `checkpoints.advice(mtbf_s)` all of this from what it measured.
+
+    Examples:
+
+      penstock checkpoint interval --blocked-s 2 --commit-s 40 --step-s 0.5 --mtbf-h 24
+
+      penstock checkpoint interval ... --mtbf-h 20000 --nodes 512 --restart-s 600 --slowdown 0.03
+    """
+    from .checkpoint.interval import Costs, Failures, advised
+
+    costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
+    failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
+    found = advised(costs, failures, overhead)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(found) | {"lost": found.lost}, indent=2) + "\n")
+        return
+    _advise(found, overhead)
+
+
 def _described(place: Home, entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {
         "step": entry.step,
@@ -192,3 +250,34 @@ def _show(rows: list[dict[str, Any]]) -> None:
         cells = (str(row["step"]), when, size, str(row.get("ranks", "")), row["name"])
         table.add_row(*map(terminal.escaped, cells))
     terminal.out.print(table)
+
+
+def _advise(found: Advice, overhead: float) -> None:
+    costs, part = found.costs, f"{100 * overhead:.3g} %"
+    often = _long(found.failures.job_mtbf_s)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("so that", "steps", "time", ""):
+        table.add_column(heading, justify="right" if heading in ("steps", "time") else "left")
+    for binds, least, why in (
+        ("failures", found.failure_steps, f"least is lost to a failure every {often}"),
+        ("commit", found.commit_steps, "the save before is committed"),
+        (
+            "overhead",
+            found.overhead_steps,
+            f"saves take at most {part} of training's time",
+        ),
+    ):
+        mark = "binds" if found.binds == binds else ""
+        table.add_row(why, f"{least:,}", _long(least * costs.step_s + costs.lost_s), mark)
+    terminal.out.print(table)
+    steps = words.counted(found.steps, "step")
+    terminal.show(f"save every {steps}, which is every {_long(found.seconds)}")
+    terminal.show(
+        f"lost: {found.lost:.2%} of all time; {found.saving:.2%} in saves, {found.redoing:.2%} done"
+        f" once more, {found.restarting:.2%} in restarts"
+    )
+    terminal.show(f"a failure costs {_long(found.lost_per_failure_s)} of training, on average")
+
+
+def _long(seconds: float) -> str:
+    return words.duration(seconds)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .checkpoints import Checkpoints, Saved, load
+from .interval import Advice
 from .loading import Checkpoint
 from .tiers import Tier
 
-__all__ = ["Checkpoint", "Checkpoints", "Saved", "Tier", "load"]
+__all__ = ["Advice", "Checkpoint", "Checkpoints", "Saved", "Tier", "load"]

@@ -36,7 +36,9 @@ from .fence import Fence
 from .flushing import Flush
 from .home import KEEP_MIN, Entry, Lock
 from .homes import home_of
+from .interval import OVERHEAD, Advice, Costs, Failures, advised
 from .loading import Checkpoint
+from .pace import Pace
 from .recovery import recovered
 from .relay import Done, Relay
 from .saving import Save, committed
@@ -116,6 +118,7 @@ class Checkpoints:
         self._process = os.getpid()
         self._staging = Staging()
         self._fence = Fence()
+        self._pace = Pace()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
@@ -179,6 +182,7 @@ class Checkpoints:
             self.skipped += 1
             return False
         self.wait("held")
+        self._pace.began(step, began)
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
@@ -295,6 +299,7 @@ class Checkpoints:
 
     def _committed(self, step: int, blocked_s: float, began: float, path: str, size: int) -> None:
         self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+        self._pace.committed(began, blocked_s, self.last.seconds)
         if self.place.rank == 0:
             self.folder.thin(self.keep)
 
@@ -332,6 +337,39 @@ class Checkpoints:
             self._failure = None
         if self._relay is not None:
             self._relay.stopped()
+
+    def advice(
+        self,
+        mtbf_s: float,
+        *,
+        nodes: int = 1,
+        restart_s: float = 0.0,
+        step_s: float | None = None,
+        slowdown: float = 0.0,
+        overhead: float = OVERHEAD,
+    ) -> Advice:
+        """How often to save, from what the last saves took: see `penstock.checkpoint.interval`.
+
+        mtbf_s:     mean time between failures of the job, or of a node where `nodes` are given.
+        restart_s:  from a failure until training goes on.
+        step_s:     of a training step; None measures it, from one call of `save` to the next.
+        slowdown:   what a step takes longer while a save is written, 0.03 is 3 %; not measured.
+        overhead:   the largest part of training's time that saves may take.
+
+        Waits for the save under way, as `wait`. Several ranks ask at the same time, and get the
+        same: of the slowest. UsageError before a save has been committed.
+        """
+        self._check_usable()
+        self.wait()
+
+        def mine() -> list[float]:
+            found = self._pace.costs(step_s, slowdown)
+            return [found.blocked_s, found.commit_s, found.step_s]
+
+        said = together(self._front, self.place, mine)
+        blocked_s, commit_s, slowest_s = map(max, zip(*said, strict=True))
+        costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=slowest_s, slowdown=slowdown)
+        return advised(costs, Failures(mtbf_s=mtbf_s, nodes=nodes, restart_s=restart_s), overhead)
 
     # -- loading -----------------------------------------------------------------------------------
 

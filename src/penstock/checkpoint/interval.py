@@ -1,0 +1,206 @@
+"""How often a job should save: seldom enough to keep up and to cost little, often enough that
+failures cost little. Pure.
+
+A save takes from training the time it is blocked, and what steps take longer while the write goes
+on behind them. With that cost C and a mean time M between failures, which come whenever they like
+(a Poisson process), of the work t between two saves
+
+    t / M * exp(-(t + L + R) / M) / (1 - exp(-(t + C) / M))
+
+is the part of all time that is work which lasts. L is the time from the call of `save` to the
+commit: who fails in between goes back to the save before. R is the time to start again. L and R are
+factors of their own, so they do not move the best t, which is a root of x + log(1 - x) = -C / M
+with x = t / M. Young's sqrt(2 C M) is the first term of its series and Daly's formula the first
+three; the root itself costs no more, and holds for any C / M.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from .. import limits
+from ..errors import UsageError
+from ..throughput import check_number
+
+OVERHEAD = 0.035
+"""Of training's own time, what saving may cost; CheckFreq's bound."""
+
+Binds = Literal["failures", "commit", "overhead", "step"]
+"""What asks for the most steps between saves: the fewest losses to failures; the commit of the save
+before; the bound of what saving may cost. Or nothing does: each step is not too often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a save takes, in seconds.
+
+    blocked_s:  training does not go on.
+    commit_s:   from the call to the commit; blocked_s or more.
+    step_s:     a training step, while nothing is written.
+    slowdown:   what a step takes longer while a save is written: 0.03 is 3 %.
+    """
+
+    blocked_s: float
+    commit_s: float
+    step_s: float
+    slowdown: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "blocked_s", zero=True)
+        check_number(self, "commit_s", zero=True)
+        check_number(self, "step_s")
+        check_number(self, "slowdown", zero=True)
+        if self.commit_s < self.blocked_s:
+            raise UsageError(
+                f"Costs.commit_s is {self.commit_s!r} and blocked_s {self.blocked_s!r}: a commit "
+                "comes after training goes on; give the time from the call of save"
+            )
+
+    @property
+    def lost_s(self) -> float:
+        """Of training, by a save."""
+        behind_s = self.commit_s - self.blocked_s
+        return self.blocked_s + behind_s * self.slowdown / (1 + self.slowdown)
+
+    @property
+    def commit_steps(self) -> int:
+        """The fewest steps after which the save before is committed, so that none waits for it."""
+        behind_s = self.commit_s - self.blocked_s
+        return max(1, math.ceil(behind_s / (self.step_s * (1 + self.slowdown))))
+
+    def overhead_steps(self, overhead: float) -> int:
+        """The fewest steps of whose time saves take no larger a part."""
+        return max(1, math.ceil(self.lost_s / (self.step_s * overhead)))
+
+    def failure_steps(self, mtbf_s: float) -> int:
+        """The steps between saves with which most work lasts."""
+        before = max(1, math.floor(best_s(self.lost_s, mtbf_s) / self.step_s))
+        return max(before, before + 1, key=lambda steps: self._lasting(steps, mtbf_s))
+
+    def _lasting(self, steps: int, mtbf_s: float) -> float:
+        """The part of a job's time in steps that last, where it starts again at once."""
+        work_s = steps * self.step_s
+        return self.commits(steps, mtbf_s) * work_s / mtbf_s
+
+    def commits(self, steps: int, mtbf_s: float) -> float:
+        """Saves that are committed between two failures, on average.
+
+        steps:  between saves; commit_steps or more.
+        """
+        work_s = steps * self.step_s
+        first = math.exp(-(work_s + self.commit_s) / mtbf_s)
+        return first / -math.expm1(-(work_s + self.lost_s) / mtbf_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """When a job fails, in seconds.
+
+    mtbf_s:     the mean time between failures of the job; or of a node, with
+    nodes:      how many there are, each of whose failures is the job's.
+    restart_s:  from a failure until training goes on; failures may come then, too.
+    """
+
+    mtbf_s: float
+    nodes: int = 1
+    restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "mtbf_s")
+        check_number(self, "restart_s", zero=True)
+        if type(self.nodes) is not int or not 1 <= self.nodes <= limits.allocation_number_max:
+            raise UsageError(f"Failures.nodes is {self.nodes!r}: use an integer from 1 on")
+
+    @property
+    def job_mtbf_s(self) -> float:
+        """Of all nodes together."""
+        return self.mtbf_s / self.nodes
+
+
+def best_s(cost_s: float, mtbf_s: float) -> float:
+    """The work between saves, in seconds, with which most of it lasts; below mtbf_s.
+
+    Young's sqrt(2 * cost_s * mtbf_s) is above it, by two thirds of cost_s where that is small.
+    """
+    if cost_s == 0:
+        return 0.0
+    cost = cost_s / mtbf_s
+    # Newton's steps for -log(1 - x) - x = cost, which bends upwards, from above: they only go down.
+    x = min(math.sqrt(2 * cost), -math.expm1(-1 - cost), 1 - 2.0**-53)
+    while True:
+        nearer = x - (-math.log1p(-x) - x - cost) * (1 - x) / x
+        if not 0 < nearer < x:
+            return x * mtbf_s
+        x = nearer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How often to save, and what that costs.
+
+    steps, seconds:  from one save to the next, the save included.
+    binds:           what asks for so many: the largest of
+    failure_steps, commit_steps, overhead_steps:  what each would be content with.
+    costs, failures: what it was worked out from.
+    saving, redoing, restarting:  parts of all time, expected: in saves; on work that is done once
+                     more after a failure; in starting again.
+    lost_per_failure_s:  of training, that is done once more, expected: about half of `seconds` and
+                     the time until a commit. Without the restart.
+    """
+
+    steps: int
+    seconds: float
+    binds: Binds
+    failure_steps: int
+    commit_steps: int
+    overhead_steps: int
+    costs: Costs
+    failures: Failures
+    saving: float
+    redoing: float
+    restarting: float
+    lost_per_failure_s: float
+
+    @property
+    def lost(self) -> float:
+        """The part of all time that brings training no further, expected: 0..1."""
+        return self.saving + self.redoing + self.restarting
+
+
+def advised(costs: Costs, failures: Failures, overhead: float = OVERHEAD) -> Advice:
+    """The interval that loses least to failures, or the shortest one that saving allows where that
+    is longer.
+
+    overhead:  saves take no larger part of training's own time than this, such as 0.035; however
+               often it fails. UsageError unless it is above 0.
+    """
+    if not limits.allocation_number_min <= overhead <= limits.allocation_number_max:
+        raise UsageError(f"overhead is {overhead!r}: use a part of training's time, such as 0.035")
+    mtbf_s = failures.job_mtbf_s
+    wanted: dict[Binds, int] = {
+        "failures": costs.failure_steps(mtbf_s),
+        "commit": costs.commit_steps,
+        "overhead": costs.overhead_steps(overhead),
+    }
+    steps = max(wanted.values())
+    binds: Binds = "step" if steps == 1 else max(wanted, key=wanted.__getitem__)
+    seconds = steps * costs.step_s + costs.lost_s
+    commits = costs.commits(steps, mtbf_s)
+    lost_s = max(0.0, mtbf_s - commits * seconds)
+    up = math.exp(-failures.restart_s / mtbf_s)
+    return Advice(
+        steps=steps,
+        seconds=seconds,
+        binds=binds,
+        failure_steps=wanted["failures"],
+        commit_steps=wanted["commit"],
+        overhead_steps=wanted["overhead"],
+        costs=costs,
+        failures=failures,
+        saving=up * commits * costs.lost_s / mtbf_s,
+        redoing=up * lost_s / mtbf_s,
+        restarting=1 - up,
+        lost_per_failure_s=lost_s,
+    )
