@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -47,15 +46,16 @@ def main() -> None:
     arguments.add_argument("folder", type=Path, help="for checkpoints")
     arguments.add_argument("--grace", type=float, default=30, help="seconds from SIGTERM on")
     given = arguments.parse_args()
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    asked: list[int] = []  # no Event: one that is waited for must not be set by a handler
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
 
     step, weights = 0, np.zeros(1000)
     with Checkpoints(given.folder, busy="skip") as checkpoints:
         if found := checkpoints.latest():
             step, weights = found.step, found.state["weights"]
         print(f"begins after step {step}", flush=True)
-        while not asked.wait(0.001):  # a step of training takes longer
+        while not asked:
+            time.sleep(0.001)  # a step of training takes longer
             weights += 1
             step += 1
             if step % EVERY == 0:

@@ -5,6 +5,7 @@ python tests/checkpoint_ranks.py SCENARIO FOLDER RANKS
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints
+from penstock.checkpoint import Checkpoints, Tier, boundaries
 from penstock.errors import PenstockError, StalledError
 
 
@@ -162,11 +163,99 @@ def second(folder: Path, rank: int) -> Any:
     return None
 
 
+def hosts(folder: Path, rank: int) -> Any:
+    """Each rank has a tier of its own, as if on a host of its own, but for the last two, which
+    share theirs. However slow one is to bring home what it holds, the next saves begin."""
+    local = folder.parent / f"tier-{min(rank, dist.get_world_size() - 2)}"
+    slow = Budget(bytes_per_s=1 if rank == 1 else None)
+    with Checkpoints(folder, local=local, budget=slow) as checkpoints:
+        for step in range(3):
+            checkpoints.save(step, large(step))
+        checkpoints.wait(until="held")
+        held, before = checkpoints.stats()["held"], checkpoints.steps()
+        checkpoints.budget = Budget()
+        saved = checkpoints.wait()
+        assert saved is not None
+        found = checkpoints.load()
+        same = all(torch.equal(found.state[f"w{i}"], large(2)[f"w{i}"]) for i in range(4))
+    return [held, before, saved.step, checkpoints.steps(), same, saved.bytes]
+
+
+def large(step: int) -> dict[str, Any]:
+    """16 MiB."""
+    return {f"w{i}": torch.full((1 << 20,), float(i + step)) for i in range(4)}
+
+
+def homeless(folder: Path, rank: int) -> Any:
+    """The home fails while saves are on their way: all ranks hear of it at the same calls, and the
+    next save brings all there."""
+    away, said = folder.with_name("away"), []
+    checkpoints = Checkpoints(folder, local=folder.parent / f"tier-{rank}")
+    moved(rank, folder, away)
+    for step in range(1, 9):
+        try:
+            checkpoints.save(step, model())
+            if step % 3 == 0:
+                checkpoints.wait()
+        except PenstockError as error:
+            said.append([step, type(error).__name__])
+    with contextlib.suppress(PenstockError):
+        checkpoints.wait()
+    held = checkpoints.stats()["held"]
+    moved(rank, away, folder)
+    checkpoints.save(9, model())
+    checkpoints.wait()
+    checkpoints.close()
+    dist.barrier()  # the first one has removed older ones
+    return [said, held, checkpoints.steps()]
+
+
+def moved(rank: int, source: Path, to: Path) -> None:
+    """By one rank, while all wait."""
+    dist.barrier()
+    if rank == 0:
+        os.rename(source, to)
+    dist.barrier()
+
+
+def partly(folder: Path, rank: int) -> Any:
+    """One rank's tier is too small, so that its shard is in the home when the first one dies, about
+    to commit."""
+    local = Tier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
+
+    def watcher(what: str) -> None:
+        if rank == 0 and what.startswith(f"write {folder}/step-2.") and what.endswith("/index"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    boundaries.watcher = watcher
+    with Checkpoints(folder) as before:
+        before.save(1, model())
+    dist.barrier()
+    checkpoints = Checkpoints(folder, local=local)
+    checkpoints.save(2, large(2))
+    try:
+        checkpoints.close()
+    except PenstockError as error:
+        return [type(error).__name__, checkpoints.stats()["place"]]
+    return None
+
+
+def unlike(folder: Path, rank: int) -> Any:
+    """Ranks of a host that name different tiers, two of them the same one."""
+    names = ["a"] if rank == 0 else ["b", "a"]
+    try:
+        Checkpoints(folder, local=[folder.parent / name for name in names])
+    except PenstockError as error:
+        return str(error)
+    return None
+
+
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     each.__name__: each
     for each in (
         *(replicated, other_shapes, unsupported, skipped, lost),
         *(advised, told, stalled, second),
+        *(hosts, homeless, partly, unlike),
     )
 }
 

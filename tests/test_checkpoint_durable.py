@@ -19,20 +19,25 @@ CODE = """
 import sys
 import numpy as np
 from penstock.checkpoint import Checkpoints
-with Checkpoints(sys.argv[1], keep=2) as checkpoints:
+with Checkpoints(sys.argv[1], keep=2, local=sys.argv[2:] or None) as checkpoints:
     for step in range(4):
         checkpoints.save(step, {"a": np.full(10_000, step), "n": step})
+        checkpoints.wait()
 """
 CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)")
 OPENED = re.compile(r"^(\d+)<([^>]*)>")
 
 
-def asked(folder: Path) -> list[tuple[str, list[str]]]:
-    """The calls that changed something in the folder, in order, with the paths that they name."""
+def asked(folder: Path, *places: Path) -> list[tuple[str, list[str]]]:
+    """The calls that changed something in the folder, in order, with the paths that they name.
+    places: the home in it, and tiers."""
+    if shutil.which("strace") is None:
+        pytest.skip("no strace")
     log = folder.parent / "calls"
     calls = "trace=write,pwrite64,openat,mkdir,rename,fsync,fdatasync,unlink,rmdir"
     command = ["strace", "-f", "-y", "-s", "300", "-e", calls, "-o", str(log)]
-    subprocess.run([*command, sys.executable, "-c", CODE, str(folder)], check=True)
+    code = [sys.executable, "-c", CODE, *map(str, places or (folder,))]
+    subprocess.run([*command, *code], check=True)
     found = []
     for line in log.read_text(errors="replace").splitlines():
         call = CALL.search(line)
@@ -51,8 +56,6 @@ def asked(folder: Path) -> list[tuple[str, list[str]]]:
 def test_synced_before_it_is_named(tmp_path: Path) -> None:
     """Before a rename commits: all data of the folder, and its names. After it, before anything is
     removed: the name itself. And before data is removed: the removal of its index."""
-    if shutil.which("strace") is None:
-        pytest.skip("no strace")
     folder = tmp_path / "checkpoints"
     data: set[str] = set()  # files with bytes that are not synced
     names: set[str] = set()  # folders with names that are not synced
@@ -85,3 +88,36 @@ def test_synced_before_it_is_named(tmp_path: Path) -> None:
     assert commits == 4
     assert removals == 2
     assert not [path for path in data if not path.endswith(".lock")]
+
+
+def test_held_is_synced_before_it_is_named(tmp_path: Path) -> None:
+    """Before the index on a tier says that a save is held: its shard, and all names on the way
+    there. And before anything of that is removed: the commit in the home."""
+    folder = tmp_path / "checkpoints"
+    home, tier = str(folder / "home"), str(folder / "tier")
+    data: set[str] = set()
+    names: set[str] = set()
+    holds = removals = 0
+    for name, paths in asked(folder, Path(home), Path(tier)):
+        path = paths[0]
+        if path.endswith(".lock"):
+            continue
+        if name in ("write", "pwrite64"):
+            data.add(path)
+        elif name in ("fsync", "fdatasync"):
+            data.discard(path)
+            names.discard(path)
+        elif name == "rename":
+            assert path not in data
+            names.add(os.path.dirname(paths[1]))
+        elif name == "openat" and path.startswith(tier) and path.endswith("/index.part"):
+            holds += 1
+            assert not [each for each in data | names if each.startswith(tier)]
+            names.add(os.path.dirname(path))
+        elif name == "unlink" and path.startswith(tier):
+            assert home not in names, "the commit is durable before the tier is cleared"
+            removals += path.endswith(".shard")
+        elif name in ("openat", "mkdir"):
+            names.add(os.path.dirname(path))
+    assert holds > 0
+    assert removals <= holds <= 4

@@ -120,3 +120,40 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
     with Checkpoints(tmp_path / "x"):
         said = ranks("second", tmp_path / "x", 2)
     assert all("written by another job" in each for each in said)
+
+
+def test_tiers_of_several_hosts(tmp_path: Path) -> None:
+    """The slowest home-coming holds nobody up; ranks of a host share its tiers."""
+    said = ranks("hosts", tmp_path / "x", 4)
+    assert [each[:5] for each in said] == [[[0, 1, 2], [], 2, [0, 1, 2], True]] * 4
+    assert sum(each[5] for each in said) < 17 << 20
+    assert {path.name for path in tmp_path.glob("tier-*/*")} == {".lock"}
+
+
+def test_a_home_that_fails_for_all(tmp_path: Path) -> None:
+    """Each error is told once, at the same call of all ranks, and no held save is lost."""
+    said = ranks("homeless", tmp_path / "x", 3)
+    assert said[0] == said[1] == said[2]
+    failures, held, steps = said[0]
+    assert {kind for _, kind in failures} == {"StorageError"}
+    assert len(held) > 2
+    assert steps == [*held, 9][-3:]
+
+
+def test_held_on_some_tiers_and_home(tmp_path: Path) -> None:
+    """What is held is brought home by a job of another number of ranks, from where it lies."""
+    home = tmp_path / "x"
+    said = ranks("partly", home, 3)
+    assert said[0] == "ended with 9"
+    assert said[1:] == [["WorkerError", str(home)], ["WorkerError", str(tmp_path / "tier-2")]]
+    assert load(home).step == 1
+    with Checkpoints(home, local=[tmp_path / f"tier-{rank}" for rank in range(3)]) as checkpoints:
+        assert checkpoints.steps() == [1, 2]
+        found = checkpoints.load()
+    wanted = checkpoint_ranks.large(2)
+    assert all(torch.equal(found.state[name], wanted[name]) for name in wanted)
+
+
+def test_ranks_that_name_other_tiers(tmp_path: Path) -> None:
+    for told in ranks("unlike", tmp_path / "x", 2):
+        assert f"{tmp_path / 'a'} is written by another job" in told

@@ -211,7 +211,7 @@ PURE = (
     | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
     | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
-    | {"checkpoint.manifest", "checkpoint.division", "checkpoint.tree"}
+    | {"checkpoint.manifest", "checkpoint.division", "checkpoint.tree", "checkpoint.placing"}
     | {"checkpoint.interval", "checkpoint.pace"}
     | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
     | LAYERS["values"].modules

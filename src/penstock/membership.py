@@ -127,9 +127,13 @@ def is_mpi(gather: Gather) -> bool:
 
 def host_identity() -> str:
     """What two processes have in common that can share memory: machine, boot, process namespace."""
+    return f"{machine_identity()}:{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def machine_identity() -> str:
+    """What two processes have in common that see the same devices: machine and boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+        return file.read().strip()
 
 
 def reachable_address(environ: Mapping[str, str]) -> str:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from .checkpoints import Checkpoints, Saved, load
 from .interval import Advice
 from .loading import Checkpoint
+from .tiers import Tier
 
-__all__ = ["Advice", "Checkpoint", "Checkpoints", "Saved", "load"]
+__all__ = ["Advice", "Checkpoint", "Checkpoints", "Saved", "Tier", "load"]

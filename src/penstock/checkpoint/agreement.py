@@ -16,19 +16,21 @@ from ..membership import Gather
 from ..topology import Place
 from .boundaries import reached
 
+Gathers = tuple[Gather, Gather, Gather]
+"""Three ways to tell, which are used at once: by the thread that trains, by the thread behind it,
+and by those that bring home what is held."""
 
-def gathers(
-    place: Place, modules: Mapping[str, Any], given: Gather | None
-) -> tuple[Gather, Gather]:
-    """Two ways to tell: one for the thread that trains, one for the thread behind it.
 
-    given: the user's own, which both threads use, never at once.
+def gathers(place: Place, modules: Mapping[str, Any], given: Gather | Gathers | None) -> Gathers:
+    """How the ranks of a job tell each other.
+
+    given: the user's own; one alone is used by all threads, never at once.
     UsageError where there are several ranks and no way.
     """
     if place.world_size == 1:
-        return _alone, _alone
+        return _alone, _alone, _alone
     if given is not None:
-        return given, given
+        return given if isinstance(given, tuple) else (given, given, given)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
@@ -40,7 +42,8 @@ def gathers(
             f"the process group has {distributed.get_world_size()} ranks and the checkpoint"
             f" {place.world_size} ({place.source}): give gather= among those that save together"
         )
-    return _by_group(distributed, place), _by_group(distributed, place)
+    front, back, far = (_by_group(distributed, place) for _ in range(3))
+    return front, back, far
 
 
 def _alone(text: str) -> list[str]:

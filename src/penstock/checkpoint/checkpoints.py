@@ -12,47 +12,40 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import hashlib
-import json
+import functools
 import os
 import secrets
 import sys
 import threading
 import time
 import warnings
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from ..budget import Budget
-from ..errors import (
-    ForkError,
-    FormatError,
-    MissingError,
-    PenstockError,
-    UsageError,
-)
+from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..membership import Gather
 from ..topology import detect
 from . import loading
-from .agreement import gathers, together
-from .boundaries import stalled
+from .agreement import Gathers, gathers, together
+from .behind import Within, given_up, started
 from .division import Cut, divided, piece_bytes
 from .fence import Fence
-from .flushing import Flush, laid_out
+from .flushing import Flush
 from .home import KEEP_MIN, Entry, Lock
 from .homes import home_of
 from .interval import OVERHEAD, Advice, Costs, Failures, advised
 from .loading import Checkpoint
-from .manifest import Index, Piece, Shard
 from .pace import Pace
+from .recovery import recovered
+from .relay import Done, Relay
+from .saving import Save, committed
 from .staging import Staged, Staging, staged_bytes
-from .tree import Block, Taken, taken, tensors
+from .tiers import Local, Tier, Tiers, tiers_of
+from .tree import Taken, taken, tensors
 
 Busy = Literal["wait", "skip"]
 
@@ -85,13 +78,18 @@ class Checkpoints:
     budget:  bytes_per_s of each rank, and direct; see `penstock.Budget`. Assign another to change
              the rate while writing.
     rank, world_size:  of the ranks that hold the same state; None detects them.
-    gather:  how these tell each other; None is a group of torch.distributed. See
-             `penstock.membership.Gather`.
+    gather:  how these tell each other; None is groups of torch.distributed. See
+             `penstock.membership.Gather`. Of three, several are used at once; with one alone, the
+             next save begins when the one before is committed.
+    local:   a folder of this host, or several, the fastest first: see `Tier`. A save lies there
+             until it is committed, so that the next may begin earlier, and is committed by the next
+             job with the same tiers where this one is killed meanwhile; only then this returns. All
+             ranks of a host name the same. A place that fails costs a RuntimeWarning.
 
     Several ranks make it and call `save` at the same time, with the same steps and states of the
     same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
 
-    Used by one thread; the thread behind it ends with `close`, or when the process ends regularly.
+    Used by one thread; the threads behind it end with `close`, or when the process ends regularly.
     Storage that hangs holds up who waits for a save, and nobody else: with a `timeout_s`, `wait`,
     `close` and `abandon` raise StalledError then. `load` and making these wait for storage itself.
     """
@@ -105,18 +103,20 @@ class Checkpoints:
         budget: Budget | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        gather: Gather | None = None,
+        gather: Gather | Gathers | None = None,
+        local: Local | None = None,
     ) -> None:
         if type(keep) is not int or keep < KEEP_MIN:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
         if busy not in ("wait", "skip"):
             raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
+        tiers = () if local is None else tiers_of(local)
         self.keep = keep
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
-        self._front, self._back = gathers(self.place, sys.modules, gather)
-        if busy == "skip" and gather is not None and self.place.world_size > 1:
-            raise UsageError("busy='skip' has ranks tell each other meanwhile: do not give gather=")
+        self._front, self._back, far = gathers(self.place, sys.modules, gather)
+        if busy == "skip" and callable(gather) and self.place.world_size > 1:
+            raise UsageError("busy='skip' has ranks tell each other meanwhile: give three gathers")
         self._budget = budget or Budget()
         self._process = os.getpid()
         self._staging = Staging()
@@ -134,21 +134,35 @@ class Checkpoints:
         """Saves that were not begun, as an earlier one was under way."""
         self._lock: Lock | None = None
         self._session = secrets.token_hex(4)
+        self._relay: Relay | None = None
         try:
-            self._session = together(self._front, self.place, lambda: self._opened(folder))[0]
-            self.folder = home_of(folder)
+            found = together(self._front, self.place, lambda: self._opened(folder, not tiers))
+            self._session, self.folder = found[0], home_of(folder)
+            if tiers:
+                self._relay = self._recovered(tiers, far)
         except BaseException:
             if self._lock is not None:
                 self._lock.close()
             raise
 
-    def _opened(self, path: str | os.PathLike[str]) -> str:
+    def _opened(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
-            folder = home_of(path, make=True)
-            where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = folder.lock(f"{where}, session {self._session}\n")
-            folder.collect()
+            home = home_of(path, make=True)
+            self._lock = home.lock(_who(self._session))
+            if clear:  # else what is held may belong to what lies there
+                home.collect()
         return self._session
+
+    def _recovered(self, local: Sequence[Tier], far: Gather) -> Relay:
+        """The tiers, with nothing on them any more."""
+        ours = self.folder, self._lock, self.place
+        tiers = Tiers(local, self.folder.path, self.place, _who(self._session), self._front)
+        try:
+            last = recovered(tiers, *ours, self._front, self._budget)
+        except BaseException:
+            tiers.close()
+            raise
+        return Relay(tiers, *ours[:2], self._back, far, self._budget, last)
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -159,7 +173,8 @@ class Checkpoints:
         loader:  saved with it: what has a `state_dict`, or such a state.
 
         Takes as long as a copy in memory. It is committed later: `wait` returns then. Raises what
-        went wrong with the save before, which was not committed then; this one is not begun.
+        went wrong with a save before, which was not committed then; this one is not begun. What is
+        held on tiers stays there, and is committed with the next save, or by the next job.
         """
         began = time.perf_counter()
         self._check_usable()
@@ -168,7 +183,7 @@ class Checkpoints:
         if self._is_busy():
             self.skipped += 1
             return False
-        self.wait()
+        self.wait(until="held")
         self._pace.began(step, began)
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
@@ -183,14 +198,8 @@ class Checkpoints:
         self._flush = Flush(self._budget)
         self._step = step
         blocked_s = time.perf_counter() - began
-        self._thread = threading.Thread(
-            target=self._behind,
-            args=(step, attempt, parts, cuts, copy, failure, began, blocked_s),
-            name="penstock-checkpoint",
-            daemon=True,
-        )
-        _awaited.add(self._thread)
-        self._thread.start()
+        args = (step, attempt, parts, cuts, copy, failure, began, blocked_s)
+        self._thread = started("penstock-checkpoint", self._behind, *args)
         if failure is not None:
             self._thread.join()
             self._thread, self._failure = None, None
@@ -269,111 +278,80 @@ class Checkpoints:
         began: float,
         blocked_s: float,
     ) -> None:
-        """The thread: write, hear of the others, commit."""
+        """The thread: write, hear of the others, commit; or hold, and have it committed."""
         flush = self._flush
         assert flush is not None
+        save = Save(step, attempt, self.place, parts, cuts, copy, failure)
+
+        def done() -> Done:  # the copy is, and what it had the optimizer wait
+            blocked = blocked_s + self._fence.waited_s
+            return functools.partial(self._committed, step, blocked, began)
+
         try:
-            path, size = self._written(step, attempt, parts, cuts, copy, failure)
-            blocked_s += self._fence.waited_s
-            self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
-            self._pace.committed(blocked_s, self.last.seconds)
-            if self.place.rank == 0:
-                self.folder.thin(self.keep)
+            with flush:
+                if self._relay is not None:
+                    self._failure = self._relay.hold(save, flush, done)
+                else:
+                    found = committed(save, self.folder, self._lock, self._back, flush)
+                    done()(*found)
         except Exception as error:
             if not flush.stopped:
                 self._failure = error
-        finally:
-            flush.close()
 
-    def _written(
+    def _committed(self, step: int, blocked_s: float, began: float, path: str, size: int) -> None:
+        self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+        self._pace.committed(began, blocked_s, self.last.seconds)
+        if self.place.rank == 0:
+            self.folder.thin(self.keep)
+
+    def wait(
         self,
-        step: int,
-        attempt: str,
-        parts: Taken,
-        cuts: list[Cut],
-        copy: Callable[[], Staged],
-        failure: Exception | None,
-    ) -> tuple[str, int]:
-        assert self._flush is not None
-        flush, rank = self._flush, self.place.rank
-        begun = ""
-
-        def write() -> Any:
-            nonlocal begun
-            if failure is not None:
-                raise failure
-            staged = copy()
-            begun = self.folder.begin(step, attempt)
-            name = f"rank-{rank}.shard"
-            pieces = laid_out(_pieces(parts.blocks, cuts, name), staged.checksums)
-            shard = self.folder.write(begun, name, staged.memory, pieces, flush)
-            flush.check()
-            return [list(shard), _shape_of(parts.blocks)]
-
-        def commit() -> str | None:
-            if rank != 0:
-                return None
-            assert self._lock is not None
-            flush.check()
-            if any(shape != said[0][1] for _, shape in said):
-                raise UsageError(
-                    f"the ranks save states of different shape at step {step}: save the same names,"
-                    " dtypes and shapes on all; nothing was committed"
-                )
-            made = tuple(Shard(*shard) for shard, _ in said)
-            content = loading.content_of(parts)
-            index = Index(step, attempt, self.place.world_size, loading.STATE, made, content)
-            return self.folder.commit(begun, index, self._lock).path
-
-        try:
-            said = together(self._back, self.place, write)
-            committed = together(self._back, self.place, commit)[0]
-        except BaseException:
-            if rank == 0:  # also what others have written, where this one could not begin
-                with contextlib.suppress(PenstockError):
-                    self.folder.abandon(begun or self.folder.begin(step, attempt))
-            raise
-        return committed, int(said[rank][0][1])
-
-    def wait(self, timeout_s: float | None = None) -> Saved | None:
+        timeout_s: float | None = None,
+        *,
+        until: Literal["committed", "held"] = "committed",
+    ) -> Saved | None:
         """Returns once what was saved is committed: the last such save. Raises what went wrong.
 
         timeout_s:  StalledError where that takes longer; it names what is waited for. The save is
                     still under way then.
+        until:      "held" is soon enough where there are tiers: no kill takes it any more, and its
+                    memory is free. The last save that was committed until then is returned.
         """
-        self._join(timeout_s)
-        failure, self._failure = self._failure, None
+        if until not in ("committed", "held"):
+            raise UsageError(f"until={until!r}: use 'committed' or 'held'")
+        failure = self._settled(timeout_s, until == "held")
         if failure is not None:
             raise failure
         return self.last
 
+    def _settled(self, timeout_s: float | None, held: bool = False) -> Exception | None:
+        """What went wrong, once nothing is under way; or once what was saved is held."""
+        self._check_process()
+        within = Within(timeout_s)
+        if self._thread is not None:
+            within.join(self._thread, self._step)
+            self._thread = None
+        failure = self._relay.settle(within) if self._relay is not None and not held else None
+        failed, self._failure = self._failure, None
+        return failure or failed
+
     def abandon(self, timeout_s: float | None = None) -> None:
         """Give up the save under way, if there is one, and return once it has ended: soon. It is
-        not committed, unless it was about to be. For who has to end before a deadline; on all
-        ranks.
+        not committed, unless it was about to be; what is held stays held. For who has to end before
+        a deadline; on all ranks.
 
         timeout_s:  StalledError where it takes longer, as nobody can end a call of storage that
                     hangs. The save is given up all the same: neither `close` nor the end of the
                     process waits for it, and where storage answers later, it is not committed.
         """
+        if self._relay is not None:
+            self._relay.stop()
         if self._thread is not None and self._flush is not None:
             self._flush.stop()
-            _awaited.discard(self._thread)
-            self._join(timeout_s)
-            self._failure = None
-
-    def _join(self, timeout_s: float | None) -> None:
-        """Until nothing is under way."""
-        self._check_process()
-        if timeout_s is not None and not timeout_s >= 0:
-            raise UsageError(f"timeout_s={timeout_s!r}: use seconds from 0 on, or None")
-        if self._thread is None:
-            return
-        self._thread.join(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
-        if self._thread.is_alive():
-            assert timeout_s is not None
-            raise stalled(self._thread, self._step, timeout_s)
-        self._thread = None
+            given_up(self._thread)
+        self._settled(timeout_s)
+        if self._relay is not None:
+            self._relay.go_on()
 
     def advice(
         self,
@@ -430,6 +408,17 @@ class Checkpoints:
         self.wait()
         return load(self.folder.path, step, fall_back=fall_back)
 
+    def stats(self) -> dict[str, Any]:
+        """What tiers do for this rank; empty without `local`.
+
+        held:         steps that are held and not committed yet.
+        place:        where the last shard was written: a tier, or the home.
+        predicted_s:  by place, when its memory would have been free: why that was chosen; None
+                      where there was no room, or nothing known.
+        bytes_per_s:  by place, as measured by all ranks of this host together.
+        """
+        return {} if self._relay is None else self._relay.stats()
+
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, in the order in which they were committed."""
         return [entry.step for entry in self.folder.entries()]
@@ -445,6 +434,8 @@ class Checkpoints:
         self._budget = budget
         if self._flush is not None:
             self._flush.adopt(budget)
+        if self._relay is not None:
+            self._relay.adopt(budget)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for what is under way, then let others write to the folder. Raises as `wait`; after
@@ -452,16 +443,21 @@ class Checkpoints:
         folder stays locked until the process ends."""
         if self._closed:
             return
+        failure = None
         if self._flush is None or not self._flush.stopped:
-            self._join(timeout_s)
+            failure = self._settled(timeout_s)
         self._closed = True
         self._fence.detach()
         self._staging.close()
         hangs = self._thread is not None and self._thread.is_alive()
+        if self._relay is not None and not self._relay.under_way:
+            self._relay.close()
+        elif self._relay is not None:
+            hangs = True
         if self._lock is not None and not hangs:
             self._lock.close()
-        if self._failure is not None:
-            raise self._failure
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         return self
@@ -482,14 +478,9 @@ class Checkpoints:
             )
 
 
-_awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""What the end of the process waits for: threads that save, and were not told to give up."""
-
-
-@atexit.register
-def _finish() -> None:
-    for thread in list(_awaited):
-        thread.join()
+def _who(session: str) -> str:
+    """What locks say."""
+    return f"process {os.getpid()} on {os.uname().nodename}, session {session}\n"
 
 
 def load(
@@ -512,17 +503,3 @@ def load(
 
 def _nothing() -> Staged:
     return Staged(np.empty(0, np.uint8), [])
-
-
-def _pieces(blocks: tuple[Block, ...], cuts: list[Cut], file: str) -> list[Piece]:
-    """A rank's cuts as pieces of its shard, not laid out yet."""
-    return [
-        Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), file, 0, c.bytes, 0)
-        for c in cuts
-    ]
-
-
-def _shape_of(blocks: tuple[Block, ...]) -> str:
-    """Equal where states have the same blocks."""
-    names = json.dumps([[block.name, block.bytes] for block in blocks])
-    return hashlib.sha256(names.encode()).hexdigest()

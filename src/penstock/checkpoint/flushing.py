@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import threading
 import time
@@ -16,13 +17,16 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from ..budget import Budget
 from ..errors import StorageError, UsageError
 from ..window import Window
 from ..writers import storing, write_all
 from .boundaries import reached
+from .home import Source
 from .leaves import Memory
-from .manifest import Piece, Shard, ending
+from .manifest import Piece, Shard, damaged, ending
 
 _PAGE = 4096
 _AGAIN = "save again: nothing was committed"
@@ -37,10 +41,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class Flush:
     """Writes of one shard, once, in turns. `adopt` and `stop` may come from another thread
-    meanwhile. Whoever made it closes it."""
+    meanwhile. Whoever made it closes it.
 
-    def __init__(self, budget: Budget) -> None:
+    shared:  the storage is used by others, so that a broker is asked, where there is one.
+    """
+
+    def __init__(self, budget: Budget, *, shared: bool = True) -> None:
         self._budget = budget
+        self._shared = shared
         self._rate = budget.bytes_per_s
         self._due_s = 0.0  # when what was written so far should have taken until
         self._stopped = False
@@ -96,9 +104,10 @@ class Flush:
         length = self._paced(left_bytes)
         with self._changed:
             self.check()
-            if self._window is None:
+            if self._window is None and self._shared:
                 self._window = Window(left_bytes)
-        self._window.wait(length)
+        if self._window is not None:
+            self._window.wait(length)
         self.check()
         return length
 
@@ -146,6 +155,48 @@ class Flush:
                 os.fdatasync(file)
             reached(f"synced {path}")
         return Shard(os.path.basename(path), len(data) + len(end), crc)
+
+    def copy(self, path: str, source: Source) -> None:
+        """Make a file of what a source has, on the device when this returns; its name in the folder
+        is not. What was there under the name is gone.
+
+        StorageError as `write`; what the source raises, too.
+        """
+        with ExitStack() as files:
+            with storing(path, _AGAIN):
+                reached(f"create {path}")
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                file = os.open(path, flags, 0o666)
+                files.callback(os.close, file)
+                reached(f"write {path}")
+                _reserve(file, source.bytes)
+                direct = -1 if self._budget.direct == "off" else _direct(path)
+                if direct >= 0:
+                    files.callback(os.close, direct)
+            self._copy(path, source, file, direct)
+            with storing(path, _AGAIN):
+                reached(f"sync {path}")
+                os.fdatasync(file)
+                reached(f"synced {path}")
+
+    def _copy(self, path: str, source: Source, file: int, direct: int) -> None:
+        size, at = source.bytes, 0
+        memory = np.frombuffer(mmap.mmap(-1, min(size, _TURN_MAX) or 1), np.uint8)
+        while at < size:
+            with storing(path, _AGAIN):
+                part = memory[: self.turn(size - at)]
+            if source.read(part, at) < len(part):
+                raise damaged(path, "what it is copied from became shorter")
+            with storing(path, _AGAIN):
+                whole = len(part) // _PAGE * _PAGE if direct >= 0 else 0
+                try:
+                    write_all(direct, part[:whole].data, at)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    direct, whole = -1, 0
+                write_all(file, part[whole:].data, at + whole)
+            at += len(part)
 
     def _write(self, path: str, file: int, data: Memory) -> int:
         """Write the data, or all of it but the last part of a page; how much is there then."""

@@ -73,19 +73,12 @@ class Folder(Home):
     def write(
         self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
     ) -> Shard:
-        path = os.path.join(begun, name)
-        try:
-            shard = flush.write(path, memory, pieces)
-            reached(f"sync folder {begun}")
-            sync_folder(begun, AGAIN)
-        except BaseException:
-            with contextlib.suppress(OSError):  # room for others, who may be about to write here
-                os.unlink(path)
-            raise
-        return shard
+        with synced(begun, name) as path:
+            return flush.write(path, memory, pieces)
 
     def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        raise NotImplementedError
+        with self.opened(file) as source, synced(begun, name) as path:
+            flush.copy(path, source)
 
     def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
         """Where only the very last step failed, syncing a name that is there already, the next
@@ -103,7 +96,7 @@ class Folder(Home):
         entry = Entry(last + 1, index.step, "")
         entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
         with storing(begun, AGAIN):
-            self._put_index(begun, index_bytes(index))
+            put_index(begun, index_bytes(index))
             lock.check()
             reached(f"rename {begun}")
             try:
@@ -115,18 +108,6 @@ class Folder(Home):
         sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
         reached(f"committed {entry.path}")
         return entry
-
-    def _put_index(self, path: str, data: bytes) -> None:
-        part, final = os.path.join(path, INDEX + ".part"), os.path.join(path, INDEX)
-        reached(f"write {final}")
-        with open(part, "xb", buffering=0) as file:
-            write_all(file.fileno(), data, 0)
-            reached(f"sync {final}")
-            os.fsync(file.fileno())
-        reached(f"rename {final}")
-        os.rename(part, final)
-        reached(f"sync folder {path}")
-        sync_folder(path, AGAIN)
 
     def abandon(self, begun: str) -> None:
         """What cannot be removed now is tried again with the next commit, or the next of these."""
@@ -165,7 +146,7 @@ class Folder(Home):
         left, self._left = dict.fromkeys((*self._left, *paths)), []
         for path in left:
             try:
-                _remove(path)
+                emptied(path)
             except FileNotFoundError:
                 pass
             except OSError:
@@ -291,6 +272,35 @@ class _File(NamedTuple):
 
 
 @contextlib.contextmanager
+def synced(folder: str, name: str) -> Iterator[str]:
+    """Where a shard is made; its name is there to stay after this. Where that fails, nothing of it
+    is left, as far as that can be done."""
+    path = os.path.join(folder, name)
+    try:
+        yield path
+        reached(f"sync folder {folder}")
+        sync_folder(folder, AGAIN)
+    except BaseException:
+        with contextlib.suppress(OSError):  # room for others, who may be about to write here
+            os.unlink(path)
+        raise
+
+
+def put_index(folder: str, data: bytes) -> None:
+    """Make the index of a folder, whole or not at all; it is there to stay when this returns."""
+    part, final = os.path.join(folder, INDEX + ".part"), os.path.join(folder, INDEX)
+    reached(f"write {final}")
+    with open(part, "wb", buffering=0) as file:  # of a try that failed, there may be one
+        write_all(file.fileno(), data, 0)
+        reached(f"sync {final}")
+        os.fsync(file.fileno())
+    reached(f"rename {final}")
+    os.rename(part, final)
+    reached(f"sync folder {folder}")
+    sync_folder(folder, AGAIN)
+
+
+@contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
     """Turns what the system says against reading into our errors."""
     try:
@@ -328,8 +338,8 @@ def _size(path: str) -> int:
         return -1
 
 
-def _remove(path: str) -> None:
-    """A folder and what of it is ours; OSError where there is more in it."""
+def emptied(path: str) -> None:
+    """Remove a folder and what of it is ours; OSError where there is more in it."""
     names = os.listdir(path)
     if INDEX in names:  # the first to be gone, also after a power cut
         os.unlink(os.path.join(path, INDEX))

@@ -36,16 +36,19 @@ class Pace:
         self._saves: deque[_Save] = deque(maxlen=_kept)
 
     def began(self, step: int, now_s: float) -> None:
-        """`save` was called then, and no other save is under way any more."""
+        """`save` was called then, and no other save is in memory any more."""
         waited_s = 0.0
         if self._saves:
             waited_s = self._saves[-1].began_s + self._saves[-1].seconds - now_s
         self._saves.append(_Save(step, now_s, max(0.0, waited_s)))
 
-    def committed(self, blocked_s: float, seconds: float) -> None:
-        """The save that began last is committed, so long after it was called; for so long training
+    def committed(self, began_s: float, blocked_s: float, seconds: float) -> None:
+        """The save that began then is committed, so long after it was called; for so long training
         did not go on."""
-        self._saves[-1].blocked_s, self._saves[-1].seconds = blocked_s, seconds
+        for save in reversed(list(self._saves)):
+            if save.began_s == began_s:
+                save.blocked_s, save.seconds = blocked_s, seconds
+                break
 
     def costs(self, step_s: float | None = None, slowdown: float = 0.0) -> Costs:
         """What a save costs.
