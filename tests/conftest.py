@@ -23,6 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 os.environ["PENSTOCK_BROKER"] = "/nowhere/broker.sock"  # whatever serves this machine
+os.environ.pop("COLUMNS", None)  # however wide a terminal this was started in
 # Kernels are compiled where there is a GPU, and interpreted elsewhere, which Triton is told before
 # it is imported.
 if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd"))):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import run
 from penstock.checkpoint import Checkpoints
-from test_cli import run
 
 
 @pytest.fixture
