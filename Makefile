@@ -41,7 +41,7 @@ test-long: $(STAMPS)/penstock  ## what `make test` leaves out because it takes l
 
 test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'
-	$(RUN) -m pytest tests/test_examples.py -k ray
+	$(RUN) -m pytest tests/test_examples.py -m long -k ray
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'

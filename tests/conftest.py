@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,13 @@ examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
 settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples)
 settings.load_profile("penstock")
 
+# Hundreds of processes start. Each would compile what it imports, which takes as long as all else
+# that it does, where the environment forbids to keep the outcome.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 os.environ["PENSTOCK_BROKER"] = "/nowhere/broker.sock"  # whatever serves this machine
+os.environ.pop("COLUMNS", None)  # however wide a terminal this was started in
 # Kernels are compiled where there is a GPU, and interpreted elsewhere, which Triton is told before
 # it is imported.
 if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd"))):

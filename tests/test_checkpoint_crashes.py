@@ -7,8 +7,14 @@ import pytest
 import checkpoint_crashes
 
 
-@pytest.mark.parametrize("local", [0, 1])
-@pytest.mark.parametrize(("ranks", "victim"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "victim", "local"),
+    [
+        *[(1, 0, 1), (2, 0, 0)],
+        *[pytest.param(*each, marks=pytest.mark.long) for each in [(1, 0, 0), (2, 1, 0)]],
+        *[pytest.param(*each, marks=pytest.mark.long) for each in [(2, 0, 1), (2, 1, 1)]],
+    ],
+)
 def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     """At each write, sync, rename, removal and message of three saves, of which two are kept; with
     tiers, what is held counts as saved."""
@@ -17,7 +23,10 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     assert found["boundaries"] > (40 if victim == 0 else 25)
 
 
-@pytest.mark.parametrize(("ranks", "victim"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "victim"),
+    [(2, 0), *[pytest.param(*x, marks=pytest.mark.long) for x in [(1, 0), (2, 1)]]],
+)
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
     """And what was held is committed by the next."""
     found = checkpoint_crashes.run("recovery", ranks, victim)
@@ -28,7 +37,7 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("kills", "local"),
-    [(6, 0), (12, 1), *[pytest.param(100, x, marks=pytest.mark.long) for x in (0, 1)]],
+    [(6, 0), (6, 1), *[pytest.param(100, x, marks=pytest.mark.long) for x in (0, 1)]],
 )
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """One rank or all of them, at random times of a job that writes most of the time."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import run
 from penstock.checkpoint import Checkpoints
 from penstock.checkpoint.interval import Costs, Failures, advised
-from test_cli import run
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from command import run
 from penstock import UsageError, native, writers
 from penstock.conversion import MANIFEST, locked
 from penstock.convert import convert
@@ -812,32 +813,18 @@ def test_names_that_collide_in_tar(tmp_path: Path) -> None:
 # -- the command line ------------------------------------------------------------------------------
 
 
-def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """The finished command line, after checking its exit code."""
-    path = str(Path(penstock.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *(str(argument) for argument in arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", "TERM": "dumb", "PYTHONPATH": path},
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def test_command_line(numbers: Path, tmp_path: Path) -> None:
     """The command writes, finds that there is nothing to do, refuses by name, and begins anew."""
     out = tmp_path / "out"
     asked = ("convert", numbers, out, "--to", "records")
-    first = command(*asked, "--shard-bytes", "1KiB").stdout
+    first = run(*asked, "--shard-bytes", "1KiB").stdout
     assert "200 samples, 4.7 KiB in 5 files; verified" in first
     assert f"read it: penstock.open('{out}', format='records'" in first
-    assert "it was complete already" in command(*asked, "--shard-bytes", "1024").stdout
-    refused = command(*asked, "--shards", "2", code=1).stderr
+    assert "it was complete already" in run(*asked, "--shard-bytes", "1024").stdout
+    refused = run(*asked, "--shards", "2", code=1).stderr
     assert "shard_bytes=1024, and now shard_bytes=None is asked" in refused
-    assert "in 2 files" in command(*asked, "--shards", "2", "--force").stdout
-    assert "such as 256MiB" in command(*asked, "--shard-bytes", "many", code=1).stderr
+    assert "in 2 files" in run(*asked, "--shards", "2", "--force").stdout
+    assert "such as 256MiB" in run(*asked, "--shard-bytes", "many", code=1).stderr
 
 
 INTERRUPTED = """
@@ -863,4 +850,4 @@ def test_command_line_interrupted(numbers: Path, tmp_path: Path) -> None:
     )
     assert stopped.returncode == 130, stopped.stderr
     assert "the same command goes on after it" in stopped.stderr
-    assert "went on after" in command(*arguments).stdout
+    assert "went on after" in run(*arguments).stdout

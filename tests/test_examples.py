@@ -65,6 +65,7 @@ def storage_bytes(output: str) -> list[int]:
     return [int(found) for found in re.findall(r"(\d+) bytes from storage", output)]
 
 
+@pytest.mark.long  # torchrun itself starts ranks in processes/test_ddp.py
 def test_torchrun(tmp_path: Path) -> None:
     """Two ranks, as on two hosts, read every byte once."""
     pytest.importorskip("torch")
@@ -119,6 +120,7 @@ def test_mpiexec(tmp_path: Path, hosts: list[str]) -> None:
     assert re.findall(r"sum (\d+)", output) == [str(data.sum(dtype=np.int64))] * 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # Ray starts some ten processes, which takes 20 s and more
 def test_ray(tmp_path: Path) -> None:
     """Two workers of Ray Train share a host, and read every byte once."""

@@ -82,7 +82,7 @@ def test_rows_are_h5pys(shape, chunks, layout, userblock, tmp_path):
     rows = np.random.default_rng(1).random(shape)
     with h5py.File(path, "w", userblock_size=userblock) as file:
         file.create_dataset("x", data=rows, chunks=chunks)
-    dataset = penstock.open(path, index="memory")
+    dataset = opened(path)
     assert isinstance(dataset.index.layouts[0], layout)
     assert_rows(dataset, {"x": rows})
 
@@ -111,7 +111,7 @@ def test_filters(filters, chunks, tmp_path):
             file.create_dataset("y", data=np.arange(count), chunks=(3,), compression="gzip")
         all_rows.append(rows)
         labels.append(np.arange(count))
-    dataset = penstock.open(tmp_path, index="memory")
+    dataset = opened(tmp_path)
     assert isinstance(dataset.index.layouts[0], Chunked)
     assert_rows(dataset, {"rows": np.concatenate(all_rows)}, np.concatenate(labels))
 
@@ -130,7 +130,7 @@ def test_chunks_of_larger_axes_and_masks(filters, tmp_path):
                 whole = np.zeros(chunk, "i2")
                 whole[:4, :5, :6] = rows[:4]
                 made.id.write_direct_chunk((0, 0, 0), whole.tobytes(), 1)
-    dataset = penstock.open(tmp_path / "x.h5", index="memory")
+    dataset = opened(tmp_path / "x.h5")
     assert_rows(dataset, dict.fromkeys("abc", rows))
 
 
@@ -144,8 +144,8 @@ def test_absent_chunks(filters, tmp_path):
         made[6:9, :2] = 2
         rows = made[:]
     with pytest.raises(FormatError, match=r"5 of its 8 chunks were never written.*\[3, 0\]"):
-        penstock.open(path, index="memory")
-    assert_rows(penstock.open(path, index="memory", fill=True), {"x": rows})
+        opened(path)
+    assert_rows(opened(path, fill=True), {"x": rows})
 
 
 def test_types(tmp_path):
@@ -162,7 +162,7 @@ def test_types(tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
             for name, rows in fields.items():
                 file.create_dataset(name, data=rows, **filters)
-        assert_rows(penstock.open(tmp_path / "x.h5", index="memory"), fields)
+        assert_rows(opened(tmp_path / "x.h5"), fields)
 
 
 def test_fields_by_path(tmp_path):
@@ -264,7 +264,7 @@ def test_files_that_differ(tmp_path):
     ):
         write("1.h5", **wrong)
         with pytest.raises(FormatError, match=message):
-            penstock.open(tmp_path, index="memory")
+            opened(tmp_path)
 
 
 def test_damaged_chunks(tmp_path):
@@ -277,7 +277,7 @@ def test_damaged_chunks(tmp_path):
         data = bytearray(path.read_bytes())
         data[info.byte_offset + 20 : info.byte_offset + 40] = bytes(20)
         path.write_bytes(data)
-        dataset = penstock.open(path, index="memory")
+        dataset = opened(path)
         assert int(dataset[0]["x"]) == 0
         with pytest.raises(FormatError, match="cannot be decoded as hdf5"):
             dataset[3999]

@@ -26,6 +26,7 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
 import penstock
+from command import run
 from penstock import limits
 from penstock.bucket import Bucket, aws_profile, located, version_of
 from penstock.budget import Budget
@@ -428,14 +429,7 @@ def test_changes_while_reading(s3: S3, tmp_path: Path) -> None:
 def test_command_line(s3: S3, tmp_path: Path) -> None:
     """The command line describes and verifies data behind a URL."""
     s3.put_folder(tree(tmp_path / "data", 9), "data/")
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "inspect", f"s3://{s3.name}/data", "--verify"],
-        env=os.environ | _path(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tree" in done.stdout
+    assert "tree" in run("inspect", f"s3://{s3.name}/data", "--verify").stdout
 
 
 # -- faults ----------------------------------------------------------------------------------------

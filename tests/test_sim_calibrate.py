@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from command import run
 from penstock import cli
 from penstock.errors import UsageError
 from penstock.sim import corrected, scenario, simulate
 from penstock.sim.calibrate import Measured, calibrate, resized
 from penstock.sim.record import Run, load_run, merged, parse_rank
 from penstock.sim.scenario import Scenario
-from test_cli import run
 
 
 def described(**changes: Any) -> Scenario:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
+from command import run
 from penstock import cli, sim
 from penstock.errors import UsageError
 from penstock.page import svg, words
@@ -26,7 +27,6 @@ from penstock.sim import report, sweep
 from penstock.sim.corrected import TRAFFIC
 from penstock.sim.results import SOURCES, Result
 from penstock.sim.workload import Workload
-from test_cli import run
 
 SMALL = """
 name: {name}

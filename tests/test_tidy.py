@@ -239,14 +239,20 @@ class Import(NamedTuple):
 
 
 @cache
-def sources() -> dict[str, ast.Module]:
-    """Each file of the package, by its dotted name below penstock, parsed."""
-    found = {}
+def names() -> tuple[str, ...]:
+    """Each file of the package, by its dotted name below penstock."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
-    return found
+        found.append(".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts))
+    return tuple(found)
+
+
+@cache
+def parsed(name: str) -> ast.Module:
+    """The syntax tree of a file, which takes some 10 ms: only of what a test asks for."""
+    path = path_of(name)
+    return ast.parse(path.read_text(), str(path))
 
 
 def path_of(name: str) -> Path:
@@ -258,7 +264,7 @@ def path_of(name: str) -> Path:
 def exists(module: str) -> bool:
     """Whether a full module name is a file of the package, or the compiled core."""
     below = module.removeprefix("penstock.")
-    return below in sources() or below == "_core"
+    return below in names() or below == "_core"
 
 
 def executed(tree: ast.AST) -> Iterator[ast.AST]:
@@ -274,7 +280,7 @@ def imports(name: str) -> Iterator[Import]:
     """What a file imports, anywhere in it; relative imports and submodules are resolved."""
     here = ["penstock", *name.split(".")] if name != "__init__" else ["penstock"]
     package = here if path_of(name).name == "__init__.py" else here[:-1]
-    for node in executed(sources()[name]):
+    for node in executed(parsed(name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -300,11 +306,6 @@ def layer_of(name: str) -> str:
         if top in modules:
             return layer
     raise AssertionError(f"penstock.{top} is in no layer: add it to LAYERS in tests/test_tidy.py")
-
-
-def names() -> list[str]:
-    """All dotted names, as parameters."""
-    return list(sources())
 
 
 @pytest.mark.parametrize("name", names())
@@ -343,7 +344,7 @@ def impurities(name: str) -> Iterator[tuple[int, str]]:
         top = module.split(".")[0]
         if top in IMPURE and not (name == "extent" and module == "os"):
             yield line, f"import {module}"
-    for node in ast.walk(sources()[name]):
+    for node in ast.walk(parsed(name)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "open":
                 yield node.lineno, "open()"
@@ -369,9 +370,9 @@ def test_no_import_cycles() -> None:
         name: {
             target
             for module, _ in imports(name)
-            if (target := own(module)) in sources() and target != name
+            if (target := own(module)) in names() and target != name
         }
-        for name in sources()
+        for name in names()
     }
     while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
         for name in leaves:
@@ -415,7 +416,8 @@ def value_of(expression: str) -> int:
 def test_lengths(capsys: pytest.CaptureFixture[str]) -> None:
     """Long functions and files are printed; at twice the orientation value they fail."""
     long: list[tuple[str, int, int]] = []
-    for name, tree in sources().items():
+    for name in names():
+        tree = parsed(name)
         path = path_of(name)
         long.append((str(path), len(path.read_text().splitlines()), FILE_LINES))
         long += [

@@ -23,6 +23,7 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command import run
 from penstock import cli_top, terminal
 from tenants import Job, broker, environ
 
@@ -51,50 +52,36 @@ def jobs(path: Path) -> Iterator[dict[str, Job]]:
             each.end()
 
 
-def top(path: Path, *options: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "top", "--socket", str(path), *options]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environ(**changes), timeout=60
-    )
-
-
 def test_a_table_and_the_state(path: Path) -> None:
     """Jobs, with their members' ranks and processes, and the same as JSON."""
     with broker(path, "--cores", "4", "--bytes-per-s", "100MB/s"), jobs(path) as started:
-        said = top(path)
+        command = [sys.executable, "-m", "penstock", "top", "--socket", str(path)]
+        said = subprocess.run(command, capture_output=True, text=True, env=environ(), timeout=60)
         assert said.returncode == 0, said.stderr
         for each in started.values():
             assert str(each.process.pid) in said.stdout
         row = next(line for line in said.stdout.splitlines() if line.lstrip().startswith("a "))
         assert "0,1" in row
         assert "3 loaders on 4 cores, 100 MB/s" in said.stdout
-        narrow = top(path, "--once", COLUMNS="40")
+        narrow = run("top", "--socket", path, "--once", COLUMNS="40")
         table = narrow.stdout.split("2 jobs")[0]
         assert max(map(len, table.splitlines())) <= 40
-        state = json.loads(top(path, "--json").stdout)
+        state = json.loads(run("top", "--socket", path, "--json").stdout)
         assert {job["job"]: len(job["members"]) for job in state["jobs"]} == {"a": 2, "b": 1}
 
 
 def test_no_broker(path: Path) -> None:
     """One message that says what to do, and code 1; the same where one has died."""
-    said = top(path)
-    assert said.returncode == 1
-    assert "penstock broker" in said.stderr
+    assert "penstock broker" in run("top", "--socket", path, code=1).stderr
     with broker(path) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert path.exists()
-        said = top(path)
-    assert said.returncode == 1
-    assert "no broker serves" in said.stderr
+        assert "no broker serves" in run("top", "--socket", path, code=1).stderr
 
 
 def test_told_not_to_look() -> None:
-    command = [sys.executable, "-m", "penstock", "top"]
-    off = environ(PENSTOCK_BROKER="off")
-    said = subprocess.run(command, capture_output=True, text=True, env=off, timeout=60)
-    assert said.returncode == 1
-    assert "PENSTOCK_BROKER" in said.stderr
+    assert "PENSTOCK_BROKER" in run("top", PENSTOCK_BROKER="off", code=1).stderr
 
 
 @contextlib.contextmanager

@@ -10,8 +10,6 @@ import math
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command import run
 from penstock import limits
 from penstock.address import Address, key_of
 from penstock.allocation import Resources
@@ -29,7 +28,7 @@ from penstock.lease import Lease, Measured, Report
 from penstock.ledger import Ledger
 from penstock.lines import Sealed, Wrong
 from penstock.watcher import watch
-from tenants import Job, broker, environ
+from tenants import Job, broker
 
 KEY = b"sixteen bytes and more"
 
@@ -503,11 +502,7 @@ def test_ipv6(tmp_path: Path, port: int, key: Path) -> None:
 def test_what_is_refused_at_the_start(
     tmp_path: Path, key: Path, options: list[str], said: str
 ) -> None:
-    command = [sys.executable, "-m", "penstock", "broker", "--socket", "b.sock", *options]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env=environ(), timeout=60
-    )
-    assert done.returncode == 1
+    done = run("broker", "--socket", "b.sock", *options, folder=tmp_path, code=1)
     assert said in done.stderr
 
 

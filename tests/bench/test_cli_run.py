@@ -17,6 +17,8 @@ import pytest
 from small import job
 
 import penstock
+from command import Ran
+from command import run as in_process
 from penstock.bench import outputs, record
 from penstock.bench.contenders import FORMATS, PACKAGES
 from penstock.bench.distribution import Distribution
@@ -55,6 +57,11 @@ def run(*arguments: object, code: int = 0, folder: Path | None = None):
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def here(*arguments: object, code: int = 0) -> Ran:
+    """The same in this process."""
+    return in_process("bench", "run", *arguments, code=code, COLUMNS="200")
 
 
 @pytest.fixture
@@ -163,7 +170,7 @@ def test_what_cannot_run_is_one_message(small, tmp_path, arguments, message):
     """And no results."""
     generate(read_workload(small).dataset, ["train"])
     arguments = ("++workload.workflow.generate_data=false", *arguments)
-    done = run(small, *arguments, "--out", tmp_path / "out", code=1)
+    done = here(small, *arguments, "--out", tmp_path / "out", code=1)
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -171,7 +178,7 @@ def test_what_cannot_run_is_one_message(small, tmp_path, arguments, message):
 def test_results_that_cannot_be_written(small, tmp_path):
     """One message, before anything is generated or measured; a file in the way counts."""
     (tmp_path / "file").write_text("")
-    done = run(small, "--out", tmp_path / "file" / "out", code=1)
+    done = here(small, "--out", tmp_path / "file" / "out", code=1)
     assert f"{tmp_path / 'file' / 'out'} cannot be written: Not a directory" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -179,7 +186,7 @@ def test_results_that_cannot_be_written(small, tmp_path):
 def test_a_full_disk_is_one_message(small, tmp_path, small_disk):
     """What was found is shown all the same."""
     (small_disk / "x").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 8192))
-    done = run(small, "--no-verdict", "--out", small_disk / "out", code=1)
+    done = here(small, "--no-verdict", "--out", small_disk / "out", code=1)
     assert "samples/s" in done.stdout
     assert "No space left on device: make room there" in done.stderr
 
@@ -189,7 +196,7 @@ def test_access_keys_are_not_written(small, tmp_path):
     whole number of seconds is a time as any."""
     out, quick = tmp_path / "out", "++workload.train.computation_time=0"
     key = "++workload.storage.storage_options.secret_access_key=HUSH"
-    run(small, quick, key, "++hydra.output_subdir=dlio_config", "--no-verdict", "--out", out)
+    here(small, quick, key, "++hydra.output_subdir=dlio_config", "--no-verdict", "--out", out)
     written = [path for path in out.rglob("*") if path.is_file()]
     assert out / "dlio_config" / "config.yaml" in written
     assert not any("HUSH" in path.read_text() for path in written)

@@ -62,6 +62,7 @@ class Fetching:
             filled += lengths[number] + (0 if random.random() < 0.5 else int(random.integers(8)))
         self.buffer: Buffer = random.integers(0, 256, filled, np.uint8)
         self._before = self.buffer.copy()
+        self._held: dict[tuple[int, int], bytes] = {}  # by key and length
 
     def submit(self, peer: Peer) -> int:
         return peer.submit(self.node, self.keys, self.lengths, self.targets, self.buffer)
@@ -106,7 +107,10 @@ class Fetching:
         np.testing.assert_array_equal(self.buffer, expected)
 
     def _bytes(self, number: int) -> bytes:
-        return held(self.node, int(self.keys[number]), int(self.lengths[number]))
+        key, length = int(self.keys[number]), int(self.lengths[number])
+        if (key, length) not in self._held:
+            self._held[key, length] = held(self.node, key, length)
+        return self._held[key, length]
 
 
 def answer_all(peer: Peer, request: PeerRequest) -> None:
