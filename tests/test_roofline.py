@@ -84,9 +84,15 @@ def test_ceilings_are_capacity_over_demand() -> None:
 
 @given(supplied, demands, datas)
 def test_the_lowest_ceiling_binds(supplies: Supplies, demand: Demand, data: Data | None) -> None:
-    """It is the least of supply over demand; the others follow in sequence; JSON holds it all."""
+    """It is the least of supply over demand, of bandwidth alone where reads are large; the others
+    follow in sequence; JSON holds it all."""
     found = roofline(supplies, demand, data=data)
-    least = min(supply.per_s / demand.of(resource) for resource, supply in supplies.items())
+    large = "bandwidth" in supplies and demand.bytes >= (1 << 20) * demand.reads
+    least = min(
+        supply.per_s / demand.of(resource)
+        for resource, supply in supplies.items()
+        if not (large and resource == "iops")
+    )
     assert found.samples_per_s == least
     allowed = [each.samples_per_s for each in found.ceilings]
     assert allowed == sorted(allowed)

@@ -234,8 +234,8 @@ def test_as_it_is_worded(machine: Settings) -> None:
             assert busy[forecast.binding[row]] == pytest.approx(max(busy), rel=1e-9)
             first = max(busy[0], data / storage, busy[2] if number == 0 else 0)
             assert forecast.first_s[row] == pytest.approx(first, rel=1e-9)
-            assert forecast.storage[row] == pytest.approx(s, abs=1e-12)
-            assert forecast.remote[row] == pytest.approx(r, abs=1e-12)
+            assert forecast.storage[row] == pytest.approx(s, rel=1e-9, abs=1e-12)
+            assert forecast.remote[row] == pytest.approx(r, rel=1e-9, abs=1e-12)
             total = forecast.storage + forecast.remote + forecast.local
             assert total == pytest.approx(np.ones(5))
             assert forecast.form == FORM
