@@ -383,6 +383,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int) -> None:
     assert found["boundaries"] > (20 if victim == 0 else 10)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("ranks", "kills"),
     [(1, 6), *(pytest.param(ranks, 100, marks=pytest.mark.long) for ranks in (1, 2))],
