@@ -1,6 +1,7 @@
 """Ranks that save together over gloo: each is forked here, and says what came of it as JSON.
 
 python tests/checkpoint_ranks.py SCENARIO FOLDER RANKS
+python tests/checkpoint_ranks.py     # many, as lines of JSON: torch takes long to be imported
 """
 
 from __future__ import annotations
@@ -296,8 +297,8 @@ def job(scenario: str, folder: Path, ranks: int) -> list[Any]:
 
 
 def main() -> None:
-    scenario, folder, ranks = sys.argv[1:]
-    print(json.dumps(job(scenario, Path(folder), int(ranks))))
+    for scenario, folder, ranks in [sys.argv[1:]] if sys.argv[1:] else map(json.loads, sys.stdin):
+        print(json.dumps(job(scenario, Path(folder), int(ranks))), flush=True)
 
 
 if __name__ == "__main__":

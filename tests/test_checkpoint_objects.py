@@ -218,6 +218,7 @@ def test_through_dcp(place: Place) -> None:
     assert Prefix(place.url).leftovers() == []
 
 
+@pytest.mark.long
 def test_through_dcp_by_two_ranks(place: Place) -> None:
     pytest.importorskip("torch")
     script = Path(__file__).with_name("checkpoint_dcp_objects.py")
@@ -321,7 +322,7 @@ def test_committed_at_the_last_moment(place: Place) -> None:
     assert Prefix(place.url).leftovers() == []
 
 
-@pytest.mark.parametrize("jobs", [2, 4])
+@pytest.mark.parametrize("jobs", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_jobs_that_contend(place: Place, jobs: int) -> None:
     """Jobs take over from each other all the time: what a save says is what is there, whole."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +46,31 @@ def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> No
     assert ranks == 1 or piece <= max(8 << 20, sum(sizes) / ranks / 8 + 64)
 
 
-def ranks(scenario: str, folder: Path, count: int) -> list[Any]:
-    """What each rank said."""
-    done = subprocess.run(
-        [sys.executable, checkpoint_ranks.__file__, scenario, str(folder), str(count)],
-        capture_output=True,
+@functools.cache
+def crew() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, checkpoint_ranks.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _crew_ends() -> Iterator[None]:
+    yield
+    if crew.cache_info().currsize:
+        crew().communicate()
+
+
+def ranks(scenario: str, folder: Path, count: int) -> list[Any]:
+    """What each rank said."""
+    stdin, stdout = crew().stdin, crew().stdout
+    assert stdin is not None
+    assert stdout is not None
+    print(json.dumps([scenario, str(folder), count]), file=stdin, flush=True)
+    found: list[Any] = json.loads(stdout.readline())
     return found
 
 
