@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from ..errors import StorageError, UsageError
 from ..window import Window
 from ..writers import storing, write_all
 from .boundaries import reached
-from .home import Source
 from .leaves import Memory
 from .manifest import Piece, Shard, damaged, ending
 
@@ -37,6 +36,17 @@ _TURN_S = 0.1
 """How much of a rate one write takes."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Source(Protocol):
+    """The bytes of a shard, opened to be read; by one thread."""
+
+    @property
+    def bytes(self) -> int:
+        """How many there are."""
+
+    def read(self, into: Memory, at: int) -> int:
+        """Fill memory with the bytes from `at` on; how many there were: fewer only at the end."""
 
 
 class Flush:

@@ -28,8 +28,8 @@ from ..errors import FormatError, MissingError, StorageError, UsageError
 from ..writers import storing, sync_folder, write_all
 from . import home
 from .boundaries import reached
-from .flushing import Flush
-from .home import AGAIN, Entry, Home, Source
+from .flushing import Flush, Source
+from .home import AGAIN, Entry, Home
 from .leaves import Memory
 from .manifest import Index, Piece, Shard, index_bytes, index_of
 

@@ -10,14 +10,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import DataError, MissingError, PenstockError
+from .flushing import Flush, Source
 from .leaves import Memory
 from .manifest import Index, Piece, Shard
-
-if TYPE_CHECKING:
-    from .flushing import Flush
 
 AGAIN = "save again: nothing was committed"
 """What helps where a save failed, once the cause is gone."""
@@ -31,17 +29,6 @@ class Entry(NamedTuple):
     sequence: int
     step: int
     path: str
-
-
-class Source(Protocol):
-    """The bytes of a shard, opened to be read; by one thread."""
-
-    @property
-    def bytes(self) -> int:
-        """How many there are."""
-
-    def read(self, into: Memory, at: int) -> int:
-        """Fill memory with the bytes from `at` on; how many there were: fewer only at the end."""
 
 
 class Lock(Protocol):

@@ -23,9 +23,9 @@ from ..writers import storing
 from . import home
 from .boundaries import reached
 from .commits import Claim, Commits, asked, failed
-from .flushing import Flush
+from .flushing import Flush, Source
 from .folder import reading
-from .home import AGAIN, Entry, Home, Source
+from .home import AGAIN, Entry, Home
 from .leaves import Memory
 from .manifest import Index, Piece, Shard, ending, index_bytes, index_of
 

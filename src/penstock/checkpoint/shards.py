@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..native import crc32c
-from .home import Home, Source
+from .flushing import Source
+from .home import Home
 from .leaves import Memory
 from .manifest import TRAILER_BYTES, Piece, Shard, damaged, manifest_place, padded, pieces_of
 
