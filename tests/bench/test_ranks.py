@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -126,13 +129,27 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": SOURCE, **{key: str(more[key]) for key in more}}
 
 
+@contextlib.contextmanager
+def torchruns_port():
+    """One at which torchrun listens, whose next one is free: below those that others are given."""
+
+    def listening(port):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as taken:
+            first = taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            socket.create_server(("", port + 1)).close()
+            taken.pop_all()
+            return first
+        return None
+
+    ports = iter(lambda: random.randrange(20_000, 32_000), None)
+    with next(filter(None, map(listening, ports))) as first:
+        yield first.getsockname()[1]
+
+
 @pytest.mark.parametrize("local", [2, 1])
 def test_ranks_of_torchrun(local, tmp_path):
     """As torchrun starts them, on one host and as on two, without torch."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # torchrun itself listens at its port
-        port = taken.getsockname()[1]
+    with torchruns_port() as port:
         started = [
             subprocess.Popen(
                 [sys.executable, "-c", SCRIPT],
@@ -148,6 +165,18 @@ def test_ranks_of_torchrun(local, tmp_path):
         said = [process.communicate(timeout=60)[0] for process in started]
     assert json.loads(said[0]) == [[0, 2, 0, 1, 50], [1, 2, 0, 1, 50]]
     assert said[1] == ""
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with torchruns_port() as port, socket.create_server(("", port + 1)):
+        names = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=environment(**names, MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            capture_output=True,
+            text=True,
+        )
+    assert f"cannot listen at ('', {port + 1}) (Address already in use)" in done.stderr
 
 
 def test_a_lost_rank_of_torchrun_is_an_error_for_the_others(tmp_path):

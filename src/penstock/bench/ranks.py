@@ -388,7 +388,13 @@ def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise WorkerError(
+                f"rank 0 cannot listen at {address!r} ({error.strerror}), beside the port of"
+                " torchrun: give torchrun another --master-port"
+            ) from None
         listener.listen(ranks)
         listener.settimeout(_MEET_S)
         while len(found) < ranks - 1:
