@@ -62,6 +62,7 @@ def _crew_ends() -> Iterator[None]:
     yield
     if crew.cache_info().currsize:
         crew().communicate()
+        crew.cache_clear()  # the module may begin again, after tests of others
 
 
 def ranks(scenario: str, folder: Path, count: int) -> list[Any]:
