@@ -25,6 +25,8 @@ with Checkpoints(sys.argv[1], keep=2, local=sys.argv[2:] or None) as checkpoints
         checkpoints.wait()
 """
 CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)")
+UNFINISHED = " <unfinished ...>"
+RESUMED = re.compile(r"\s*<\.\.\. \w+ resumed>(.*)")
 OPENED = re.compile(r"^(\d+)<([^>]*)>")
 
 
@@ -39,8 +41,15 @@ def asked(folder: Path, *places: Path) -> list[tuple[str, list[str]]]:
     code = [sys.executable, "-c", CODE, *map(str, places or (folder,))]
     subprocess.run([*command, *code], check=True)
     found = []
+    begun: dict[str, str] = {}  # by thread, calls within which another one's were made
     for line in log.read_text(errors="replace").splitlines():
-        call = CALL.search(line)
+        thread, _, what = line.partition(" ")
+        if what.endswith(UNFINISHED):
+            begun[thread] = what.removesuffix(UNFINISHED)
+            continue
+        if resumed := RESUMED.match(what):
+            what = begun.pop(thread) + resumed[1]
+        call = CALL.search(what)
         if call is None or int(call[3]) < 0:
             continue
         name, arguments = call[1], call[2]
