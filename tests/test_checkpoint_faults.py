@@ -295,6 +295,8 @@ def test_wrong_use(tmp_path: Path) -> None:
         Checkpoints(tmp_path, keep=1)
     with pytest.raises(UsageError, match="busy='later'"):
         Checkpoints(tmp_path, busy="later")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"s3:/bucket/x: write two slashes"):
+        Checkpoints("s3:/bucket/x")
     with pytest.raises(UsageError, match="initialise torch.distributed first"):
         Checkpoints(tmp_path, rank=0, world_size=2)
     checkpoints = Checkpoints(tmp_path)

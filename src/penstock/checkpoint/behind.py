@@ -18,8 +18,8 @@ _awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 def started(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
     """A thread that has begun."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    _awaited.add(thread)
     thread.start()
+    _awaited.add(thread)
     return thread
 
 

@@ -199,7 +199,11 @@ class Checkpoints:
         self._step = step
         blocked_s = time.perf_counter() - began
         args = (step, attempt, parts, cuts, copy, failure, began, blocked_s)
-        self._thread = started("penstock-checkpoint", self._behind, *args)
+        try:
+            self._thread = started("penstock-checkpoint", self._behind, *args)
+        except BaseException:
+            self._fence.take_down()  # nobody else would
+            raise
         if failure is not None:
             self._thread.join()
             self._thread, self._failure = None, None

@@ -47,7 +47,7 @@ from torch.futures import Future
 from ..budget import Budget
 from ..errors import StorageError, UsageError
 from . import tensors, tree
-from .boundaries import stalled
+from .behind import Within
 from .dcp_metadata import BYTES, DCP, LOADER, content_of
 from .dcp_reading import Reader
 from .division import Cut, dealt, piece_bytes
@@ -426,14 +426,12 @@ class Writer(StorageWriter, AsyncStager):
 
     def _settle(self, timeout_s: float | None) -> None:
         """Returns once the save is over, and nothing is left of it where it failed."""
+        within = Within(timeout_s)
         if self._staged:
             self._begun.wait()
         thread = self._thread
         if thread not in (None, threading.current_thread(), threading.main_thread()):
-            thread.join(timeout_s)
-            if thread.is_alive():
-                assert timeout_s is not None
-                raise stalled(thread, self._step, timeout_s)
+            within.join(thread, self._step)
         if self._place:
             self._storage._shared().abandon(self._place)
             self._place = ""

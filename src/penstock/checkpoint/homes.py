@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 
+from ..errors import UsageError
 from .folder import Folder
 from .home import Home
 from .prefix import Prefix
 
+_NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
+
 
 def home_of(path: str | os.PathLike[str], *, make: bool = False) -> Home:
     """The home at a path or URL; a folder is made if `make`, else MissingError where there is
-    none."""
+    none. UsageError where a slash of a URL is missing."""
     given = os.fspath(path)
+    if _NEARLY_A_URL.match(given):
+        raise UsageError(f"{given}: write two slashes for a URL, or ./ before a folder's name")
     return Prefix(given) if "://" in given else Folder(given, make=make)
 
 
