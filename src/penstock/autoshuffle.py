@@ -136,7 +136,7 @@ def decide(
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None
-        probed = probed or cost_of(dataset, engine)
+        probed = probed or cost_of(index, engine)
     finally:
         engine.close()
     chosen = choose_blocks(

@@ -24,7 +24,6 @@ from .assignment import Locality
 from .budget import Budget
 from .cached import CachedEngine
 from .costs import cost_of, measured_of
-from .dataset import Dataset
 from .disk_tier import DiskTier, noted
 from .engines import engine_for
 from .errors import PenstockError, UsageError
@@ -182,20 +181,22 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined:
-    """Take part in the cache; called on all ranks.
+def join(index: Index, path: str, cache: Cache, place: Place, budget: Budget) -> Joined:
+    """Take part in the cache of an index's samples; called on all ranks.
+
+    path:  the data's, for people.
 
     Raises UsageError where the ranks are of different minds (other data, other lots), and on all
     ranks where one of them cannot take part.
     """
-    index, leads = dataset.index, place.rank == 0
+    leads = place.rank == 0
     gather = gather_of(place, sys.modules, os.environ, cache.gather)
-    members = told(gather, place, lambda: _introduction(dataset, cache, gather, place))
+    members = told(gather, place, lambda: _introduction(index, cache, gather, place))
     _check_alike(members)
     lot = _lot_without_measuring(index, members)
     if lot is None:
-        (lot, *_) = told(gather, place, lambda: _measured(dataset, budget) if leads else {})
-    job = _agreed(dataset, place, members, lot["samples"])
+        (lot, *_) = told(gather, place, lambda: _measured(index, budget) if leads else {})
+    job = _agreed(index, place, members, lot["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
         parts = _Parts()
@@ -222,7 +223,7 @@ def join(dataset: Dataset, cache: Cache, place: Place, budget: Budget) -> Joined
         kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d: %s; peers: %s"
         placement = job.placement
         share, peers = 100 * placement.kept, type(parts.peer).__name__ if parts.peer else "none"
-        log.info(kept, dataset.path, placement.nodes, share, placement.lot, lot["reason"], peers)
+        log.info(kept, path, placement.nodes, share, placement.lot, lot["reason"], peers)
         if cache.replicas:
             log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
     group = store_of(sys.modules)
@@ -245,17 +246,17 @@ def _peers(cache: Cache, gather: Gather, place: Place) -> str:
     return "zeromq"
 
 
-def _introduction(dataset: Dataset, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
+def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
     """What a rank says first."""
-    Addressed(dataset.index)  # what cannot be cached is told to all
+    Addressed(index)  # what cannot be cached is told to all
     return {
         "host": cache.host or host_identity(),
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
         "replicas": cache.replicas,
-        "data": dataset.fingerprint,
+        "data": index.fingerprint,
         "lot_bytes": cache.lot_bytes,
-        "lot_on_disk": _lot_on_disk(dataset, cache),
+        "lot_on_disk": _lot_on_disk(index, cache),
         "job": secrets.token_hex(16),
         "peers": _peers(cache, gather, place),
     }
@@ -276,14 +277,14 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                 )
 
 
-def _lot_on_disk(dataset: Dataset, cache: Cache) -> int | None:
+def _lot_on_disk(index: Index, cache: Cache) -> int | None:
     """Samples of a lot of this data, as an earlier run has left them."""
     note = None if cache.disk_path is None else noted(cache.disk_path)
     if note is None:
         return None
     data, lot = _note.unpack(note)
-    of_this = data == _digest(dataset.fingerprint)
-    return lot if of_this and 1 <= lot <= dataset.index.count else None
+    of_this = data == _digest(index.fingerprint)
+    return lot if of_this and 1 <= lot <= index.count else None
 
 
 def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -309,16 +310,15 @@ def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[
     return asdict(chosen)
 
 
-def _measured(dataset: Dataset, budget: Budget) -> dict[str, Any]:
+def _measured(index: Index, budget: Budget) -> dict[str, Any]:
     """What timed reads of this rank say. Where one fails, the batch will that wants its bytes."""
-    index = dataset.index
     engine = engine_for(index.files, budget, index.mean_bytes)
     unmeasured = "the data is in the page cache, so storage was not measured"
     try:
         if not engine.choice.cached:
             most = int(index.total_bytes * limits.lot_probe_fraction)
             large = min(limits.lot_bytes_max, most // 4)
-            probed = cost_of(dataset, engine, large_bytes=large, most_bytes=most)
+            probed = cost_of(index, engine, large_bytes=large, most_bytes=most)
             chosen = choose_lot(index.count, index.mean_bytes, measured_of(probed))
             return asdict(chosen) | probed._asdict()
     except PenstockError as error:
@@ -329,9 +329,9 @@ def _measured(dataset: Dataset, budget: Budget) -> dict[str, Any]:
     return asdict(LotChoice(lot, unmeasured))
 
 
-def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]], lot: int) -> _Job:
+def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int) -> _Job:
     """The same on every rank."""
-    first, index = members[0], dataset.index
+    first = members[0]
     hosts = list(dict.fromkeys(member["host"] for member in members))
     nodes = tuple(hosts.index(member["host"]) for member in members)
     leaders = tuple(nodes.index(node) for node in range(len(hosts)))
@@ -348,7 +348,7 @@ def _agreed(dataset: Dataset, place: Place, members: list[dict[str, Any]], lot: 
     if leader["replicas"] and len(hosts) > 1:
         share = placement.shares[nodes[place.rank]]
         left_bytes = max(0, leader["ram_bytes"] - room_for(index, lot, share, alignment_default))
-    return _Job(first["job"], place, dataset.fingerprint, placement, nodes, leaders, left_bytes)
+    return _Job(first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes)
 
 
 class _Parts:

@@ -47,7 +47,7 @@ from .native import Choice
 from .peer import Peer, PeerCompletion, PeerRequest
 from .placement import Placement
 from .replicas import Replicas, Timed
-from .schedule.colouring import beginning
+from .schedule.rotation import beginning
 from .tier import RamTier
 
 log = logging.getLogger("penstock")

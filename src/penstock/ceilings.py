@@ -94,7 +94,7 @@ def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
         return found if is_cold else extents
 
     try:
-        probed = cost_of(dataset, engine, ready=ready)
+        probed = cost_of(index, engine, ready=ready)
     finally:
         engine.close()
     how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"

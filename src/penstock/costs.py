@@ -10,10 +10,10 @@ import numpy as np
 
 from . import limits
 from .blocking import Measured
-from .dataset import Dataset
 from .engines import Reader
 from .errors import PenstockError
 from .extent import Extents
+from .index import Index
 from .order import Order
 from .probe import Probed, large_extents, probe
 from .store import changed, failure
@@ -23,7 +23,7 @@ _stale = errno.ESTALE
 
 
 def cost_of(
-    dataset: Dataset,
+    index: Index,
     engine: Reader,
     *,
     large_bytes: int = limits.run_bytes_max,
@@ -39,10 +39,10 @@ def cost_of(
     """
     # Other places each time: what was read for the last choice is in the page cache.
     seed = time.time_ns()
-    small, large = _small(dataset, seed), large_extents(dataset.index.files.size, seed, large_bytes)
+    small, large = _small(index, seed), large_extents(index.files.size, seed, large_bytes)
     if most_bytes is not None:
         small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
-    return probe(engine, small, large, _fault(dataset), engine.choice.threads, ready)
+    return probe(engine, small, large, _fault(index), engine.choice.threads, ready)
 
 
 def measured_of(probed: Probed) -> Measured:
@@ -57,10 +57,9 @@ def _up_to(extents: Extents, most_bytes: int) -> Extents:
     return Extents(extents.file[:count], extents.offset[:count], extents.length[:count])
 
 
-def _small(dataset: Dataset, seed: int) -> Extents:
+def _small(index: Index, seed: int) -> Extents:
     """Extents of samples drawn from the seed, of the field that has most bytes; of large ones
     the first part, as long as one read may be."""
-    index = dataset.index
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))
     ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
@@ -70,9 +69,9 @@ def _small(dataset: Dataset, seed: int) -> Extents:
     return Extents(extents.file[whole], extents.offset[whole], length)
 
 
-def _fault(dataset: Dataset) -> Callable[[Extents, int, int], PenstockError]:
+def _fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
     def fault(extents: Extents, row: int, code: int) -> PenstockError:
-        path = dataset.index.files.path(int(extents.file[row]))
+        path = index.files.path(int(extents.file[row]))
         where = f"{path} at byte {int(extents.offset[row]):,}"
         if code > 0 and code != _stale:
             return failure(code, path, f" (byte {int(extents.offset[row]):,})")

@@ -460,7 +460,9 @@ class Loader:
             self.close()
         if self._joined is None:
             assert self._cache is not None
-            self._joined = join(self.dataset, self._cache, place, self._budget)
+            self._joined = join(
+                self.dataset.index, self.dataset.path, self._cache, place, self._budget
+            )
         return self._joined
 
     def _wait(self) -> None:

@@ -21,7 +21,7 @@ from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from .index import Field
 from .layout import Chunked, Layout
 from .order import Marks, Ordering
-from .schedule.colouring import beginning
+from .schedule.rotation import beginning
 
 Ids = npt.NDArray[np.uint64]
 

@@ -3,7 +3,7 @@
     who shares                           what                           modules
     jobs that compute, then transfer     `persched`, online rules,      persched online comparison
                                          and which of them to use
-    readers that ask targets, unordered  `stagger`, `rotation`          colouring
+    readers that ask targets, unordered  `stagger`                      colouring
     tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
 
 Each comes with the bound that no schedule can be below; where it is not always reached, the
@@ -12,7 +12,7 @@ docstring says so. Requests that wait for one engine are another matter: `pensto
 
 from __future__ import annotations
 
-from .colouring import beginning, rotation, stagger
+from .colouring import stagger
 from .comparison import Comparison, compare
 from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds
@@ -30,14 +30,12 @@ __all__ = [
     "Rule",
     "Stretch",
     "Waiting",
-    "beginning",
     "compare",
     "fluid_bounds",
     "grant",
     "list_schedule",
     "lower_bound",
     "persched",
-    "rotation",
     "simulate",
     "stagger",
     "two_task_bound",

@@ -2,14 +2,14 @@
 
 The reads of a batch need no order (an open shop): n accesses, each by one reader to one target, are
 the edges of a bipartite graph, a slot is a colour, and as many slots are enough as the busiest
-reader or target needs (König). Readers that all walk all targets need no planner: `rotation`.
+reader or target needs (König). Readers that all walk all targets need no planner: `penstock.plan.rotation`.
 
 Slots say who goes before whom at a target; they are not times of a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -124,25 +124,6 @@ def _properly(left: Sequence[int], right: Sequence[int], colours: int) -> Int:
 
 def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
-
-
-def rotation(readers: int, targets: int) -> Int:
-    """The target that each reader begins with, int64 (readers,); it goes on in order, and
-    from the last one to the first.
-
-    Readers that walk all targets so, one in a slot, and targets that serve them as they come, take
-    max(readers, targets) slots, which is the least; beginning all with the first target takes
-    readers + targets - 1.
-    """
-    for name, value in (("readers", readers), ("targets", targets)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise UsageError(f"{name} is {value!r}: use a whole number above 0")
-    return np.arange(readers, dtype=np.int64) * targets // readers % targets
-
-
-def beginning(reader: int, readers: int) -> Callable[[int], int]:
-    """Where one of several readers begins among any number of targets, as `rotation` has it."""
-    return lambda targets: int(rotation(readers, targets)[reader])
 
 
 def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
