@@ -118,7 +118,9 @@ def joined(paths: list[str], lot_bytes: int | None = None) -> list[Joined]:
             listen="127.0.0.1",
             gather=gathering.of(number),
         )
-        return join(dataset.index, dataset.path, cache, Place(number, world, "test"), penstock.Budget())
+        return join(
+            dataset.index, dataset.path, cache, Place(number, world, "test"), penstock.Budget()
+        )
 
     with ThreadPoolExecutor(world) as threads:
         parts = [each.result() for each in [threads.submit(rank, n) for n in range(world)]]

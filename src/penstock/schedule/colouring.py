@@ -2,7 +2,8 @@
 
 The reads of a batch need no order (an open shop): n accesses, each by one reader to one target, are
 the edges of a bipartite graph, a slot is a colour, and as many slots are enough as the busiest
-reader or target needs (König). Readers that all walk all targets need no planner: `penstock.plan.rotation`.
+reader or target needs (König). Readers that all walk all targets need no planner:
+`penstock.plan.rotation`.
 
 Slots say who goes before whom at a target; they are not times of a clock.
 """
