@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from penstock.assignment import expected_moves
-from penstock.order import Order
+from penstock.order.order import Order
 
 from . import emulation
 from .__main__ import build_floors, finish, rows_of

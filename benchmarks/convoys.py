@@ -20,7 +20,7 @@ import numpy as np
 from penstock.extent import Files
 from penstock.index import Field, Index
 from penstock.layout import Fixed
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.plan import Steps, plan_window
 from penstock.schedule import stagger
 

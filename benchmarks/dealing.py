@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock.assignment import Locality, expected_moves, seat
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.placement import Placement
 from penstock.plan import Steps
 

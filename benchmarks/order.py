@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.order import Order
+from penstock.order.order import Order
 
 COUNT = 2**27 + 1
 INDICES = 1 << 24  # mapped by each contender in one measurement, ...

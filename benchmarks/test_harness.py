@@ -27,7 +27,7 @@ from benchmarks.share.predictions import LEAST, divisions
 from benchmarks.share.work import TOKENS, Job
 from benchmarks.suite import FLOORS, Race, Reference
 from penstock.allocation import Resources
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.throughput import Share
 
 SERVE = """

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock.assignment import Locality, expected_moves, seat
 from penstock.course import Course
 from penstock.errors import UsageError
-from penstock.mixture import Mixture, Recipe, slots_of
-from penstock.order import Order, Ordering
+from penstock.order.mixture import Mixture, Recipe, slots_of
+from penstock.order.order import Order, Ordering
 from penstock.placement import Placement
 from penstock.plan import Steps, plan_window
 from penstock.session import Session

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import UsageError
-from penstock.order import key_state
+from penstock.order.order import key_state
 
 words = st.integers(0, 2**64 - 1)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Order, limits
-from penstock.blocking import Measured, choose_bands, choose_blocks, window_samples
+from penstock.order.shuffle_blocks import Measured, choose_bands, choose_blocks, window_samples
 
 DISK = Measured(latency_ns=5e6, bytes_per_s=150e6, requests=1.0)
 FLASH = Measured(latency_ns=1e5, bytes_per_s=1e9, requests=8)

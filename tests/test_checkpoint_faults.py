@@ -18,12 +18,7 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.loading import verified
-from penstock.errors import (
-    FormatError,
-    MissingError,
-    StorageError,
-    UsageError,
-)
+from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 STATE = {"a": np.arange(20), "b": np.ones(7, np.uint8), "n": 3}
 

@@ -18,13 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import (
-    ChangedError,
-    CollateError,
-    MissingError,
-    StateError,
-    UsageError,
-)
+from penstock.errors import ChangedError, CollateError, MissingError, StateError, UsageError
 
 RECORD = 96
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.blocking import Measured
 from penstock.cache import Joined, join
 from penstock.lots import choose_lot
+from penstock.order.shuffle_blocks import Measured
 from penstock.topology import Place
 from test_cache import Gathering, run, total
 

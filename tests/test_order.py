@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import _order_numpy as twin
-from penstock import order as order_module
 from penstock.errors import UsageError
-from penstock.order import Order, key_state
+from penstock.order import feistel_numpy as twin
+from penstock.order import order as order_module
+from penstock.order.order import Order, key_state
 
 if order_module.compiled:
     from penstock import _core
@@ -561,7 +561,7 @@ def test_memory_is_constant():
     """Building, a first batch, a distant batch and an inverse at 10^10 samples need no memory."""
     code = """
 import numpy as np
-from penstock.order import Order
+from penstock.order.order import Order
 def pages():
     return int(open("/proc/self/statm").read().split()[1])
 def use(count):

@@ -16,9 +16,9 @@ import os
 import numpy as np
 import pytest
 
-from penstock import _order_numpy as twin
-from penstock import order as order_module
-from penstock.order import Permutation, key_state
+from penstock.order import feistel_numpy as twin
+from penstock.order import order as order_module
+from penstock.order.order import Permutation, key_state
 
 SCALE = 10 if os.environ.get("PENSTOCK_SLOW") else 1
 LIMIT = 4.5

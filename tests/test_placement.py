@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.placement import Placement, Tier, shares_of
 
 

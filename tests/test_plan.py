@@ -16,7 +16,7 @@ import penstock
 from penstock import limits
 from penstock.errors import UsageError
 from penstock.extent import Placed, Requests, merge, separate
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.plan import Steps, plan_window
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Order, limits, shuffle_quality
+from penstock.order.quality import expected_kernel, inversions, label_mix
 from penstock.placement import Placement
-from penstock.quality import expected_kernel, inversions, label_mix
 
 
 def discordant(one: list[int], other: list[int]) -> int:

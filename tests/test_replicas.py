@@ -17,7 +17,7 @@ import penstock
 from penstock import cache
 from penstock.errors import UsageError
 from penstock.lots import key_lengths, room_for, samples_in
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.placement import Placement
 from penstock.plan import Steps
 from penstock.replicas import Layout, Replicas

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits, replication
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.plan import Steps
 from penstock.replication import Soonest, Uses, expected_hits
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.plan import Steps
 from penstock.session import Session
 from test_plan import fixed_index

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.assignment import Locality
 from penstock.errors import UsageError
-from penstock.order import Order
+from penstock.order.order import Order
 from penstock.placement import Placement
 from penstock.sim import POLICIES, Scenario, load, simulate
 from penstock.sim.corrected import TRAFFIC, _needed, bound, run

@@ -5,7 +5,6 @@ for batch in penstock.Loader(ds, batch_size=256, seed=0):
     ...
 """
 
-from .augmentation import rng
 from .batch import Batch, Ragged
 from .budget import Budget
 from .cache import Cache
@@ -29,9 +28,7 @@ from .errors import (
 from .index import Index
 from .loader import Loader
 from .mixed import mix
-from .order import Order
-from .quality import shuffle_quality
-from .rows import shuffle
+from .order import Order, rng, shuffle, shuffle_quality
 
 __version__ = "0.1.0"
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from .batch import gap_for
-from .blocking import Blocking, choose_bands, choose_blocks, window_samples
 from .budget import Budget
 from .costs import cost_of, measured_of
 from .dataset import Dataset
@@ -24,10 +23,18 @@ from .engines import engine_for
 from .errors import UsageError
 from .layout import Chunked
 from .membership import store_of
-from .order import Order, Ordering, shuffle_of
+from .order import (
+    Blocking,
+    Order,
+    Ordering,
+    choose_bands,
+    choose_blocks,
+    shuffle_of,
+    shuffle_quality,
+    window_samples,
+)
 from .plan import Steps
 from .probe import Probed
-from .quality import shuffle_quality
 from .topology import Place
 
 log = logging.getLogger("penstock")

@@ -9,12 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from . import limits
-from .blocking import Measured
 from .engines import Reader
 from .errors import PenstockError
 from .extent import Extents
 from .index import Index
-from .order import Order
+from .order import Measured, Order
 from .probe import Probed, large_extents, probe
 from .store import changed, failure
 

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 from . import limits
 from .autoshuffle import decide, record_of
 from .batch import gap_for, readahead_for
-from .blocking import Blocking
 from .budget import Budget
 from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
 from .costs import measured_of
@@ -28,6 +27,7 @@ from .errors import MissingError
 from .lots import LotChoice, choose_lot
 from .machine import Machine, Mount, mount_of, readahead_bytes, this_machine
 from .native import Choice, file_system, io_uring_refusal, open_files_max
+from .order import Blocking
 from .page_cache import Residency, residency
 from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline
 from .store import LOCAL, Posix, failure

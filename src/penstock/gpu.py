@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import rows
 from .errors import UsageError
-from .order import Order
+from .order import Order, shuffle_array
 
 __all__ = ["available", "inverse", "permutation", "shuffle", "take"]
 
@@ -75,7 +74,7 @@ def shuffle(
         return out
     kernels = _kernels(x.device)
     if kernels is None:
-        rows.shuffle(_bytes(x).numpy(), seed, epoch, out=_bytes(out).numpy())
+        shuffle_array.shuffle(_bytes(x).numpy(), seed, epoch, out=_bytes(out).numpy())
         return out
     source, target = _words(x if _apart(x, out) else x.clone(), out)
     of = kernels.cipher(order, x.device)

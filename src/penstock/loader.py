@@ -37,9 +37,8 @@ from .lots import lot_statistics
 from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
 from .native import Arena
-from .order import Shuffle
+from .order import Shuffle, shuffle_quality
 from .plan import Assignment, Group, StepPlan, Steps
-from .quality import shuffle_quality
 from .seat import Seat
 from .session import Session
 from .topology import Place

@@ -13,8 +13,7 @@ from . import limits
 from .dataset import Dataset
 from .errors import UsageError
 from .joint import JointIndex, join
-from .mixture import Mixture, Recipe, Unit, Weights, slots_of
-from .order import Shuffle
+from .order import Mixture, Recipe, Shuffle, Unit, Weights, slots_of
 
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]

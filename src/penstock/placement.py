@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from ._order_numpy import Words
 from .errors import UsageError
 from .extent import Int
-from .order import Order, words_of
+from .order import Order, Words, words_of
 
 Nodes = npt.NDArray[np.int32]
 """Nodes by number, -1 for none."""

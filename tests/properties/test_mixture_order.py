@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.mixture import Mixture, Recipe, slots_of
+from penstock.order.mixture import Mixture, Recipe, slots_of
 
 PERIOD = limits.mixture_slots
 

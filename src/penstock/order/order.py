@@ -27,16 +27,16 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from ._order_numpy import GOLDEN, WORD, Words, first_outside, mix64
-from .errors import UsageError
+from .. import limits
+from ..errors import UsageError
+from .feistel_numpy import GOLDEN, WORD, Words, first_outside, mix64
 
 try:
-    from ._core import Groups, Permutation  # type: ignore[import-not-found,unused-ignore]
+    from .._core import Groups, Permutation  # type: ignore[import-not-found,unused-ignore]
 
     compiled = True
 except ModuleNotFoundError:
-    from ._order_numpy import Groups, Permutation
+    from .feistel_numpy import Groups, Permutation
 
     compiled = False
 
@@ -73,7 +73,7 @@ class Ordering(Protocol):
 
 
 class _Map(Protocol):
-    """What permutations and their compositions do; see `penstock._order_numpy`."""
+    """What permutations and their compositions do; see `penstock.order.feistel_numpy`."""
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...

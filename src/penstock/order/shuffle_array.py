@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, limits
-from .errors import UsageError
+from .. import _core, limits
+from ..errors import UsageError
 from .order import Order
 
 

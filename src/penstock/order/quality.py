@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
+from .. import limits
 from .order import Order
 
 _lambda = 5.0

@@ -8,8 +8,8 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ._order_numpy import WORD
-from .errors import UsageError
+from ..errors import UsageError
+from .feistel_numpy import WORD
 from .order import Order
 
 

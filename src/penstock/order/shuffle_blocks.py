@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import limits
+from .. import limits
 from .order import Shuffle
 
 _enough = 0.9

@@ -21,9 +21,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from ._order_numpy import WORD, Words
-from .errors import UsageError
+from .. import limits
+from ..errors import UsageError
+from .feistel_numpy import WORD, Words
 from .order import Marks, Order, Shuffle, words_of
 
 Weights = Sequence[float]
