@@ -23,11 +23,11 @@ import numpy as np
 
 from penstock import limits
 from penstock.budget import Budget
-from penstock.dispatch import Purpose
-from penstock.dispatched import Dispatched
-from penstock.engine import Buffer
+from penstock.engine.mirrored import Dispatched
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Buffer
+from penstock.engine.queue import Purpose
 from penstock.extent import Files, Requests
-from penstock.native import NativeEngine
 
 from . import __main__ as command
 from .record import Record, Row

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.engine.probe import copying_bytes_per_s
 from penstock.limits import lot_bytes_default
-from penstock.probe import copying_bytes_per_s
 from penstock.sim.calibrate import Calibration, Measured, calibrate, resized
 from penstock.sim.corrected import simulate
 from penstock.sim.record import merged, parse_rank

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from penstock.batch import fields_of
+from penstock.engine.store import Listing, Source, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
 from penstock.formats import FORMATS, Place
 from penstock.index import Index
 from penstock.layout import Chunked
 from penstock.plan import plan_samples
-from penstock.store import Listing, Source, braces
 
 ROOT = "/fuzz"
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.budget import Budget
-from penstock.dispatch import Patience
-from penstock.engine import Engine
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import Patience
 from penstock.extent import Files
-from penstock.native import NativeEngine
 from penstock.testing import Reading, finish
 
 

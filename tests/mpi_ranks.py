@@ -17,7 +17,7 @@ import pytest
 from mpi4py import MPI
 
 from penstock import limits
-from penstock.engine import Buffer
+from penstock.engine.protocol import Buffer
 from penstock.mpi_peer import MPIPeer
 from penstock.peer import NONE, Bytes, Keys, Numbers, Part, Peer, PeerEvents
 from penstock.testing import PeerSuite

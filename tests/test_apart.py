@@ -15,8 +15,8 @@ import pytest
 
 import penstock
 from penstock.apart import Apart
+from penstock.engine.store import Source
 from penstock.errors import FormatError, StorageError, WorkerError
-from penstock.store import Source
 
 
 def source_of(data: bytes) -> Source:

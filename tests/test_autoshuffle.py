@@ -12,10 +12,10 @@ import pytest
 
 import penstock
 from penstock.autoshuffle import decide
-from penstock.engines import engine_for
+from penstock.engine.open import engine_for
+from penstock.engine.probe import copying_bytes_per_s, large_extents, probe
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
-from penstock.probe import copying_bytes_per_s, large_extents, probe
 
 COUNT, RECORD = 4096, 512
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, PenstockError, UsageError
-from penstock.native import NativeEngine
 
 
 class Gathering:

@@ -12,10 +12,10 @@ import pytest
 import penstock
 from penstock import ceilings, limits
 from penstock.bench.observe import CHARGED, Observer
-from penstock.engines import engine_for
+from penstock.engine.host_info import mount_of
+from penstock.engine.open import engine_for
+from penstock.engine.page_cache import residency
 from penstock.errors import ChangedError, MissingError, StorageError, UsageError
-from penstock.machine import mount_of
-from penstock.page_cache import residency
 
 RECORD = 64 * 1024
 COUNT = 256

@@ -17,7 +17,7 @@ from penstock.checkpoint.division import divided
 from penstock.checkpoint.manifest import padded
 from penstock.checkpoint.staging import Staging
 from penstock.checkpoint.tree import rebuilt, taken
-from penstock.native import crc32c
+from penstock.engine.native import crc32c
 
 
 def round_trip(state: Any) -> Any:

@@ -171,7 +171,7 @@ def test_interrupting_leaves_nothing_half_written(tmp_path):
         (root / str(number)).mkdir(parents=True)
         (root / str(number) / "x").touch()
     code = (
-        "import os, signal, penstock.cli, penstock.store as s\n"
+        "import os, signal, penstock.cli, penstock.engine.store as s\n"
         "scan = s._core.scan\n"
         "class Core:\n"
         "    stat = staticmethod(s._core.stat)\n"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.dispatch import (
+from penstock.engine.queue import (
     HIGH_BANDWIDTH,
     LOW_LATENCY,
     Fifo,

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.dispatched import Dispatched
+from penstock.engine.mirrored import Dispatched
+from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
-from penstock.native import NativeEngine
 from penstock.testing import Reading, finish, write_files
 
 

@@ -20,9 +20,9 @@ import penstock
 import penstock.cli
 from penstock.cli_options import function_named
 from penstock.doctor import Job, examine
+from penstock.engine.host_info import Machine, this_machine
+from penstock.engine.native import open_files_max
 from penstock.errors import UsageError
-from penstock.machine import Machine, this_machine
-from penstock.native import open_files_max
 
 RUN = [sys.executable, "-m", "penstock.cli"]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.clock import JumpingClock
-from penstock.dispatch import PATIENCE, Patience, Purpose
-from penstock.engine import Completion, Engine, Failure, MemoryEngine, check
+from penstock.engine.protocol import Completion, Engine, Failure, MemoryEngine, check
+from penstock.engine.queue import PATIENCE, Patience, Purpose
 from penstock.engine_wrappers import (
     Fault,
     Faulty,

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.apart import Apart
 from penstock.codecs.thrift import Reader
+from penstock.engine.store import Source
 from penstock.errors import PenstockError
-from penstock.store import Source
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # fuzz/ is beside tests/
 

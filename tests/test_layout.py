@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import penstock
 from penstock import codecs
 from penstock.dataset import Dataset
+from penstock.engine.store import Posix
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
 from penstock.index import Codec, Field, Index
 from penstock.layout import Chunked, Fixed, Pieces, Table
-from penstock.store import Posix
 
 BYTES = np.dtype(np.uint8)
 

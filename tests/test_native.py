@@ -24,10 +24,18 @@ import pytest
 from opened import Opened
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine import Engine, Failure
+from penstock.engine.native import (
+    Arena,
+    Choice,
+    Facts,
+    NativeEngine,
+    choose,
+    open_files_max,
+    survey,
+)
+from penstock.engine.protocol import Engine, Failure
 from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
 from penstock.extent import Files, Requests
-from penstock.native import Arena, Choice, Facts, NativeEngine, choose, open_files_max, survey
 from penstock.testing import Reading, finish, write_files
 
 MIB = limits.MIB

@@ -28,12 +28,12 @@ pytest.importorskip("moto")
 import penstock
 from command import run
 from penstock import limits
-from penstock.bucket import Bucket, aws_profile, located, version_of
 from penstock.budget import Budget
-from penstock.engine import Failure
-from penstock.object_engine import ObjectEngine
-from penstock.objects import ObjectStore
-from penstock.store import Posix
+from penstock.engine.object_client import Bucket, aws_profile, located, version_of
+from penstock.engine.object_store import ObjectStore
+from penstock.engine.objects import ObjectEngine
+from penstock.engine.protocol import Failure
+from penstock.engine.store import Posix
 from penstock.testing.reading import Reading, finish, random_bytes
 from services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
 from writers import write_mds

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine.host_info import mount_of
+from penstock.engine.page_cache import dropped, evict, residency
 from penstock.errors import MissingError
 from penstock.extent import Extents, Files
-from penstock.machine import mount_of
-from penstock.page_cache import dropped, evict, residency
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PAGES = 300  # of the file, the last one in part

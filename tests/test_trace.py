@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import held
 import penstock
-from penstock import trace as traces
 from penstock.budget import Budget
-from penstock.dispatch import Patience
-from penstock.engine import Engine
+from penstock.engine import trace_file as traces
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import Patience
+from penstock.engine.recording import Recorded
+from penstock.engine.trace_file import BLOCK, READ, Operations, Trace, Writer, lanes, load
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.native import NativeEngine
-from penstock.recorded import Recorded
 from penstock.testing import EngineSuite, write_files
-from penstock.trace import BLOCK, READ, Operations, Trace, Writer, lanes, load
 
 
 def drawn(seed: int, count: int, files: int) -> Operations:

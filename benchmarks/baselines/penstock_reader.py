@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import penstock
 from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
 from penstock import Budget, Loader, loader
+from penstock.engine.native import Arena
 from penstock.layout import Table
-from penstock.native import Arena
 
 
 def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from . import limits
+from .engine import Source
 from .errors import FormatError, PenstockError, UsageError, WorkerError
-from .store import Source
 
 P = ParamSpec("P")
 T = TypeVar("T")

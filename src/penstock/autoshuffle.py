@@ -19,7 +19,7 @@ from .batch import gap_for
 from .budget import Budget
 from .costs import cost_of, measured_of
 from .dataset import Dataset
-from .engines import engine_for
+from .engine import Probed, engine_for
 from .errors import UsageError
 from .layout import Chunked
 from .membership import store_of
@@ -34,7 +34,6 @@ from .order import (
     window_samples,
 )
 from .plan import Steps
-from .probe import Probed
 from .topology import Place
 
 log = logging.getLogger("penstock")

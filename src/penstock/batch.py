@@ -13,15 +13,13 @@ import numpy.typing as npt
 from . import codecs, limits
 from .budget import Budget
 from .decode import Samples
-from .engine import Buffer, Failure
+from .engine import Buffer, Choice, Failure, changed
+from .engine import failure as failure_at
 from .errors import FormatError, PenstockError
 from .extent import Int
 from .index import Field, Index
 from .layout import Chunked
-from .native import Choice
 from .plan import Group, Ids, Rows, StepPlan
-from .store import changed
-from .store import failure as failure_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)

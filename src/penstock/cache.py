@@ -25,7 +25,7 @@ from .budget import Budget
 from .cached import CachedEngine
 from .costs import cost_of, measured_of
 from .disk_tier import DiskTier, noted
-from .engines import engine_for
+from .engine import engine_for
 from .errors import PenstockError, UsageError
 from .index import Index
 from .lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in

@@ -37,13 +37,10 @@ from . import limits
 from .addressed import Addressed
 from .budget import Budget
 from .disk_tier import DiskTier
-from .dispatch import Purpose, check_purpose
-from .engine import Buffer, Completion, Failure, check
-from .engines import Reader
+from .engine import Buffer, Choice, Completion, Failure, Purpose, Reader, check, check_purpose
 from .errors import UsageError
 from .extent import Int, Requests, merge
 from .keeper import Keeper, Wanted
-from .native import Choice
 from .peer import Peer, PeerCompletion, PeerRequest
 from .placement import Placement
 from .replicas import Replicas, Timed

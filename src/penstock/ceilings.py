@@ -25,16 +25,21 @@ from .budget import Budget
 from .costs import cost_of
 from .dataset import Dataset
 from .decode import Decode
-from .engines import engine_for, is_url
+from .engine import (
+    Choice,
+    Probed,
+    copying_bytes_per_s,
+    dropped,
+    engine_for,
+    failure,
+    is_url,
+    open_files_max,
+)
 from .errors import PenstockError, UsageError
 from .extent import Extents, Files, Requests
 from .layout import Chunked
-from .native import Choice, open_files_max
-from .page_cache import dropped
 from .plan import plan_samples
-from .probe import Probed, copying_bytes_per_s
 from .roofline import Demand, Resource, Supply
-from .store import failure
 
 _planned_samples = 64
 

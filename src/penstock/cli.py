@@ -25,12 +25,11 @@ from .convert import Converted
 from .convert import convert as converted
 from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
-from .engines import store_at
+from .engine import Progress, store_at
 from .errors import SidecarError, UsageError
 from .formats import FORMATS
 from .index import Index
 from .layout import Chunked
-from .store import Progress
 
 try:
     import rich.box

@@ -17,10 +17,10 @@ from . import terminal
 from .address import Address, key_of
 from .allocation import Resources
 from .broker import Broker
+from .engine import this_machine
 from .errors import UsageError
 from .ledger import Ledger
 from .lines import socket_path
-from .machine import this_machine
 from .upstream import Upstream
 
 

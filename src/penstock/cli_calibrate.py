@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from . import terminal
+from .engine import copying_bytes_per_s
 from .errors import UsageError
-from .probe import copying_bytes_per_s
 
 
 def scenario_of(

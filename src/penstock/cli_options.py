@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .bucket import located
 from .dataset import locate, sidecar_paths
-from .engines import is_url
+from .engine import is_url, located
 from .errors import SidecarError, UsageError
 from .index import Index
 

@@ -18,7 +18,7 @@ from .errors import UsageError
 if TYPE_CHECKING:
     from .bench.replay import Outcome
     from .bench.replay_engine import Merged
-    from .trace import Trace
+    from .engine import Trace
 
 
 def replay(
@@ -68,9 +68,9 @@ def replay(
 
       penstock bench replay job.trace --synthesize /mnt/candidate/try --speed max
     """
-    from . import trace as traces
     from .bench import replay as replays
     from .bench import replay_engine
+    from .engine import trace_file as traces
 
     pace = _speed(speed)
     if by not in ("pread", "penstock", "both"):
@@ -135,8 +135,8 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
 
 def _prepared(paths: list[str], cache: str) -> float:
     """The part of the files that is in the page cache, once it is as asked; -1 where unknown."""
-    from . import page_cache
     from .bench import replay_files
+    from .engine import page_cache
 
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":

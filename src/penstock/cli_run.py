@@ -196,7 +196,7 @@ def _make_cache(job: Job, how: str) -> None:
         return
     from . import terminal
     from .bench.replay_files import warm
-    from .page_cache import evict
+    from .engine import evict
 
     paths = [path for part in job.paths.values() for path in part]
     if how == "warm":
@@ -279,7 +279,7 @@ class _Results:
             pass  # said before hours of measuring, not after; nothing is left
 
     def _storing(self) -> AbstractContextManager[None]:
-        from .writers import storing
+        from .engine import storing
 
         return storing(str(self._folder), "run it again, or give another folder (--out)")
 

@@ -19,7 +19,7 @@ from . import terminal
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    from .engine import Trace
 
 app = typer.Typer(
     help="What a job reads: record it, take it from logs, look at it.",
@@ -133,8 +133,8 @@ def show(
 
       penstock trace show run.*.trace --json | jq .reread
     """
-    from . import trace as traces
     from .bench.trace_summary import summary
+    from .engine import trace_file as traces
 
     found = traces.load(*paths)
     with terminal.progress("Looking at the trace", "operations") as progress:

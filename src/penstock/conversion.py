@@ -18,12 +18,12 @@ import numpy as np
 from . import limits
 from .dataset import Dataset
 from .dataset import open as open_dataset
+from .engine import Part, storing
 from .errors import StorageError, UsageError
 from .extent import Int
 from .loader import Loader
 from .order import Order, Shuffle
 from .recipes import SUFFIXES, Held, Recipe
-from .writers import Part, storing
 
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"

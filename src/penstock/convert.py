@@ -26,7 +26,7 @@ from .conversion import Converted, Progress
 from .convert_lmdb import Environment
 from .convert_shards import Shards
 from .dataset import Dataset
-from .engines import is_url, store_at
+from .engine import is_url, store_at
 from .errors import ChangedError, UsageError
 from .recipes import Container, Keys, recipe
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from . import limits
 from .codecs import missing
 from .conversion import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, locked, unlike
+from .engine import storing, sync_folder
 from .errors import StorageError
 from .recipes import Held
-from .writers import storing, sync_folder
 
 _PAGE = 4096
 _DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])

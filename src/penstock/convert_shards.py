@@ -8,9 +8,9 @@ from typing import Any
 
 from . import limits
 from .conversion import LABELS, REPORTED_EVERY, Conversion, Converted, locked, unlike
+from .engine import Part
 from .errors import LimitError, UsageError
 from .recipes import Held
-from .writers import Part
 
 
 class Shards(Conversion):

@@ -9,13 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from . import limits
-from .engines import Reader
+from .engine import Probed, Reader, changed, failure, large_extents, probe
 from .errors import PenstockError
 from .extent import Extents
 from .index import Index
 from .order import Measured, Order
-from .probe import Probed, large_extents, probe
-from .store import changed, failure
 
 _samples_probed = 4096
 _stale = errno.ESTALE

@@ -15,9 +15,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from . import store as stores
 from .batch import fields_of
-from .engines import is_url, mirrored, read_extent
+from .engine import is_url, mirrored, read_extent
+from .engine import store as stores
 from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from .extent import Int
 from .formats import FORMATS, Place, choose
@@ -204,7 +204,7 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
         if "\0" in each:
             raise UsageError(f"the path {each!r} holds a zero byte")
     if any(is_url(each) for each in given):
-        from .objects import locate_objects  # its library is optional
+        from .engine import locate_objects  # its library is optional
 
         found = locate_objects(*given)
         names = found.names if found.kind == "pattern" else ()

@@ -36,10 +36,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from .engine import Buffer
+from .engine import Arena, Buffer, crc32c
 from .errors import StorageError, UsageError
 from .extent import Int
-from .native import Arena, crc32c
 from .tier import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_identity
 
 _PAGE = 4096

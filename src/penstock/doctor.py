@@ -22,15 +22,28 @@ from .ceilings import Storage, copying, decoding, demand_of, link, opening, stor
 from .costs import measured_of
 from .dataset import Dataset
 from .decode import Decode
-from .engines import engine_for, is_url
+from .engine import (
+    LOCAL,
+    Choice,
+    Machine,
+    Mount,
+    Posix,
+    Residency,
+    engine_for,
+    failure,
+    file_system,
+    io_uring_refusal,
+    is_url,
+    mount_of,
+    open_files_max,
+    readahead_bytes,
+    residency,
+    this_machine,
+)
 from .errors import MissingError
 from .lots import LotChoice, choose_lot
-from .machine import Machine, Mount, mount_of, readahead_bytes, this_machine
-from .native import Choice, file_system, io_uring_refusal, open_files_max
 from .order import Blocking
-from .page_cache import Residency, residency
 from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline
-from .store import LOCAL, Posix, failure
 
 Level = Literal["good", "note", "warning"]
 

@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .clock import Clock, SystemClock
-from .dispatch import PATIENCE, Patience, Purpose
-from .engine import Buffer, Completion, Engine, Failure, check
+from .engine import PATIENCE, Buffer, Completion, Engine, Failure, Patience, Purpose, check
 from .errors import UsageError
 from .extent import Requests
 

@@ -27,7 +27,7 @@ from .extent import Extents, Files, Int, Names
 from .layout import Chunked, Fixed, Layout, Pieces, Table, column, of_sections
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .engine import Store
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 

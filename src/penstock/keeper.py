@@ -21,8 +21,7 @@ import numpy.typing as npt
 from . import limits
 from .addressed import Addressed, Keys
 from .disk_tier import DiskTier
-from .dispatch import Purpose
-from .engine import Buffer, Completion
+from .engine import Buffer, Completion, Purpose
 from .extent import Int, Requests, merge
 from .placement import Placement
 from .tier import BUSY, MINE, READY, RamTier

@@ -26,9 +26,7 @@ from .course import Course, positive
 from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
-from .dispatch import Purpose
-from .engine import Buffer, Failure
-from .engines import Reader, engine_for
+from .engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
 from .explain import Explanation, explain, setup_of
 from .history import epoch_record
@@ -36,7 +34,6 @@ from .layout import Chunked
 from .lots import lot_statistics
 from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
-from .native import Arena
 from .order import Shuffle, shuffle_quality
 from .plan import Assignment, Group, StepPlan, Steps
 from .seat import Seat

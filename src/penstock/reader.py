@@ -15,8 +15,7 @@ from .budget import Budget
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, Job
-from .engines import Reader, engine_for
-from .native import Arena
+from .engine import Arena, Reader, engine_for
 from .order import Marks
 from .plan import Ids, plan_samples
 

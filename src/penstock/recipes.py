@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from . import limits, writers
+from . import limits
 from .batch import Batch
 from .dataset import Dataset
+from .engine import Bytes, Parts, atomic_file
 from .errors import UsageError
 from .index import Field, Index
 from .layout import Fixed
-from .writers import Bytes, Parts
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]
@@ -239,11 +239,11 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
     alone = len(fields) == 1 and is_raw(fields[0])
     endings = _endings(index) if alone else set()
     names = _extensions(source, fields, endings)
-    cut = {*endings, *writers.EXTENSIONS} if len(endings) > 1 else endings
+    cut = {*endings, *atomic_file.EXTENSIONS} if len(endings) > 1 else endings
 
     def plain(name: str) -> str:
         stem, ending = os.path.splitext(name)
-        return writers.safe_key(stem if alone and ending[1:].lower() in cut else name)
+        return atomic_file.safe_key(stem if alone and ending[1:].lower() in cut else name)
 
     namer = _namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
@@ -251,21 +251,21 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
 
     def hold(sample: Sample) -> Held:
         parts = [
-            (name, writers.npy(value) if array else value)
+            (name, atomic_file.npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
         return Held(namer(sample), tuple(parts), sample.label if label else None)
 
     def pieces(held: Held) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
-        return writers.tar_pieces(held.key, (*held.parts, *label))
+        return atomic_file.tar_pieces(held.key, (*held.parts, *label))
 
     return Recipe(
         SUFFIXES["tar"],
         fields,
         hold,
         pieces,
-        writers.tar_end,
+        atomic_file.tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
         keyed=True,
@@ -292,7 +292,7 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
     first: dict[str, Any] | None = None
     for part in fields:
         name = re.sub(r"[^a-z0-9_.-]", "_", part.name.lower()).strip(".")
-        if name.rsplit(".", 1)[-1] in writers.EXTENSIONS:
+        if name.rsplit(".", 1)[-1] in atomic_file.EXTENSIONS:
             names.append(name)
             continue
         (ending,) = endings if len(endings) == 1 else [""]
@@ -302,7 +302,7 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
             extension = "npy"
         else:
             first = first or source[0]
-            extension = writers.extension_of(memoryview(first[part.name]))
+            extension = atomic_file.extension_of(memoryview(first[part.name]))
         names.append(extension if len(fields) == 1 else f"{name}.{extension}")
     if len(set(names)) < len(names):
         raise UsageError(
@@ -325,7 +325,7 @@ def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
-        return Held("", (("data", writers.example(features)),), None)
+        return Held("", (("data", atomic_file.example(features)),), None)
 
     # Features whose values lie in the file as they are can be fields; others are parsed by users.
     direct = {
@@ -363,7 +363,7 @@ def _framed(
         SUFFIXES["tfrecord"],
         fields,
         hold,
-        lambda held: writers.tfrecord_pieces(held.parts[0][1]),
+        lambda held: atomic_file.tfrecord_pieces(held.parts[0][1]),
         lambda _: b"",
         {"check": "all"},
         advised=advised,
@@ -428,7 +428,7 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
         data = _bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
-            data = writers.datum(data, sample.label, shape)
+            data = atomic_file.datum(data, sample.label, shape)
         key = namer(sample)
         size = len(key.encode("utf-8", "surrogateescape"))
         if not 0 < size <= _KEY_BYTES_MAX:

@@ -16,8 +16,8 @@ import pytest
 
 import penstock
 from penstock.bench.observe import CHARGED, Observer, Snapshot, forget_peak, memory, processes
-from penstock.machine import mount_of
-from penstock.page_cache import evict
+from penstock.engine.host_info import mount_of
+from penstock.engine.page_cache import evict
 
 MIB = 1 << 20
 

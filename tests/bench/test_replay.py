@@ -19,13 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import cli, page_cache
-from penstock import trace as traces
+from penstock import cli
 from penstock.bench import replay as replays
 from penstock.bench import replay_engine, replay_files, trace_sources, trace_strace
 from penstock.budget import Budget
+from penstock.engine import page_cache
+from penstock.engine import trace_file as traces
+from penstock.engine.trace_file import CLOSE, MAP, OPEN, READ, STAT, Operations, Trace, Writer, load
 from penstock.errors import FormatError, LimitError, MissingError, UsageError
-from penstock.trace import CLOSE, MAP, OPEN, READ, STAT, Operations, Trace, Writer, load
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 SIZE = 50_000

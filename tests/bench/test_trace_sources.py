@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench import trace_sources, trace_strace
+from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, Writer, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
-from penstock.trace import CLOSE, KINDS, MAP, OPEN, READ, Trace, Writer, load
 
 LOGS = Path(__file__).parent / "logs"
 ODD = 'odd "name>é.bin'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.bench import trace_summary
 from penstock.bench.latencies import Latencies
 from penstock.bench.trace_summary import BINS, passes, places_of, summary
-from penstock.trace import OPEN, READ, Trace, Writer, load
+from penstock.engine.trace_file import OPEN, READ, Trace, Writer, load
 
 Read = tuple[int, int, int, int]
 """Thread, file, offset, length."""

@@ -10,10 +10,10 @@ import numpy as np
 
 import held
 from penstock.budget import Budget
-from penstock.dispatch import LeastLoaded, Patience, Policy, RoundRobin
-from penstock.dispatched import Dispatched
-from penstock.engine import Engine
-from penstock.native import NativeEngine
+from penstock.engine.mirrored import Dispatched
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
 from penstock.testing import EngineSuite, write_files
 
 

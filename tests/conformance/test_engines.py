@@ -8,8 +8,8 @@ from pathlib import Path
 
 from held import busied
 from penstock.clock import JumpingClock
-from penstock.dispatch import Patience
-from penstock.engine import Engine, MemoryEngine
+from penstock.engine.protocol import Engine, MemoryEngine
+from penstock.engine.queue import Patience
 from penstock.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 from penstock.testing import EngineSuite
 

@@ -13,10 +13,10 @@ import pytest
 
 import held
 from penstock.budget import Budget
-from penstock.dispatch import Patience
-from penstock.engine import Engine
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import Patience
 from penstock.engine_wrappers import Limited, Throttled, Traced
-from penstock.native import NativeEngine
 from penstock.testing import EngineSuite, write_files
 
 SHARED_MEMORY = Path("/dev/shm")

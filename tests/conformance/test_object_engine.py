@@ -16,12 +16,12 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 from held import busied
 from penstock.budget import Budget
-from penstock.dispatch import Patience
-from penstock.engine import Engine
+from penstock.engine.object_store import ObjectStore
+from penstock.engine.objects import ObjectEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import Patience
 from penstock.engine_wrappers import Limited, Throttled, Traced
 from penstock.extent import Files
-from penstock.object_engine import ObjectEngine
-from penstock.objects import ObjectStore
 from penstock.testing import EngineSuite
 from penstock.testing.reading import vanished_bytes
 from services import S3, Fault, Proxy, environment, moto

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.dispatch import (
+from penstock.engine.queue import (
     HIGH_BANDWIDTH,
     Fifo,
     LeastLoaded,

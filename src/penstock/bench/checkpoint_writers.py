@@ -21,8 +21,8 @@ from ..checkpoint.flushing import Flush, laid_out
 from ..checkpoint.folder import Folder
 from ..checkpoint.manifest import Piece
 from ..checkpoint.staging import Staging
+from ..engine import storing
 from ..errors import FormatError, MissingError, StorageError, UsageError
-from ..writers import storing
 from .checkpoint_shapes import Bytes, State, Tensor
 
 _DAMAGED = (

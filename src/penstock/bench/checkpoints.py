@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors
+from ..engine import evict, storing, sync_folder, this_machine
 from ..errors import (
     ChangedError,
     LimitError,
@@ -32,10 +33,7 @@ from ..errors import (
     UsageError,
     WorkerError,
 )
-from ..machine import this_machine
-from ..page_cache import evict
 from ..topology import Place
-from ..writers import storing, sync_folder
 from .checkpoint_contents import Contents, content
 from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
 from .checkpoint_writers import Writer, writer_named

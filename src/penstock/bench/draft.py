@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..writers import Part
+from ..engine import Part
 from .contents import Bytes, Contents
 from .files import PARTS
 from .workload import Data

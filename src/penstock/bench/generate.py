@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from ..conversion import locked
+from ..engine import Part, storing, sync_folder
 from ..errors import StorageError, UsageError
-from ..writers import Part, storing, sync_folder
 from .contents import Contents, contents
 from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path

@@ -9,7 +9,7 @@ Counters are of this process and of all that it started. Those of a process that
 parent's once that has waited for it; of one that its parent left behind they are lost. A figure
 that the kernel does not give, or gives wrongly for the file system at hand, is None.
 
-How much of files is in the page cache, and how to drop them from it: `penstock.page_cache`.
+How much of files is in the page cache, and how to drop them from it: `penstock.engine.page_cache`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ..machine import mount_of
+from ..engine import mount_of
 
 CHARGED = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "overlay", "tmpfs", "ramfs"}

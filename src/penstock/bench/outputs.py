@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..machine import this_machine
+from ..engine import this_machine
 from . import metrics, record
 from .run import Job, Walked, Walks
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..machine import mount_of, this_machine
+from ..engine import mount_of, this_machine
 from . import metrics
 from .run import Job, Walked, Walks
 

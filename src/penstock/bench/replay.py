@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import _core, limits
+from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, lanes, open_files_max
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
-from ..native import open_files_max
-from ..trace import KINDS, OPEN_DIRECT, READ, Operations, Trace, lanes
 from .latencies import Latencies
 from .replay_files import Progress, silent
 

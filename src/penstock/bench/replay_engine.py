@@ -20,10 +20,8 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engines import Reader, engine_for
+from ..engine import READ, Arena, Operations, Reader, Trace, engine_for
 from ..extent import Extents, FileIds, Int, Placed, merge, separate
-from ..native import Arena
-from ..trace import READ, Operations, Trace
 from .replay_files import Progress, silent, table
 
 _window_reads = 4096

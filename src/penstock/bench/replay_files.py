@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..engine import Trace
 from ..errors import MissingError, UsageError
 from ..extent import Files
-from ..trace import Trace
 
 Progress = Callable[[int, int], object]
 

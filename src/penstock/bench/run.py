@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..engine import residency
 from ..errors import UsageError
-from ..page_cache import residency
 from ..topology import Place
 from . import metrics
 from .contenders import Contender, convert, converts, make

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from .. import trace as traces
+from ..engine import trace_file as traces
 from ..errors import FormatError, MissingError, UsageError
 from . import trace_strace, trace_tables
 

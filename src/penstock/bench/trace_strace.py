@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..engine import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, Writer
 from ..errors import FormatError, UsageError
-from ..trace import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, Writer
 
 _CALLS = (
     "open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,lseek,"

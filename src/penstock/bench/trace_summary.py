@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..engine import KINDS, READ, Operations, Trace
 from ..extent import FileIds, Int
-from ..trace import KINDS, READ, Operations, Trace
 from .latencies import Latencies
 
 BINS = 60

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from ..engine import CLOSE, OPEN, READ, STAT, Operations, Writer, lanes
 from ..errors import FormatError
-from ..trace import CLOSE, OPEN, READ, STAT, Operations, Writer, lanes
 
 _OPS = {"read": READ, "open": OPEN, "stat": STAT, "close": CLOSE}
 _SECONDS = re.compile(r"(\d*)(?:\.(\d*))?")

@@ -23,9 +23,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from .. import limits
-from ..bucket import Bucket, Found, Refused, patiently, whole
+from ..engine import Bucket, Found, Refused, in_threads, patiently, whole
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from ..store import in_threads
 from .boundaries import reached
 from .home import AGAIN
 from .manifest import seal, unsealed

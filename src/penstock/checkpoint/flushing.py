@@ -20,9 +20,9 @@ from typing import Protocol, Self
 import numpy as np
 
 from ..budget import Budget
+from ..engine import storing, write_all
 from ..errors import StorageError, UsageError
 from ..window import Window
-from ..writers import storing, write_all
 from .boundaries import reached
 from .leaves import Memory
 from .manifest import Piece, Shard, damaged, ending

@@ -24,8 +24,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..engine import storing, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
-from ..writers import storing, sync_folder, write_all
 from . import home
 from .boundaries import reached
 from .flushing import Flush, Source

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..engine import crc32c
 from ..errors import FormatError
-from ..native import crc32c
 
 ALIGNMENT = 64
 """Where pieces begin: a cache line, and any element of any dtype."""

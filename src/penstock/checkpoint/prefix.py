@@ -17,9 +17,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .. import limits
-from ..bucket import Refused, bucket_of, located, whole
+from ..engine import Refused, bucket_of, located, storing, whole
 from ..errors import FormatError, PenstockError, StorageError, UsageError
-from ..writers import storing
 from . import home
 from .boundaries import reached
 from .commits import Claim, Commits, asked, failed

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ..native import crc32c
+from ..engine import crc32c
 from .flushing import Source
 from .home import Home
 from .leaves import Memory

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine import storing, sync_folder
 from ..errors import DataError, StorageError, UsageError
 from ..membership import Gather, machine_identity
 from ..topology import Place
-from ..writers import storing, sync_folder
 from . import shards
 from .agreement import together
 from .boundaries import reached

@@ -1,6 +1,6 @@
 """The containers that penstock reads: one module each, which turns names and bytes into an Index.
 
-A format asks the store for what it parses (see `penstock.store.Store`) and opens nothing itself.
+A format asks the store for what it parses (see `penstock.engine.Store`) and opens nothing itself.
 What a file is follows from its content, and only where that says nothing from the options given.
 """
 
@@ -41,7 +41,7 @@ from . import (
 )
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..engine import Progress, Store
 
 Kind = Literal["folder", "file", "pattern"]
 

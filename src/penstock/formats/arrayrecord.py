@@ -22,7 +22,7 @@ from ..layout import Pieces
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")

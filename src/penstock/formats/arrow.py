@@ -35,7 +35,7 @@ from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")

@@ -19,7 +19,7 @@ from ..errors import FormatError
 from .flatbuffer import Table
 
 if TYPE_CHECKING:
-    from ..store import Source
+    from ..engine import Source
 
 MAGIC = b"ARROW1"
 MARKER = b"\xff\xff\xff\xff"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..store import Source
+    from ..engine import Source
 
 
 class Foreign(NamedTuple):

@@ -44,7 +44,7 @@ from .grid import Grid, bands, chained, check_shape, verbatim
 from .shards import files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -20,7 +20,7 @@ from ..layout import Table
 from . import foreign
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..engine import Progress, Store
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 

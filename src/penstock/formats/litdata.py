@@ -31,7 +31,7 @@ from .manifests import Manifest, has_shards, is_manifest
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")

@@ -37,7 +37,7 @@ from ..layout import Table
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 DATA = "data.mdb"

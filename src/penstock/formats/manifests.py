@@ -15,7 +15,7 @@ from ..extent import Files, joined, unseen
 from .shards import below, inside
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..engine import Store
 
 NAME = "index.json"
 

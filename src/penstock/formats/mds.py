@@ -26,7 +26,7 @@ from . import choice, rows
 from .manifests import Manifest, has_shards, is_manifest
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _NUMBERS = {

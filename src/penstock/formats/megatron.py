@@ -24,7 +24,7 @@ from . import tokens
 from .shards import counted, names_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _MAGIC = b"MMIDIDX\0\0"

@@ -22,7 +22,7 @@ from ..layout import Fixed
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 MAGIC = b"\x93NUMPY"

@@ -23,7 +23,7 @@ from . import choice, npy, zip
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _SUFFIX = ".npy"

@@ -35,7 +35,7 @@ from . import choice
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 MAGIC = b"PAR1"

@@ -20,7 +20,7 @@ from ..layout import Pieces, Table
 from . import shards
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..engine import Progress, Store
     from . import Place
 
 OPTIONS = ("label", "header", "extensions")

@@ -20,7 +20,7 @@ from ..layout import Fixed
 from .shards import files_of
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..engine import Progress, Store
     from . import Place
 
 _REACH = 100_000

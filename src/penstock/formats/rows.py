@@ -17,7 +17,7 @@ from ..layout import Fixed, Table
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ..store import Source
+    from ..engine import Source
 
 _SLAB_BYTES = 8 << 20
 """Read at once, at most."""

@@ -12,7 +12,7 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Files, joined
 
 if TYPE_CHECKING:
-    from ..store import Progress, Store
+    from ..engine import Progress, Store
     from . import Place
 
 

@@ -25,7 +25,7 @@ from ..layout import Table
 from . import foreign, shards
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")

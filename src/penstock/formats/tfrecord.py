@@ -23,7 +23,7 @@ from . import foreign, shards
 from .checksum import crc32c
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 OPTIONS = ("check", "example", "label", "extensions")

@@ -18,7 +18,7 @@ from ..index import Field, Index
 from ..layout import Table
 
 if TYPE_CHECKING:
-    from ..store import Listing, Progress, Store
+    from ..engine import Listing, Progress, Store
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:

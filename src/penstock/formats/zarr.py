@@ -36,7 +36,7 @@ from .checksum import crc32c
 from .grid import Grid, bands, check_shape, verbatim
 
 if TYPE_CHECKING:
-    from ..store import Progress, Source, Store
+    from ..engine import Progress, Source, Store
     from . import Place
 
 _META = ("zarr.json", ".zarray", ".zgroup")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import FormatError
 
 if TYPE_CHECKING:
-    from ..store import Source
+    from ..engine import Source
 
 STORED, DEFLATED = 0, 8
 

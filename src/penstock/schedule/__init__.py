@@ -7,7 +7,7 @@
     tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
 
 Each comes with the bound that no schedule can be below; where it is not always reached, the
-docstring says so. Requests that wait for one engine are another matter: `penstock.dispatch`.
+docstring says so. Requests that wait for one engine are another matter: `penstock.engine.queue`.
 """
 
 from __future__ import annotations

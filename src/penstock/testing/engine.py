@@ -17,8 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..dispatch import Patience, Purpose, Queue, Request, RoundRobin, Target
-from ..engine import Buffer, Completion, Engine
+from ..engine import (
+    Buffer,
+    Completion,
+    Engine,
+    Patience,
+    Purpose,
+    Queue,
+    Request,
+    RoundRobin,
+    Target,
+)
 from ..errors import UsageError
 from ..extent import Requests
 from .reading import Contents, Extent, Reading, deadline_s, finish, random_bytes, second_ns
@@ -61,7 +70,7 @@ _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience
 
 def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
     """In which order one target serves requests that come one after the other, by the queue of
-    `penstock.dispatch`."""
+    `penstock.engine.queue`."""
     queue = Queue(RoundRobin(patience), [Target()])
     for number, purpose in enumerate(purposes):
         queue.put(Request(number, "read", purpose, number, 0, 1, arrived_ns=number))
@@ -382,7 +391,7 @@ class EngineSuite(Suite):
     )
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
-        """What waits goes in the order of the queue of `penstock.dispatch`: the urgent before what
+        """What waits goes in the order of the queue of `penstock.engine`: the urgent before what
         has more patience, but not before what has waited for longer than that; else in the order
         of submission."""
         contents = [random_bytes(1000, 1)]

@@ -1,4 +1,4 @@
-"""What every policy of `penstock.dispatch` must do: `PolicySuite`."""
+"""What every policy of `penstock.engine.queue` must do: `PolicySuite`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..dispatch import Policy, Purpose, Queue, Request, Target, Unit
+from ..engine import Policy, Purpose, Queue, Request, Target, Unit
 from .suite import Suite
 
 _checked = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])

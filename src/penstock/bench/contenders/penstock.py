@@ -20,12 +20,12 @@ from ...batch import Batch, Ragged
 from ...budget import Budget
 from ...dataset import Dataset
 from ...dataset import open as open_dataset
+from ...engine import Posix
 from ...errors import FormatError
 from ...index import Field, Index
 from ...layout import Table
 from ...loader import Loader
 from ...order import Shuffle
-from ...store import Posix
 from ..delivered import LABELS
 from .samples import busy, pixels, places, stacked
 from .task import Task

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from ...engine import Part
 from ...errors import UsageError
-from ...writers import Part
 from ..draft import Draft
 from ..schema import COMPRESSIONS
 from ..workload import Data

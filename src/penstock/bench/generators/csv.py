@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...writers import Part, storing
+from ...engine import Part, storing
 from ..draft import Draft
 
 _WIDTH = 4

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...codecs import missing
+from ...engine import Part, storing
 from ...errors import UsageError
-from ...writers import Part, storing
 from ..draft import Draft
 
 

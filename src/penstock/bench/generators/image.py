@@ -7,8 +7,8 @@ import zlib
 import numpy as np
 
 from ...codecs import missing
+from ...engine import Part, storing
 from ...errors import UsageError
-from ...writers import Part, storing
 from ..draft import Draft
 
 _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}

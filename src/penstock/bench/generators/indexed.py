@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...writers import Part
+from ...engine import Part
 from ..draft import Draft
 
 _AT_ONCE = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from ...codecs import missing
-from ...writers import Part, storing
+from ...engine import Part, storing
 from ..draft import Draft
 
 _PAGE = 4096

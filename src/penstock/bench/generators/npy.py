@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...writers import Part, npy_header
+from ...engine import Part, npy_header
 from ..draft import Draft
 
 

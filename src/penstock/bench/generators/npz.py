@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 
-from ...writers import Part, npy, storing
+from ...engine import Part, npy, storing
 from ..draft import Draft
 from .npy import header, payload
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs import missing
-from ...writers import Part, storing
+from ...engine import Part, storing
 from ..draft import Draft
 
 _GROUP_BYTES = 128 << 20

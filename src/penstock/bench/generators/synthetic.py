@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...writers import Part
+from ...engine import Part
 from ..draft import Draft
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...writers import Part, tar_end, tar_pieces
+from ...engine import Part, tar_end, tar_pieces
 from ..draft import Draft
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...native import crc32c
-from ...writers import Part, example_pieces, masked, record_head
+from ...engine import Part, crc32c, example_pieces, masked, record_head
 from ..draft import Draft
 from ..files import index_path
 

@@ -21,12 +21,12 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from . import _core, limits
-from .budget import Budget
-from .dispatch import PATIENCE, Patience, Purpose
-from .engine import Buffer, Completion, Engine, Failure
-from .errors import ForkError, UsageError
-from .extent import Files, Requests
+from .. import _core, limits
+from ..budget import Budget
+from ..errors import ForkError, UsageError
+from ..extent import Files, Requests
+from .protocol import Buffer, Completion, Engine, Failure
+from .queue import PATIENCE, Patience, Purpose
 from .store import LOCAL
 
 crc32c = _core.crc32c
@@ -36,7 +36,7 @@ if _core.sanitized:  # nobody should time this build
     warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
-"""How is read; "object" is `penstock.object_engine`, which shares the words for it."""
+"""How is read; "object" is `penstock.engine.objects`, which shares the words for it."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _resident_min = 0.9

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from .. import limits
-from ..errors import LimitError, UsageError
+from ... import limits
+from ...errors import LimitError, UsageError
 from .policy import Policy, Target
 from .request import Kind, Request, hazard, pieces
 

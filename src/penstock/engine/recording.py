@@ -1,7 +1,7 @@
 """Recording what penstock itself reads, as traces: PENSTOCK_TRACE=run.trace, and nothing else.
 
 Each engine writes a trace of its own, run.PID.NUMBER.trace beside the name given, so that ranks
-and worker processes need not know of each other; `penstock.trace.load` takes them together. A job
+and worker processes need not know of each other; `penstock.engine.load` takes them together. A job
 that is not recorded pays one look at the environment for each engine.
 """
 
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import limits
-from .budget import Budget
-from .dispatch import Purpose
-from .engine import Buffer, Completion, Failure
-from .errors import UsageError
-from .extent import Files, Int, Requests
+from .. import limits
+from ..budget import Budget
+from ..errors import UsageError
+from ..extent import Files, Int, Requests
 from .native import Choice, Reader
-from .trace import READ, Operations, Writer
+from .protocol import Buffer, Completion, Failure
+from .queue import Purpose
+from .trace_file import READ, Operations, Writer
 
 VARIABLE = "PENSTOCK_TRACE"
 

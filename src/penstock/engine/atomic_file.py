@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import StorageError
+from ..errors import StorageError
 from .native import crc32c
 
 Bytes = bytes | memoryview

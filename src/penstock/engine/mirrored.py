@@ -1,7 +1,7 @@
 """An engine over several engines: the same files at several places, of which any may serve a read.
 
 What is submitted waits here in parts of about `limits.unit_bytes_default`, by purpose, in a
-`penstock.dispatch.Queue`; a policy gives each part to a place that has the file and room for it.
+`penstock.engine.Queue`; a policy gives each part to a place that has the file and room for it.
 What a place does not bring is asked of the others. A place that failed where another one did not
 is left alone for a while.
 
@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .budget import Budget
-from .dispatch import LeastLoaded, Policy, Purpose, Queue, Request, Target, Unit, check_purpose
-from .engine import Buffer, Completion, Failure, check
-from .errors import ForkError, UsageError
-from .extent import Int, Requests
+from .. import limits
+from ..budget import Budget
+from ..errors import ForkError, UsageError
+from ..extent import Int, Requests
 from .native import Choice, Reader
+from .protocol import Buffer, Completion, Failure, check
+from .queue import LeastLoaded, Policy, Purpose, Queue, Request, Target, Unit, check_purpose
 
 _poll_ns = 100_000_000
 

@@ -1,7 +1,7 @@
 """Which store and which engine serve a place: files of this machine, or objects behind a URL.
 
 The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". Where
-PENSTOCK_TRACE is set, engines are recorded (`penstock.recorded`).
+PENSTOCK_TRACE is set, engines are recorded (`penstock.engine.recording`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..budget import Budget
+from ..errors import PenstockError, UsageError
+from ..extent import Files
 from . import store as stores
-from .budget import Budget
-from .errors import PenstockError, UsageError
-from .extent import Files
 from .native import NativeEngine
 from .native import Reader as Reader
 
@@ -29,7 +29,7 @@ def is_url(place: str) -> bool:
 def store_at(root: str) -> stores.Store:
     """The store of everything below a root."""
     if is_url(root):
-        from .objects import ObjectStore  # its library is optional
+        from .object_store import ObjectStore  # its library is optional
 
         return ObjectStore(root)
     return stores.Posix(root)
@@ -41,21 +41,21 @@ def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     asked = os.environ.get("PENSTOCK_TRACE")
     if not asked:
         return engine
-    from .recorded import Recorded, trace_path  # jobs that are not recorded do without
+    from .recording import Recorded, trace_path  # jobs that are not recorded do without
 
     return Recorded(engine, files, trace_path(asked))
 
 
 def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     if files.mirrors:
-        from .dispatched import Dispatched, part_of  # most data lies at one place
+        from .mirrored import Dispatched, part_of  # most data lies at one place
 
         places = (replace(files, mirrors=()), *files.mirrors)
         part = part_of(budget, len(places))
         holders = np.stack([each.size >= 0 for each in places], axis=1)
         return Dispatched([_engine_for(each, part, mean_bytes) for each in places], holders)
     if is_url(files.root):
-        from .object_engine import ObjectEngine
+        from .objects import ObjectEngine
 
         return ObjectEngine(files, budget=budget, mean_bytes=mean_bytes)
     return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)
@@ -101,7 +101,7 @@ def read_extent(files: Files, file: int, offset: int, length: int, where: str) -
 
 def _read_extent(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
     if is_url(files.root):
-        from . import objects
+        from . import object_store
 
-        return objects.read_sample(files, file, offset, length, where)
+        return object_store.read_sample(files, file, offset, length, where)
     return stores.read_sample(files, file, offset, length, where)

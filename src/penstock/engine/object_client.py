@@ -24,8 +24,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from . import limits
-from .errors import ForkError, UsageError
+from .. import limits
+from ..errors import ForkError, UsageError
 
 if TYPE_CHECKING:
     from obstore.store import HTTPStore, S3Store

@@ -11,6 +11,7 @@ window; what must follow a request waits until that is done, wherever it was; no
 
 from __future__ import annotations
 
+from .pending import Queue, Unit
 from .policy import (
     HIGH_BANDWIDTH,
     LOW_LATENCY,
@@ -24,7 +25,6 @@ from .policy import (
     WeightedScore,
     Weights,
 )
-from .queue import Queue, Unit
 from .request import Hazard, Kind, Purpose, Request, check_purpose, hazard, pieces
 
 __all__ = [

@@ -41,8 +41,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from .errors import FormatError, MissingError, UsageError
-from .extent import FileIds, Int, Names
+from ..errors import FormatError, MissingError, UsageError
+from ..extent import FileIds, Int, Names
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
 """Kinds of operations. OPEN_DIRECT is an open with O_DIRECT; MAP maps what the job then reads

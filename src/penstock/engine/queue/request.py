@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 Kind = Literal["read", "write"]
 Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]

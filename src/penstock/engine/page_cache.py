@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import limits
-from .errors import PenstockError
-from .extent import Extents, Files
+from .. import limits
+from ..errors import PenstockError
+from ..extent import Extents, Files
 from .native import resident_fraction
 from .store import failure, in_threads
 

@@ -18,14 +18,14 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from . import limits
-from .bucket import Answer, Bucket, Refused, patiently, rooted, whole
-from .budget import Budget
-from .dispatch import PATIENCE, Patience, Purpose
-from .engine import Buffer, Completion, Failure, check
-from .errors import ForkError, UsageError
-from .extent import Files, Requests
+from .. import limits
+from ..budget import Budget
+from ..errors import ForkError, UsageError
+from ..extent import Files, Requests
 from .native import Choice
+from .object_client import Answer, Bucket, Refused, patiently, rooted, whole
+from .protocol import Buffer, Completion, Failure, check
+from .queue import PATIENCE, Patience, Purpose
 
 
 class ObjectEngine:

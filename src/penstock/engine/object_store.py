@@ -21,10 +21,20 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .bucket import Found, Location, Refused, bucket_of, digest, located, patiently, rooted, whole
-from .errors import UsageError
-from .extent import Files, unseen
+from .. import limits
+from ..errors import UsageError
+from ..extent import Files, unseen
+from .object_client import (
+    Found,
+    Location,
+    Refused,
+    bucket_of,
+    digest,
+    located,
+    patiently,
+    rooted,
+    whole,
+)
 from .store import (
     Listing,
     Parse,
@@ -46,7 +56,7 @@ _ASKED_SINGLY_MAX = 64
 
 
 class ObjectStore:
-    """The objects below a URL; see `penstock.store.Store`."""
+    """The objects below a URL; see `penstock.engine.Store`."""
 
     def __init__(self, root: str) -> None:
         where = rooted(root)

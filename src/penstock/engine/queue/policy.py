@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields
 from typing import Protocol
 
-from .. import limits
-from ..errors import UsageError
+from ... import limits
+from ...errors import UsageError
 from .request import Purpose, Request, check_purpose
 
 

@@ -18,9 +18,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, limits
-from .errors import ChangedError, FormatError, MissingError, PenstockError, StorageError, UsageError
-from .extent import Files, unseen
+from .. import _core, limits
+from ..errors import (
+    ChangedError,
+    FormatError,
+    MissingError,
+    PenstockError,
+    StorageError,
+    UsageError,
+)
+from ..extent import Files, unseen
 
 Progress = Callable[[int], None]
 """Told at once and then about ten times a second how many files were seen so far."""

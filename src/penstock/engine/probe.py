@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import limits
-from .engine import Buffer, Completion, Engine
-from .errors import PenstockError
-from .extent import Extents, Requests
+from .. import limits
+from ..errors import PenstockError
+from ..extent import Extents, Requests
+from .protocol import Buffer, Completion, Engine
 
 _share_s = 0.06
 _single_most = 32

@@ -2,14 +2,14 @@
 
 An engine is given requests (extents with destinations, see `penstock.extent`) and the buffers
 they go to, and reports each submission once, with the extents that failed. What to read and when
-is the session's business; which system call reads it is `penstock.native`'s.
+is the session's business; which system call reads it is `penstock.engine.native`'s.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
 Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
 them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
 report, or after close, the engine holds no reference to them.
 
-What waits goes by purpose, with aging (`penstock.dispatch.Patience`): a demand before prefetches
+What waits goes by purpose, with aging (`penstock.engine.Patience`): a demand before prefetches
 and sweeps, but not before what has waited for longer than its patience; of one purpose, who came
 first. What has begun is not interrupted.
 
@@ -27,11 +27,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .clock import Clock, SystemClock
-from .dispatch import PATIENCE, Patience, Purpose
-from .errors import UsageError
-from .extent import Requests
+from .. import limits
+from ..clock import Clock, SystemClock
+from ..errors import UsageError
+from ..extent import Requests
+from .queue import PATIENCE, Patience, Purpose
 
 Buffer = npt.NDArray[np.uint8]
 """A destination: one-dimensional, contiguous, writable, uint8."""
