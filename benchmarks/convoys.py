@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.extent import Files
-from penstock.index import Field, Index
-from penstock.layout import Fixed
+from penstock.index.layout import Fixed
+from penstock.index.table import Field, Index
 from penstock.order.order import Order
 from penstock.plan import Steps, plan_window
 from penstock.schedule import stagger

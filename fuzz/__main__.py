@@ -63,7 +63,7 @@ def _target(name: str) -> ModuleType:
 
 
 def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
-    with atheris.instrument_imports(include=["penstock.formats", "penstock.codecs"]):
+    with atheris.instrument_imports(include=["penstock.index.formats", "penstock.index.codecs"]):
         target = _target(given.name)
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:
         corpus = given.corpus or Path(temporary)

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from fuzz.memory import examine
-from penstock.apart import limit_memory
+from penstock.index.formats.sandbox import limit_memory
 
 limit_memory(1 / 16)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numcodecs
 
 from fuzz.memory import examine, joined_parts, parted
-from penstock.formats.checksum import crc32c
+from penstock.index.formats.checksum import crc32c
 
 _NAMES = ["zarr.json", ".zarray", "c/0", "0", "label/zarr.json", "label/c/0", "x/zarr.json"]
 _NAMES += ["x/c/0", "x/c/1"]

@@ -17,9 +17,9 @@ from penstock.batch import fields_of
 from penstock.engine.store import Listing, Source, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
-from penstock.formats import FORMATS, Place
-from penstock.index import Index
-from penstock.layout import Chunked
+from penstock.index.formats import FORMATS, Place
+from penstock.index.layout import Chunked
+from penstock.index.table import Index
 from penstock.plan import plan_samples
 
 ROOT = "/fuzz"

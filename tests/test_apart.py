@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.apart import Apart
 from penstock.engine.store import Source
 from penstock.errors import FormatError, StorageError, WorkerError
+from penstock.index.formats.sandbox import Apart
 
 
 def source_of(data: bytes) -> Source:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from command import run
-from penstock.formats import FORMATS
+from penstock.index.formats import FORMATS
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.formats import foreign
+from penstock.index.formats import foreign
 
 
 def refused(path: Path) -> str:

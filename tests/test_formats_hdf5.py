@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, UsageError
-from penstock.layout import Chunked, Fixed, Pieces
+from penstock.index.layout import Chunked, Fixed, Pieces
 
 h5py = pytest.importorskip("h5py")
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
-from penstock.layout import Chunked
+from penstock.index.layout import Chunked
 from writers import litdata_chunk, write_litdata
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.layout import Fixed
+from penstock.index.layout import Fixed
 from writers import mds_shard, write_mds
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.layout import Fixed, Pieces, Table
+from penstock.index.layout import Fixed, Pieces, Table
 from writers import write_megatron
 
 

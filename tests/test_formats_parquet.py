@@ -205,7 +205,17 @@ def test_checksums_of_pages(tmp_path):
 
 def test_thrift_is_bounded():
     """Nesting, lengths and integers beyond their bounds are refused; unknown fields are skipped."""
-    from penstock.codecs.thrift import BYTES, I32, I64, INT, LIST, STRING, STRUCT, Reader, packed
+    from penstock.index.codecs.thrift import (
+        BYTES,
+        I32,
+        I64,
+        INT,
+        LIST,
+        STRING,
+        STRUCT,
+        Reader,
+        packed,
+    )
 
     inner = packed([(1, I64, -(1 << 63)), (2, STRING, b"abc")])
     data = packed([(1, I32, -5), (3, LIST, (STRUCT, [inner] * 20)), (9, STRING, b"x" * 300)])

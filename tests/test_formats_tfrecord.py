@@ -16,8 +16,8 @@ from tfrecord import TFRecordWriter, example_pb2
 
 import penstock
 from penstock import _core
-from penstock.example import parse_example
-from penstock.formats.tfrecord import sniff
+from penstock.index.formats.tf_example import parse_example
+from penstock.index.formats.tfrecord import sniff
 
 
 def framed(data: bytes) -> bytes:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.codecs import Band
-from penstock.codecs.zarr import claimed, decode
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.layout import Chunked, Fixed, Pieces, Table
+from penstock.index.codecs import Band
+from penstock.index.codecs.zarr import claimed, decode
+from penstock.index.layout import Chunked, Fixed, Pieces, Table
 
 zarr = pytest.importorskip("zarr")
 

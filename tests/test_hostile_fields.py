@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.apart import Apart
-from penstock.codecs.thrift import Reader
 from penstock.engine.store import Source
 from penstock.errors import PenstockError
+from penstock.index.codecs.thrift import Reader
+from penstock.index.formats.sandbox import Apart
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # fuzz/ is beside tests/
 

@@ -19,11 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import limits, sidecar
+from penstock import limits
 from penstock.errors import SidecarError, UsageError
 from penstock.extent import Files, joined
-from penstock.index import Field, Index
-from penstock.layout import Fixed, Table
+from penstock.index import sidecar
+from penstock.index.layout import Fixed, Table
+from penstock.index.table import Field, Index
 
 RAW = np.dtype(np.uint8)
 

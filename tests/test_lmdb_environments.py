@@ -28,7 +28,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.formats import lmdb as format_lmdb
+from penstock.index.formats import lmdb as format_lmdb
 
 VERSIONS = [0, 1]
 """LMDB 0.9 writes data version 1, LMDB 1.0 data version 3."""

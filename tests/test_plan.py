@@ -267,8 +267,8 @@ def test_window_places_every_sample(
 def fixed_index(count: int, record: int, files: int = 1) -> penstock.Index:
     """An index of fixed records in equal files that need not exist."""
     from penstock.extent import Files
-    from penstock.index import Field, Index
-    from penstock.layout import Fixed
+    from penstock.index.layout import Fixed
+    from penstock.index.table import Field, Index
 
     names = [f"records{number}.bin" for number in range(files)]
     size = np.full(files, count // files * record)

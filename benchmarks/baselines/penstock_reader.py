@@ -18,7 +18,7 @@ import penstock
 from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
 from penstock import Budget, Loader, loader
 from penstock.engine.native import Arena
-from penstock.layout import Table
+from penstock.index.layout import Table
 
 
 def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from .errors import UsageError
 from .extent import Extents, Int, Placed
-from .index import Index, Samples
-from .layout import Chunked
+from .index import Chunked, Index, Samples
 from .plan import pieced
 
 Keys = npt.NDArray[np.uint64]

@@ -17,11 +17,10 @@ import numpy as np
 
 from .batch import gap_for
 from .budget import Budget
-from .costs import cost_of, measured_of
 from .dataset import Dataset
 from .engine import Probed, engine_for
 from .errors import UsageError
-from .layout import Chunked
+from .index import Chunked, cost_of, measured_of
 from .membership import store_of
 from .order import (
     Blocking,

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import codecs, limits
+from . import limits
 from .budget import Budget
 from .decode import Samples
 from .engine import Buffer, Choice, Failure, changed
 from .engine import failure as failure_at
 from .errors import FormatError, PenstockError
 from .extent import Int
-from .index import Field, Index
-from .layout import Chunked
+from .index import Chunked, Field, Index, codecs
 from .plan import Group, Ids, Rows, StepPlan
 
 

@@ -23,11 +23,10 @@ from .addressed import Addressed
 from .assignment import Locality
 from .budget import Budget
 from .cached import CachedEngine
-from .costs import cost_of, measured_of
 from .disk_tier import DiskTier, noted
 from .engine import engine_for
 from .errors import PenstockError, UsageError
-from .index import Index
+from .index import Index, cost_of, measured_of
 from .lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in
 from .membership import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
 from .peer import Peer

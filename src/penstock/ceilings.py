@@ -22,7 +22,6 @@ import numpy as np
 from . import limits
 from .batch import gap_for
 from .budget import Budget
-from .costs import cost_of
 from .dataset import Dataset
 from .decode import Decode
 from .engine import (
@@ -37,7 +36,7 @@ from .engine import (
 )
 from .errors import PenstockError, UsageError
 from .extent import Extents, Files, Requests
-from .layout import Chunked
+from .index import Chunked, cost_of
 from .plan import plan_samples
 from .roofline import Demand, Resource, Supply
 

@@ -27,9 +27,7 @@ from .dataset import Dataset, locate, sidecar_paths
 from .dataset import open as open_dataset
 from .engine import Progress, store_at
 from .errors import SidecarError, UsageError
-from .formats import FORMATS
-from .index import Index
-from .layout import Chunked
+from .index import FORMATS, Chunked, Index
 
 try:
     import rich.box

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import limits
-from .codecs import missing
 from .conversion import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, locked, unlike
 from .engine import storing, sync_folder
 from .errors import StorageError
+from .index import missing
 from .recipes import Held
 
 _PAGE = 4096

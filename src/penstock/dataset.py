@@ -20,8 +20,7 @@ from .engine import is_url, mirrored, read_extent
 from .engine import store as stores
 from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from .extent import Int
-from .formats import FORMATS, Place, choose
-from .index import Field, Index
+from .index import FORMATS, Field, Index, Place, choose
 from .order import Order, Ordering, Shuffle
 from .plan import StepPlan, plan_samples
 

@@ -19,7 +19,6 @@ from .autoshuffle import decide, record_of
 from .batch import gap_for, readahead_for
 from .budget import Budget
 from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
-from .costs import measured_of
 from .dataset import Dataset
 from .decode import Decode
 from .engine import (
@@ -41,6 +40,7 @@ from .engine import (
     this_machine,
 )
 from .errors import MissingError
+from .index import measured_of
 from .lots import LotChoice, choose_lot
 from .order import Blocking
 from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline

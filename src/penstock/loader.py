@@ -30,7 +30,7 @@ from .engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
 from .errors import CollateError, ForkError, PenstockError, UsageError
 from .explain import Explanation, explain, setup_of
 from .history import epoch_record
-from .layout import Chunked
+from .index import Chunked
 from .lots import lot_statistics
 from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked

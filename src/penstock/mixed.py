@@ -12,7 +12,7 @@ import numpy as np
 from . import limits
 from .dataset import Dataset
 from .errors import UsageError
-from .joint import JointIndex, join
+from .index import JointIndex, join
 from .order import Mixture, Recipe, Shuffle, Unit, Weights, slots_of
 
 _marks = ("source", "pass")

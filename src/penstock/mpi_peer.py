@@ -31,9 +31,9 @@ import numpy as np
 
 from . import limits
 from .clock import Clock, SystemClock
-from .codecs import missing
 from .engine import Buffer
 from .errors import StorageError, UsageError
+from .index import missing
 from .messages import (
     ANSWER,
     ASK,

@@ -18,8 +18,7 @@ from . import limits
 from .assignment import Locality
 from .errors import UsageError
 from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
-from .index import Field
-from .layout import Chunked, Layout
+from .index import Chunked, Field, Layout
 from .order import Marks, Ordering
 from .schedule.rotation import beginning
 

@@ -16,8 +16,7 @@ from .batch import Batch
 from .dataset import Dataset
 from .engine import Bytes, Parts, atomic_file
 from .errors import UsageError
-from .index import Field, Index
-from .layout import Fixed
+from .index import Field, Fixed, Index
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]

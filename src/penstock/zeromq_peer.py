@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from . import limits
 from .clock import Clock, SystemClock
-from .codecs import missing
 from .engine import Buffer, Mask
 from .errors import UsageError
+from .index import missing
 from .messages import (
     ANSWER,
     HEADER_BYTES,

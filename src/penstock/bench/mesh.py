@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..codecs import missing
+from ..index import missing
 
 Grid = npt.NDArray[np.float64]
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..codecs import missing
 from ..errors import UsageError
+from ..index import missing
 from ..order import Order
 from .workload import Data
 

@@ -22,8 +22,7 @@ from ...dataset import Dataset
 from ...dataset import open as open_dataset
 from ...engine import Posix
 from ...errors import FormatError
-from ...index import Field, Index
-from ...layout import Table
+from ...index import Field, Index, Table
 from ...loader import Loader
 from ...order import Shuffle
 from ..delivered import LABELS

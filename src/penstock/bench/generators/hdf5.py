@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs import missing
 from ...engine import Part, storing
 from ...errors import UsageError
+from ...index import missing
 from ..draft import Draft
 
 

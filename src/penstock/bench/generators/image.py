@@ -6,9 +6,9 @@ import zlib
 
 import numpy as np
 
-from ...codecs import missing
 from ...engine import Part, storing
 from ...errors import UsageError
+from ...index import missing
 from ..draft import Draft
 
 _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from ...codecs import missing
 from ...engine import Part, storing
+from ...index import missing
 from ..draft import Draft
 
 _PAGE = 4096

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs import missing
 from ...engine import Part, storing
+from ...index import missing
 from ..draft import Draft
 
 _GROUP_BYTES = 128 << 20

@@ -1,0 +1,116 @@
+"""Rows out of the chunks of an HDF5 dataset, whatever its filters.
+
+A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
+and holds the fill value. Options: `variants`, how the chunks of a file are stored (`dtype`,
+`shape` of a row, `chunk`, `filters` as HDF5 has them, `fill` in hexadecimal), each used from the
+band in `since` on; `masks`, the filters that chunks were written without, by band and piece.
+
+Deflate and shuffle are undone here, by several threads at once; for other filters the chunks are
+written into a file in memory, out of which HDF5 reads them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from .chunks import pasted
+from .registry import Band, Decoded, missing
+
+_DEFLATE, _SHUFFLE = 1, 2
+
+
+def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    """The rows of a band."""
+    variant = options["variants"][bisect.bisect_right(options["since"], band.number) - 1]
+    masks = {piece: mask for number, piece, mask in options["masks"] if number == band.number}
+    dtype, row = np.dtype(variant["dtype"]), tuple(variant["shape"])
+    chunk = tuple(variant["chunk"])
+    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
+        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
+    filters = variant["filters"]
+    if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
+        parts = [
+            _undone(piece, filters, masks.get(number, 0), dtype, chunk) if len(piece) else None
+            for number, piece in enumerate(band.pieces())
+        ]
+        fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[0]
+        return pasted((band.samples, *row), chunk, parts, dtype, fill)
+    return _by_library(variant, band, masks, (band.samples, *row))
+
+
+def _undone(
+    piece: memoryview,
+    filters: Sequence[Sequence[Any]],
+    mask: int,
+    dtype: np.dtype[Any],
+    chunk: tuple[int, ...],
+) -> npt.NDArray[Any]:
+    """One chunk without its filters, undone from the last to the first."""
+    size = math.prod(chunk) * dtype.itemsize
+    data: bytes | memoryview = piece
+    for number in reversed(range(len(filters))):
+        if mask >> number & 1:
+            continue
+        if filters[number][0] == _DEFLATE:
+            data = _inflated(data, size)
+        else:
+            stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
+            if stored < 1 or len(data) % stored:
+                raise ValueError(f"{len(data):,} bytes shuffled by {stored}")
+            data = np.frombuffer(data, np.uint8).reshape(stored, -1).T.tobytes()
+    if len(data) != size:
+        raise ValueError(f"a chunk of {len(data):,} bytes, {size:,} are expected")
+    return np.frombuffer(data, dtype).reshape(chunk)
+
+
+def _inflated(data: bytes | memoryview, size: int) -> bytes:
+    try:
+        stream = zlib.decompressobj()
+        found = stream.decompress(data, size + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not stream.eof:
+        raise ValueError(f"a deflated chunk is cut off, or longer than {size:,} bytes")
+    return found
+
+
+def _by_library(
+    variant: Mapping[str, Any], band: Band, masks: Mapping[int, int], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise missing("h5py", "hdf5", "an HDF5 filter other than deflate and shuffle") from None
+    dtype, chunk = np.dtype(variant["dtype"]), tuple(variant["chunk"])
+    fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[:1]
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_chunk(chunk)
+    layout.set_fill_value(fill.copy())
+    for code, flags, values, name in variant["filters"]:
+        if not h5py.h5z.filter_avail(code):
+            raise missing("hdf5plugin", "hdf5", f"HDF5 filter {code} ({name})")
+        layout.set_filter(code, flags, tuple(values))
+    whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
+    try:
+        with h5py.File("band", "w", driver="core", backing_store=False) as file:
+            space = h5py.h5s.create_simple(whole)
+            kind = h5py.h5t.py_create(dtype, logical=True)
+            made = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
+            grid = np.ndindex(*(size // step for size, step in zip(whole, chunk, strict=True)))
+            for number, (cell, piece) in enumerate(zip(grid, band.pieces(), strict=True)):
+                if len(piece):
+                    at = tuple(c * step for c, step in zip(cell, chunk, strict=True))
+                    made.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
+            del made  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
+            rows: npt.NDArray[Any] = file["rows"][tuple(slice(size) for size in shape)]
+            return rows
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ValueError(str(error)) from None

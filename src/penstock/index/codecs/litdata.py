@@ -1,0 +1,69 @@
+"""Compressed chunks of LitData: frames of several samples, single samples, or whole chunks.
+
+What comes out of a band is samples back to back, each the sizes of its leaves and then the leaves;
+before those of a whole chunk stands its table. Options: `leaves`, how many there are, `leaf`, which
+one is wanted, `dtype` of a leaf of one number, else None, and `whole`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from .registry import Band, Decoded, Packed, missing
+
+
+@cache
+def _library() -> Any:
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise missing("zstandard", "zstd", "compressed LitData") from None
+    return zstandard
+
+
+def _plain(data: memoryview) -> bytes:
+    """The decompressed bytes, which are no more than a band may have."""
+    library = _library()
+    most = limits.decoded_band_bytes_max
+    try:
+        announced = library.frame_content_size(data)
+        if announced > most:
+            raise ValueError(f"a frame that says it decodes to {announced:,} bytes")
+        found: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
+    except library.ZstdError as error:
+        raise ValueError(str(error)) from None
+    return found
+
+
+def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    """The wanted leaf of each sample of a band."""
+    data = _plain(band.data)
+    leaves, leaf = int(options["leaves"]), int(options["leaf"])
+    head = struct.Struct(f"<{leaves}I")
+    at = 4 * (band.samples + 2) if options["whole"] else 0
+    start, end = np.empty(band.samples, np.int64), np.empty(band.samples, np.int64)
+    for sample in range(band.samples):
+        if at + head.size > len(data):
+            raise ValueError(f"sample {sample} of {band.samples} begins beyond the end")
+        sizes = head.unpack_from(data, at)
+        start[sample] = at + head.size + sum(sizes[:leaf])
+        end[sample] = start[sample] + sizes[leaf]
+        at += head.size + sum(sizes)
+    if at != len(data):
+        raise ValueError(f"{band.samples} samples end at {at:,} of {len(data):,} bytes")
+    if options["dtype"] is None:
+        return Packed(memoryview(data), start, end)
+    dtype = np.dtype(options["dtype"])
+    if (end - start != dtype.itemsize).any():
+        raise ValueError(f"a number that is not of {dtype.itemsize} bytes")
+    raw = np.frombuffer(data, np.uint8)
+    found: npt.NDArray[Any] = raw[start[:, None] + np.arange(dtype.itemsize)].reshape(-1)
+    values: npt.NDArray[Any] = found.view(dtype)
+    return values

@@ -1,0 +1,144 @@
+"""Columns of Parquet row groups, by pyarrow.
+
+A band is the column chunk of one row group. Options: `column` (its path), `dtype` and `shape`
+(None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the band in
+`since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level of
+nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
+
+pyarrow sees the pages of the chunk, and a footer made here: that of the file, with its statistics,
+annotations and other columns, is none of its business. Damage to pages is an error of pyarrow's.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from .registry import Band, Decoded, Packed, missing
+from .thrift import I32, I64, LIST, STRING, STRUCT, packed
+
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
+MAGIC = b"PAR1"
+_OPTIONAL = 1
+
+
+def arrow() -> Any:
+    """pyarrow, with its Parquet part."""
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise missing("pyarrow", "arrow", "Parquet") from None
+    return pyarrow
+
+
+def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    """The rows of a band."""
+    pa = arrow()
+    form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]
+    footer = _footer(form, len(band.data), band.samples)
+    size = len(footer).to_bytes(4, "little")
+    file = pa.BufferReader(b"".join([MAGIC, band.data, footer, size, MAGIC]))
+    try:
+        with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+            parts = opened.read_row_group(0, use_threads=False).column(0).chunks
+        return _samples(parts, options)
+    except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
+    """Of a file that has nothing but this chunk, at byte 4.
+
+    `old`: pages of the second kind that say "not compressed" are, before Arrow 2.0, and its name
+    tells pyarrow so.
+    """
+    optional, physical = form["optional"], form["physical"]
+    root = packed([(4, STRING, b"root"), (5, I32, 1)])
+    levels = [
+        packed([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)]) for may in optional[:-1]
+    ]
+    length = [(2, I32, form["length"])] if physical == FIXED else []
+    leaf = [(1, I32, physical), *length, (3, I32, _OPTIONAL * optional[-1]), (4, STRING, b"a")]
+    schema = [root, *levels, packed(leaf)]
+    column = packed(
+        [
+            (1, I32, physical),
+            (2, LIST, (I32, [0])),
+            (3, LIST, (STRING, [b"a"] * len(optional))),
+            (4, I32, form["compression"]),
+            (5, I64, rows),
+            (6, I64, size),
+            (7, I64, size),
+            (9, I64, len(MAGIC)),
+        ]
+    )
+    chunk = packed([(2, I64, len(MAGIC)), (3, STRUCT, column)])
+    group = packed([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
+    maker = [(6, STRING, b"parquet-cpp version 1.5.1")] if form["old"] else []
+    head = [(1, I32, 2), (2, LIST, (STRUCT, schema)), (3, I64, rows), (4, LIST, (STRUCT, [group]))]
+    return packed([*head, *maker])
+
+
+def _samples(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
+    """The rows of Arrow arrays: of numbers, strings, or structs of nothing but the column."""
+    pa = arrow()
+    shape = options["shape"]
+    found: list[Any] = []
+    for part in parts:
+        while pa.types.is_struct(part.type):
+            (part,) = part.flatten()
+        if part.null_count and (options["nulls"] == "error" or shape is not None):
+            row = sum(len(each) for each in found) + int(np.argmax(np.asarray(part.is_null())))
+            raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
+        found.append(part)
+    if shape is None:
+        return _strings(found)
+    dtype = np.dtype(options["dtype"])
+    arrays = [_numbers(part, dtype, tuple(shape)) for part in found]
+    return (
+        arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
+    )
+
+
+def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    pa = arrow()
+    if pa.types.is_fixed_size_binary(part.type):
+        width = part.type.byte_width
+        raw = np.frombuffer(part.buffers()[-1], np.uint8, len(part) * width, part.offset * width)
+        return raw.view(dtype).reshape(len(part), *shape)
+    if pa.types.is_temporal(part.type):  # of INT96
+        part = part.view(pa.int64())
+    values = np.asarray(part.to_numpy(zero_copy_only=False))
+    if values.dtype == dtype:
+        return values
+    if values.dtype.kind != "i" or dtype.kind not in "iu" or dtype.itemsize > values.itemsize:
+        raise ValueError(f"values of {values.dtype}, {dtype} is expected")
+    return values.astype(dtype)
+
+
+def _strings(parts: list[Any]) -> Packed:
+    """Byte strings; pyarrow makes several arrays of 2 GiB and more."""
+    data: list[Any] = [memoryview(b"")]
+    starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    total = 0
+    for part in filter(len, parts):
+        _, offsets, values = part.buffers()
+        at = np.frombuffer(offsets, "<i4", len(part) + 1, part.offset * 4).astype(np.int64)
+        end = at[1:].copy()
+        if part.null_count:
+            gone = np.asarray(part.is_null())
+            end[gone] = at[:-1][gone]
+        starts.append(at[:-1] + total)
+        ends.append(end + total)
+        if values is not None:
+            data.append(memoryview(values))
+            total += len(values)
+        if total > limits.decoded_band_bytes_max:
+            raise ValueError(f"values of {total:,} bytes")
+    whole = data[-1] if len(data) <= 2 else memoryview(b"".join(data))
+    return Packed(whole, np.concatenate(starts), np.concatenate(ends))

@@ -1,0 +1,95 @@
+"""Rows out of the chunks of a Zarr array, by numcodecs.
+
+A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
+and holds the fill value. Options: `dtype`, `shape` of a row, `chunk`, `order` (the axes in the
+order in which a chunk stores them), `fill` in hexadecimal, and `codecs`: the configurations by
+which numcodecs knows them, in the order of encoding; "crc32c" is a checksum behind the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from .chunks import pasted
+from .registry import Band, Decoded, missing
+
+CODECS = frozenset(
+    ["adler32", "astype", "base64", "bitround", "blosc", "bz2", "crc32", "crc32c", "delta"]
+    + ["fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits"]
+    + ["pcodec", "quantize", "shuffle", "zfpy", "zlib", "zstd"]
+)
+"""What numcodecs may be asked for: a file may name any of its codecs, and "pickle" runs code."""
+
+
+_SPARE = 1 << 16
+"""Bytes that codecs may add to what they encode: checksums, tables."""
+
+
+def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    """The rows of a band."""
+    dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
+    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
+        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
+    parts = [_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()]
+    fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
+    return pasted((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
+
+
+def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
+    """One chunk."""
+    chunk, order = options["chunk"], options["order"]
+    data: Any = piece
+    size = math.prod(chunk) * dtype.itemsize
+    for config in reversed(options["codecs"]):
+        said = claimed(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
+        if said > 2 * size + _SPARE:
+            raise ValueError(f"{config['id']} says {said:,} bytes of a chunk of {size:,}")
+        data = _undone(config, data)
+    found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+    if len(found) != size:
+        raise ValueError(f"a chunk of {len(found):,} bytes, {size:,} are expected")
+    stored = found.view(dtype).reshape([chunk[axis] for axis in order])
+    return stored.transpose(np.argsort(order))
+
+
+def _undone(config: Mapping[str, Any], data: Any) -> Any:
+    """The bytes before one codec."""
+    check(config)
+    try:
+        import numcodecs
+    except ModuleNotFoundError:
+        raise missing("numcodecs", "zarr", "compressed Zarr data") from None
+    try:
+        return numcodecs.get_codec(dict(config)).decode(data)
+    except Exception as error:  # each codec has errors of its own for bytes that are damaged
+        raise ValueError(f"{config.get('id')}: {error!r}") from None
+
+
+def claimed(codec: str, head: bytes) -> int:
+    """The size that a compressed chunk says it decodes to, which the codec would allocate; 0 where
+    it says none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard)."""
+    if codec == "lz4":
+        return int.from_bytes(head[:4], "little")
+    if codec == "blosc":
+        return int.from_bytes(head[4:8], "little")
+    if codec != "zstd" or len(head) < 5:
+        return 0
+    flags = head[4]
+    width = (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
+    at = 5 + (not flags >> 5 & 1) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """ValueError unless a codec makes nothing but numbers of bytes."""
+    if config["id"] not in CODECS:
+        raise ValueError(f"codec {config['id']!r} is not decoded")
+    for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
+        if np.dtype(config.get(name)).hasobject:
+            raise ValueError(f"codec {config['id']!r} makes objects")

@@ -1,0 +1,210 @@
+"""The index of several datasets: their samples and files, one dataset after the other.
+
+Nothing is copied but names of files and labels: a layout asks the parts' layouts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from ..extent import Extents, Files, Int
+from .layout import Chunked, Columns, Layout
+from .table import Index, Samples
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """Layouts of one field, one after the other.
+
+    first:       int64 (parts + 1,), number of each part's first sample; the last is the count.
+    first_file:  int64 (parts,), number of each part's first file.
+    """
+
+    parts: tuple[Layout, ...]
+    first: Int
+    first_file: Int
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    @property
+    def row_bytes(self) -> int | None:
+        found = {part.row_bytes for part in self.parts}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.total_bytes for part in self.parts)
+
+    def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        counts = np.ones(len(samples), np.int64)
+        shares = []
+        plain = True
+        for number, rows, own in split(self.first, samples):
+            share, pieces = self.parts[number].pieces(own)
+            shares.append((number, rows, share))
+            if pieces is not None:
+                counts[rows] = pieces
+                plain = False
+        start = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        found = Extents(
+            np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
+        )
+        for number, rows, share in shares:
+            at = rows if plain else _ranges(start[rows], counts[rows])
+            found.file[at] = share.file + np.uint32(self.first_file[number])
+            found.offset[at] = share.offset
+            found.length[at] = share.length
+        return found, None if plain else counts
+
+    def extents(self, samples: Int) -> Extents:
+        return self.pieces(samples)[0]
+
+    def lengths(self, samples: Int) -> Int:
+        found = np.empty(len(samples), np.int64)
+        for number, rows, own in split(self.first, samples):
+            found[rows] = self.parts[number].lengths(own)
+        return found
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        raise UsageError("the index of a mixture is not saved: those of its datasets are")
+
+
+def _ranges(start: Int, counts: Int) -> Int:
+    """start[0], start[0]+1, ... counts[0] of them, then of start[1], and so on."""
+    ends = np.cumsum(counts)
+    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return within + np.repeat(start, counts)
+
+
+def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
+    """Of each part that has some of these samples: its number, the rows, its own numbers."""
+    part = np.searchsorted(first, samples, side="right") - 1
+    found = []
+    for number in np.unique(part).tolist():
+        rows = np.flatnonzero(part == number)
+        found.append((number, rows, samples[rows] - first[number]))
+    return found
+
+
+class JointIndex(Index):
+    """An index whose samples are those of `parts`, one part after the other. Not saved."""
+
+    __slots__ = ("first", "parts")
+
+    parts: tuple[Index, ...]
+    first: Int
+
+    def keys(self, samples: Samples) -> list[str]:
+        """The names of samples, as their own datasets name them."""
+        found = [""] * len(samples)
+        for number, rows, own in split(self.first, self._checked(samples)):
+            for row, key in zip(rows.tolist(), self.parts[number].keys(own), strict=True):
+                found[row] = key
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        raise UsageError(f"{path}: the index of a mixture is not saved: its datasets' are")
+
+
+def join(parts: Sequence[Index]) -> JointIndex:
+    """One index of all. UsageError where their fields differ, or one is of a kind that cannot be
+    joined; the message names the dataset by its number."""
+    for number, part in enumerate(parts):
+        _check_alike(parts[0], part, number)
+    first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
+    first_file = np.cumsum([0, *(len(part.files) for part in parts)], dtype=np.int64)
+    layouts = tuple(
+        Joined(tuple(part.layouts[field] for part in parts), first, first_file[:-1])
+        for field in range(len(parts[0].fields))
+    )
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part.fingerprint.encode())
+    labels = [part.label_column for part in parts if part.label_column is not None]
+    classes = {part.classes for part in parts}
+    index = JointIndex(
+        format="mixture",
+        files=_joined_files([part.files for part in parts]),
+        fields=parts[0].fields,
+        layouts=layouts,  # type: ignore[arg-type]
+        sources=_joined_files([part.sources for part in parts]),
+        classes=parts[0].classes if len(classes) == 1 else None,
+        # Of other classes the same number would mean something else.
+        label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
+        fingerprint=digest.hexdigest(),
+    )
+    object.__setattr__(index, "parts", tuple(parts))
+    object.__setattr__(index, "first", first)
+    return index
+
+
+def _check_alike(one: Index, other: Index, number: int) -> None:
+    def described(index: Index) -> list[tuple[Any, ...]]:
+        return [(part.name, part.dtype.str, part.shape) for part in index.fields]
+
+    if described(one) != described(other):
+        raise UsageError(
+            f"the fields of dataset {number} are {described(other)}, those of dataset 0 "
+            f"{described(one)}: mix datasets of the same fields (name, dtype, shape)"
+        )
+    if (one.label_column is None) != (other.label_column is None):
+        raise UsageError(
+            f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
+            "them, or none"
+        )
+    for layout in other.layouts:
+        if isinstance(layout, Chunked):
+            raise UsageError(
+                f"dataset {number} (format {other.format}) has samples that are decoded out of "
+                "chunks: these cannot be mixed yet"
+            )
+
+
+def _joined_files(tables: Sequence[Files]) -> Files:
+    """The files of all, with the root they share, or "/" and absolute names."""
+    roots = {files.root for files in tables}
+    alone = len(roots) == 1
+    if any(files.mirrors for files in tables):
+        raise UsageError("datasets of a mixture cannot have mirrors yet: open them without")
+    if not alone and any("://" in root for root in roots):
+        raise UsageError(
+            f"the datasets lie in different stores ({', '.join(sorted(roots))}): mix datasets of "
+            "this machine's files, or of one URL"
+        )
+    blobs, lengths = [], []
+    for files in tables:
+        prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")
+        names, sizes = _prefixed(files, os.fsencode(prefix))
+        blobs.append(names)
+        lengths.append(sizes)
+    return Files(
+        roots.pop() if alone else "/",
+        np.concatenate(blobs),
+        np.cumsum(np.concatenate(lengths)),
+        np.concatenate([files.size for files in tables]),
+        np.concatenate([files.mtime_ns for files in tables]),
+    )
+
+
+def _prefixed(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
+    """All names with a prefix, as one blob, and the length of each; no object for a name."""
+    sizes = np.diff(files.ends, prepend=0) + len(prefix)
+    blob = np.empty(int(sizes.sum()), np.uint8)
+    starts = np.cumsum(sizes) - sizes
+    own = np.ones(len(blob), bool)
+    for k, byte in enumerate(prefix):
+        blob[starts + k] = byte
+        own[starts + k] = False
+    blob[own] = files.names
+    return blob, sizes

@@ -1,0 +1,256 @@
+"""ArrayRecord files whose records lie as they are: written as "group_size:1,uncompressed".
+
+Records are cut by a header of 24 bytes at each multiple of 64 KiB, so that a sample is one piece
+or several. Their places follow from the footer, and every chunk has to end where the next one
+begins. The checksums of the container, of headers and of data, are not checked.
+
+Files written with other options are compressed, or hold several records in a chunk, and are
+refused; so are plain Riegeli files, which have no footer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError
+from ...extent import Int
+from ..layout import Pieces
+from ..table import Field, Index
+from .shards import counted, files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_SIGNATURE = bytes.fromhex("83af70d10d884a3f")
+_BLOCK = 1 << 16
+_BLOCK_HEAD = 24
+_USABLE = _BLOCK - _BLOCK_HEAD
+_CHUNK_HEAD = 40
+_MAGIC = 0x71930E704FDAE05E
+_SIZE_MAX = 1 << 56
+
+_OPTIONS = "write it with the options 'group_size:1,uncompressed', or anew with `penstock convert`"
+
+
+class _Chunk(NamedTuple):
+    """A chunk of few records, as it is stored.
+
+    kind:     r simple, t transposed; data is what follows the header, without block headers.
+    records:  as the header says.
+    """
+
+    kind: bytes
+    records: int
+    data: bytes
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is one, or of Riegeli, on which it rests."""
+    return head.startswith(_SIGNATURE)
+
+
+def build(store: Store, place: Place, progress: Progress | None = None) -> Index:
+    """The index of all records, file after file."""
+    files, sources = files_of(store, place, progress)
+    found = store.parse(files, lambda _, source: _records(source), progress)
+    lengths = np.concatenate([length for _, length in found])
+    if not len(lengths):
+        raise FormatError(f"{files.path(0)} holds no records")
+    begin = np.concatenate([begin for begin, _ in found])
+    owner = np.repeat(np.arange(len(found), dtype=np.uint32), [len(b) for b, _ in found])
+    first, sample, offset, length = _pieces(begin, lengths)
+    layout = Pieces(first, owner[sample], offset, length)
+    return Index(
+        "arrayrecord", files, (Field("data", np.dtype(np.uint8), None),), (layout,), sources
+    )
+
+
+def _records(source: Source) -> tuple[Int, Int]:
+    """Of each record where its chunk begins and its bytes."""
+    footer_at = _postscript(source)
+    footer = _chunk(source, footer_at)
+    sizes, values = _simple(source, footer_at, footer)
+    if not len(sizes):
+        raise source.flaw(footer_at, "the footer is empty")
+    ends = np.cumsum(sizes)
+    number, tag, value = _fields(source, footer_at, values[int(ends[0]) :], ends[1:] - ends[0])
+    count = len(sizes) - 1
+    begin, length, records = (np.zeros(count, np.int64) for _ in range(3))
+    for column, wanted in ((begin, 8), (length, 16), (records, 24)):
+        chosen = tag == wanted
+        column[number[chosen]] = value[chosen]
+    for row in np.flatnonzero(records != 1)[:1]:
+        raise source.flaw(
+            int(begin[row]),
+            f"a chunk of {records[row]:,} records, whose sizes stand apart: {_OPTIONS}",
+        )
+    if not count:
+        return begin, length
+    head = _chunk(source, int(begin[0]), 1)
+    if head.kind != b"r" or head.data[:1] != b"\0":
+        raise source.flaw(int(begin[0]), f"records are compressed or transposed: {_OPTIONS}")
+    if (begin < 0).any() or (length < 0).any() or int(length.max()) >= _SIZE_MAX:
+        raise source.flaw(footer_at, "the footer holds numbers that cannot be")
+    stored = 2 + _varint_bytes(length) + length
+    end = np.maximum(_behind(begin, _CHUNK_HEAD + stored), _rounded(begin + 1))
+    following = np.append(begin[1:], footer_at)
+    for row in np.flatnonzero(end != following)[:1]:
+        raise source.flaw(
+            int(begin[row]),
+            f"record {int(row):,} of {length[row]:,} bytes ends at {end[row]:,}, and the next "
+            f"begins at {following[row]:,}: the file is damaged, or not uncompressed: {_OPTIONS}",
+        )
+    return begin, length
+
+
+def _postscript(source: Source) -> int:
+    """Where the footer is, which the last block says three times."""
+    if source.size % _BLOCK or source.size < 2 * _BLOCK:
+        raise FormatError(
+            f"{source.path} has {source.size:,} bytes, and an ArrayRecord file has a multiple of "
+            f"{_BLOCK:,}: it is truncated, or a plain Riegeli file, which has no footer: {_OPTIONS}"
+        )
+    at = source.size - _BLOCK
+    sizes, values = _simple(source, at, _chunk(source, at))
+    ends = np.cumsum(sizes)
+    number, tag, value = _fields(source, at, values, ends)
+    offsets, magics = value[tag == 8], value[tag == 16]
+    if len(sizes) != 3 or len(offsets) != 3 or len(magics) != 3 or len(number) != 6:
+        raise source.flaw(at, "the last block is no postscript: the file was not closed, or cut")
+    if (magics != _MAGIC).any() or (offsets != offsets[0]).any():
+        raise source.flaw(at, "the three parts of the postscript differ: the file is damaged")
+    found = int(offsets[0])
+    if not 0 < found < at:
+        raise source.flaw(at, f"the footer is at {found:,}, beyond {at:,}: the file is damaged")
+    return found
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def _chunk(source: Source, begin: int, data_bytes: int | None = None) -> _Chunk:
+    """A chunk; of its data all, or so many bytes."""
+    head = _squeezed(source, begin, _CHUNK_HEAD)
+    size = int.from_bytes(head[8:16], "little")
+    if size > source.size:
+        raise source.flaw(begin, f"a chunk of {size:,} bytes, more than the file")
+    wanted = size if data_bytes is None else min(size, data_bytes)
+    whole = _squeezed(source, begin, _CHUNK_HEAD + wanted)
+    return _Chunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
+
+
+def _squeezed(source: Source, begin: int, count: int) -> bytes:
+    """So many bytes from a chunk's beginning on, without the headers of blocks."""
+    end = int(_behind(np.int64(begin), np.int64(count)))
+    if begin < 0 or end > source.size:
+        raise source.flaw(begin, f"a chunk is announced here, and the file ends at {source.size:,}")
+    data = source.read(begin, end - begin)
+    if len(data) != end - begin:
+        raise source.flaw(begin, "the file ends within this chunk")
+    parts = []
+    at = begin
+    while at < end:
+        at += _BLOCK_HEAD if at % _BLOCK == 0 else 0
+        stop = min(end, (at // _BLOCK + 1) * _BLOCK)
+        parts.append(data[at - begin : stop - begin])
+        at = stop
+    return b"".join(parts)
+
+
+def _simple(source: Source, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
+    """The sizes of a chunk's records, and the records end to end."""
+    if chunk.kind != b"r" or chunk.data[:1] != b"\0":
+        how = "transposed" if chunk.kind == b"t" else "compressed"
+        raise source.flaw(begin, f"the file is {how}, or damaged: {_OPTIONS}")
+    data = np.frombuffer(chunk.data, np.uint8)[1:]
+    head = _varints(source, begin, data[:10], 1)
+    if not len(head):
+        raise source.flaw(begin, "a chunk without sizes")
+    width = int(_varint_bytes(head[:1])[0])
+    edge = width + int(head[0])
+    if int(head[0]) < 0 or edge > len(data):
+        raise source.flaw(
+            begin, f"the sizes of a chunk have {head[0]:,} bytes, more than the chunk"
+        )
+    sizes = _varints(source, begin, data[width:edge])
+    if len(sizes) != chunk.records or (sizes < 0).any() or (sizes > len(data)).any():
+        raise source.flaw(begin, f"{len(sizes):,} sizes for {chunk.records:,} records")
+    if int(sizes.sum()) != len(data) - edge:
+        raise source.flaw(begin, "the sizes of a chunk do not add up to its own")
+    return sizes, data[edge:].tobytes()
+
+
+# -- varints ---------------------------------------------------------------------------------------
+
+
+def _varints(
+    source: Source, begin: int, data: npt.NDArray[np.uint8], most: int | None = None
+) -> Int:
+    """All varints of some bytes, or the first ones; bit 63 makes a number negative."""
+    ends = np.flatnonzero(data < 128)[:most]
+    if most is None and len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise source.flaw(begin, "a number of this chunk is cut off")
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    width = ends - starts + 1
+    if len(width) and int(width.max()) > 10:
+        raise source.flaw(begin, "a number of this chunk has over ten bytes")
+    found = np.zeros(len(ends), np.uint64)
+    for place in range(int(width.max()) if len(width) else 0):
+        held = width > place
+        part = data[starts[held] + place].astype(np.uint64) & np.uint64(127)
+        found[held] |= part << np.uint64(7 * place)
+    return found.view(np.int64)
+
+
+def _varint_bytes(values: Int) -> Int:
+    """How many bytes the varints of these numbers, from 0 on, have."""
+    found = np.ones(len(values), np.int64)
+    for place in range(1, 9):
+        found += values >> (7 * place) > 0
+    return found
+
+
+def _fields(
+    source: Source, begin: int, values: bytes, ends: Int
+) -> tuple[npt.NDArray[np.intp], Int, npt.NDArray[Any]]:
+    """The fields of messages that end at `ends` and have numbers only: of which message each is,
+    its tag and its value."""
+    data = np.frombuffer(values, np.uint8)
+    found = _varints(source, begin, data)
+    places = np.flatnonzero(data < 128)
+    if len(found) % 2:
+        raise source.flaw(begin, "a message of this chunk is cut off")
+    return np.searchsorted(ends, places[1::2], side="right"), found[::2], found[1::2]
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def _behind(begin: Any, count: Any) -> Any:
+    """Where so many bytes from `begin` on end, with the headers of blocks between them."""
+    return begin + count + _BLOCK_HEAD * ((count + (begin + _USABLE - 1) % _BLOCK) // _USABLE)
+
+
+def _rounded(place: Int) -> Int:
+    """The next place at which a chunk may begin."""
+    return place + np.maximum(0, -place % _BLOCK - (_USABLE - 1))
+
+
+def _pieces(begin: Int, length: Int) -> tuple[Int, Int, Int, Int]:
+    """The pieces of records: of each record its first; of each its record, offset and length."""
+    ahead = _CHUNK_HEAD + 2 + _varint_bytes(length)
+    start = _behind(begin, ahead + 1) - 1
+    stop = _behind(begin, ahead + length)
+    low = start // _BLOCK
+    count = np.where(length > 0, (stop - 1) // _BLOCK - low + 1, 0)
+    first = counted(count.tolist())
+    record = np.repeat(np.arange(len(begin)), count)
+    nth = np.arange(len(record)) - first[record]
+    block = (low[record] + nth) * _BLOCK
+    offset = np.where(nth == 0, start[record], block + _BLOCK_HEAD)
+    end = np.minimum(stop[record], block + _BLOCK)
+    return first, record, offset, end - offset

@@ -1,0 +1,480 @@
+"""Arrow files and streams, Feather version 2 and folders of Hugging Face `datasets`.
+
+Each column is a field: values of one size, byte strings and text (as UTF-8), lists of numbers; the
+parts of a struct are fields of their own, such as "image.bytes". Dates and times are their
+integers. Uncompressed columns are read where they lie; compressed and boolean ones are decoded,
+for which compression needs pyarrow.
+
+Options:
+
+    fields    names of the columns that become fields; by default all, without those of only nulls.
+    label     name of an integer column with the labels; by default "label" or "labels" where it
+              holds integers (and is among `fields`); "" for none. Names of classes come
+              from `datasets`.
+    nulls     "error" (default) refuses nulls; "empty" makes them empty strings and lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int, unseen
+from ..codecs import arrow as codec
+from ..layout import Chunked, Fixed, Layout, Pieces, Table
+from ..table import Codec, Field, Index
+from . import choice
+from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
+from .shards import counted, files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    return choice.nulls(choice.canonical(options))
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is one."""
+    if head.startswith(MAGIC + b"\0\0"):
+        return True
+    length = int.from_bytes(head[4:8], "little")
+    # A record of floats may begin with the marker too: the schema's table must lie inside.
+    return (
+        head.startswith(MARKER)
+        and 16 <= length < limits.header_bytes_max
+        and length % 8 == 0
+        and 4 <= int.from_bytes(head[8:12], "little") < length
+    )
+
+
+def holds(store: Store) -> bool:
+    """Whether a folder is one that `datasets` saved."""
+    _, errors = store.probe(unseen(store.root, ["state.json", "dataset_dict.json"]))
+    return not errors.all()
+
+
+@dataclass
+class Part:
+    """What one file holds of one column.
+
+    bases:    where each batch's values begin, for values of one size.
+    offset, length:  of each sample, where they vary; one array a batch.
+    pieces:   for what is decoded: the extents of each batch's buffers.
+    nulls:    how many there are, and the row of the first; `unfit` where they have no empty form.
+    """
+
+    column: Column
+    bases: list[int] = field(default_factory=list)
+    offset: list[Int] = field(default_factory=list)
+    length: list[Int] = field(default_factory=list)
+    pieces: list[list[tuple[int, int]]] = field(default_factory=list)
+    nulls: int = 0
+    first_null: int = -1
+    labels: list[Int] = field(default_factory=list)
+
+
+@dataclass
+class Held:
+    """What one file holds. `rows` of each batch; batches without rows are left out."""
+
+    schema: Schema
+    rows: list[int]
+    compression: str
+    parts: dict[str, Part]
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    *,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+    nulls: str = "error",
+) -> Index:
+    """The index of all rows, file after file."""
+    files, sources = _files(store, place, progress)
+
+    def parse(_: int, source: Source) -> Held:
+        return held_in(source, fields, label, nulls)
+
+    held = store.parse(files, parse, progress)
+    return index_of("arrow", files, sources, held, fields, label, nulls)
+
+
+def index_of(
+    format: str,
+    files: Files,
+    sources: Files,
+    held: list[Held],
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+    nulls: str = "error",
+) -> Index:
+    """The index of all rows of what the files hold."""
+    parts = _agreed(files, held)
+    total = sum(sum(each.rows) for each in held)
+    if not total:
+        raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
+    if total > limits.order_count_max:
+        raise FormatError(f"{files.path(0)} says {total:,} rows: the file is damaged")
+    label_column = None
+    classes = None
+    named = _label_of(held[0], columns, label)
+    if named is not None:
+        _check_nulls(files, held, parts.pop(named), named, "error")
+        values = [each for one in held for each in one.parts[named].labels]
+        label_column = np.concatenate(values) if values else np.zeros(0, np.int64)
+        classes = _classes(held[0].schema, named, label_column)
+    fields: list[Field] = []
+    layouts: list[Layout] = []
+    for name, each in parts.items():
+        if columns is None and sum(part.nulls for part in each) == total:
+            continue
+        _check_nulls(files, held, each, name, nulls)
+        made, layout = _field(files, held, each)
+        fields.append(made)
+        layouts.append(layout)
+    if not fields:
+        raise FormatError(f"{files.path(0)} has no column that can be a field")
+    return Index(
+        format=format,
+        files=files,
+        fields=tuple(fields),
+        layouts=tuple(layouts),
+        sources=sources,
+        classes=classes,
+        label_column=label_column,
+    )
+
+
+def _files(store: Store, place: Place, progress: Progress | None) -> tuple[Files, Files]:
+    """The files of a place; of a saved dataset those that it lists, for others lie beside them."""
+    if place.kind != "folder" or not holds(store):
+        return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    state = store.read("state.json", 0, limits.header_bytes_max) if _has_state(store) else b""
+    if not state:
+        raise UsageError(f"{store.root} holds several splits: open one of its folders")
+    try:
+        names = [str(each["filename"]) for each in json.loads(state)["_data_files"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        names = []
+    if not names or any(name in ("", ".", "..") or {"/", "\0"} & set(name) for name in names):
+        raise FormatError(f"{store.root}/state.json lists no files: save the dataset again")
+    files = store.stat(names, lambda row: f"{store.root}/state.json, file {row}: ")
+    listed = store.stat(["state.json"])
+    return files, Files(
+        files.root,
+        np.concatenate([files.names, listed.names]),
+        np.concatenate([files.ends, listed.ends + len(files.names)]),
+        np.concatenate([files.size, listed.size]),
+        np.concatenate([files.mtime_ns, listed.mtime_ns]),
+    )
+
+
+def _has_state(store: Store) -> bool:
+    return not store.probe(unseen(store.root, ["state.json"]))[1].any()
+
+
+# -- one file --------------------------------------------------------------------------------------
+
+
+def held_in(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+    """What a file holds of the columns asked for."""
+    schema, batches = messages(source)
+    known = choice.by_name(source.path, [each.name for each in schema.columns])
+    for name in (*(columns or ()), *filter(None, [label])):
+        if name not in known:
+            raise UsageError(
+                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
+            )
+    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
+    wanted = [schema.columns[known[name]] for name in asked]
+    batches = [batch for batch in batches if batch.rows]
+    methods = {batch.compression for batch in batches}
+    if len(methods) > 1:
+        raise FormatError(
+            f"{source.path} holds batches of different compression ({', '.join(sorted(methods))}): "
+            f"write it again"
+        )
+    held = Held(schema, [batch.rows for batch in batches], methods.pop() if methods else "", {})
+    named = _label_of_columns({each.name: each for each in wanted}, label)
+    for each in wanted:
+        if each.refused:
+            if columns is not None:
+                raise FormatError(f"{source.path}: column {each.name!r} {each.refused}")
+            if "of type null" not in each.refused:
+                rest = [other.name for other in schema.columns if not other.refused]
+                raise FormatError(
+                    f"{source.path}: column {each.name!r} {each.refused}; or name the others "
+                    f"(fields={rest})"
+                )
+            continue
+        part = held.parts[each.name] = Part(each)
+        row = 0
+        for batch in batches:
+            _take(source, batch, part, row, nulls, each.name == named)
+            row += batch.rows
+    return held
+
+
+def moved(held: Held, start: int) -> Held:
+    """The same where the table does not begin at the start of its file."""
+    for part in held.parts.values():
+        part.bases = [base + start for base in part.bases]
+        part.offset = [offset + start for offset in part.offset]
+        part.pieces = [[(at + start, length) for at, length in each] for each in part.pieces]
+    return held
+
+
+def _take(source: Source, batch: Batch, part: Part, row: int, nulls: str, is_label: bool) -> None:
+    """What one batch holds of a column."""
+    column, rows = part.column, batch.rows
+
+    def node(number: int) -> int:
+        """The nulls of a node."""
+        if number >= len(batch.nodes):
+            raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
+        held, found = (int(each) for each in batch.nodes[number])
+        if not 0 <= found <= held or (number in column.nodes and held != rows):
+            raise source.flaw(
+                batch.at,
+                f"column {column.name!r} has {held:,} rows and {found:,} nulls, in a "
+                f"batch of {rows:,} rows: write the file again",
+            )
+        return found
+
+    if any(node(number) for number in column.inner):
+        raise source.flaw(batch.at, f"column {column.name!r} has nulls inside of lists: fill them")
+    masks = [
+        batch.buffer(*buffer, source)
+        for number, buffer in zip(column.nodes, column.validity, strict=True)
+        if node(number)
+    ]
+    missing = None
+    if masks:
+        missing = _nulls(source, batch, masks, rows)
+        if part.first_null < 0:
+            part.first_null = row + int(np.argmax(missing))
+        part.nulls += int(np.count_nonzero(missing))
+    first = batch.buffer(column.buffer, column.views, source)
+    extents = [first]
+    if column.kind == "varied":
+        inside = 2 if column.inner else 1  # of lists, the elements' validity lies between
+        extents.append(batch.buffer(column.buffer + inside, column.views, source))
+    if is_label and column.kind == "fixed":
+        size = rows * column.dtype.itemsize
+        if not batch.compression and size > first[1]:
+            raise source.flaw(first[0], f"{first[1]:,} bytes of labels for {rows:,} rows")
+        data = _plain(source, batch, first, size)
+        if len(data) < size:
+            raise source.flaw(first[0], f"{len(data):,} bytes of labels for {rows:,} rows")
+        values = np.frombuffer(data, column.dtype, rows)
+        part.labels.append(choice.labels(source.path, column.name, values))
+    if batch.compression or column.kind == "bits":
+        part.pieces.append([*masks, *extents])
+    elif column.kind == "fixed":
+        size = rows * _row_bytes(column)
+        if size > first[1]:
+            raise source.flaw(
+                first[0],
+                f"column {column.name!r} has {first[1]:,} bytes for {rows:,} rows: write it again",
+            )
+        part.bases.append(first[0])
+    else:
+        offset, length = _varied(source, column, first, extents[1], rows)
+        if missing is not None:
+            length[missing] = 0
+        part.offset.append(offset)
+        part.length.append(length)
+
+
+def _row_bytes(column: Column) -> int:
+    found = Field("", column.dtype, column.shape).nbytes
+    assert found is not None
+    return found
+
+
+def _plain(source: Source, batch: Batch, extent: tuple[int, int], size: int) -> bytes | memoryview:
+    """A buffer's bytes, decompressed."""
+    try:
+        return codec.plain(batch.compression, source.read(*extent), size)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise source.flaw(extent[0], f"a buffer is damaged: {error}: write it again") from None
+
+
+def _nulls(
+    source: Source, batch: Batch, masks: list[tuple[int, int]], rows: int
+) -> npt.NDArray[np.bool_]:
+    """Which rows are null."""
+    size = -(-rows // 8)
+    missing = np.zeros(rows, np.bool_)
+    for place, length in masks:
+        data = _plain(source, batch, (place, length), size)
+        if len(data) < size:
+            raise source.flaw(place, f"{len(data):,} bytes of validity for {rows:,} rows")
+        bits = np.unpackbits(np.frombuffer(data, np.uint8, size), bitorder="little")
+        missing |= bits[:rows] == 0
+    return missing
+
+
+def _varied(
+    source: Source, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
+) -> tuple[Int, Int]:
+    """Where each row's bytes lie."""
+    place, held = offsets
+    size = (rows + 1) * column.width
+    if held < size:
+        raise source.flaw(
+            place, f"{held:,} bytes of offsets for {rows:,} rows of {column.name!r}: write it again"
+        )
+    read = source.read(place, size)
+    if len(read) < size:
+        raise source.flaw(place, "the file ends in the offsets: it was cut")
+    values = np.frombuffer(read, f"<i{column.width}").astype(np.int64)
+    itemsize = column.dtype.itemsize
+    length = np.diff(values)
+    if int(values[0]) < 0 or (length < 0).any() or int(values[-1]) > data[1] // itemsize:
+        raise source.flaw(
+            place,
+            f"the offsets of {column.name!r} fall, or lead beyond its {data[1]:,} bytes: the file "
+            f"is damaged",
+        )
+    return data[0] + values[:-1] * itemsize, length * itemsize
+
+
+# -- all files -------------------------------------------------------------------------------------
+
+
+def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
+    """The columns of all files, which must be the same."""
+    first = held[0]
+    compression = next((each.compression for each in held if each.rows), "")
+    for number, each in enumerate(held):
+        for name in {**first.parts, **each.parts}:
+            ours, theirs = first.parts.get(name), each.parts.get(name)
+            if ours is None or theirs is None or ours.column.plain != theirs.column.plain:
+                raise FormatError(
+                    f"{files.path(number)}: column {name!r} is not the same as in "
+                    f"{files.path(0)}: open files of one schema"
+                )
+        if each.rows and each.compression != compression:
+            raise FormatError(
+                f"{files.path(number)} is of compression {each.compression or 'none'}, and others "
+                f"are of {compression or 'none'}: write them alike"
+            )
+    return {name: [each.parts[name] for each in held] for name in first.parts}
+
+
+def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, nulls: str) -> None:
+    """FormatError at the first null that has no place among samples."""
+    fixed = parts[0].column.kind != "varied"
+    for file, part in enumerate(parts):
+        if part.nulls and (nulls == "error" or fixed):
+            remedy = "fill it" if fixed else "fill it, or make them empty with nulls='empty'"
+            raise FormatError(
+                f"{files.path(file)}: row {part.first_null:,} of column {name!r} is null "
+                f"({part.nulls:,} are, of {sum(held[file].rows):,}): {remedy}, or name other "
+                f"columns (fields=)"
+            )
+
+
+def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, Layout]:
+    """One column of all files."""
+    column = parts[0].column
+    made = Field(column.name, column.dtype, column.shape)
+    if any(part.pieces for part in parts):
+        compression = next(each.compression for each in held if each.rows)
+        options = {
+            "compression": compression,
+            "kind": column.kind,
+            "dtype": column.dtype.str,
+            "shape": None if column.shape is None else list(column.shape),
+            "width": column.width,
+        }
+        first = counted([rows for each in held for rows in each.rows])
+        layout = Chunked(first, _bands(parts))
+        return Field(column.name, column.dtype, column.shape, Codec("arrow", options)), layout
+    counts = np.array([sum(each.rows) for each in held], np.int64)
+    file = np.repeat(np.arange(len(held), dtype=np.uint32), counts)
+    if column.kind == "varied":
+        none = [np.zeros(0, np.int64)]
+        offset = np.concatenate([*none, *(one for part in parts for one in part.offset)])
+        length = np.concatenate([*none, *(one for part in parts for one in part.length)])
+        return made, Table(file, offset, length)
+    size = _row_bytes(column)
+    if all(len(part.bases) <= 1 for part in parts):
+        base = np.array([part.bases[0] if part.bases else 0 for part in parts], np.int64)
+        return made, Fixed(counted(counts.tolist()), base, size)
+    rows = [rows for each in held for rows in each.rows]
+    first = counted(rows)
+    inside = np.arange(int(first[-1])) - np.repeat(first[:-1], rows)
+    bases = np.array([base for part in parts for base in part.bases], np.int64)
+    offset = np.repeat(bases, rows) + inside * size
+    return made, Table(file, offset, np.full(len(offset), size, np.int64))
+
+
+def _bands(parts: list[Part]) -> Pieces:
+    """The buffers of each batch."""
+    bands = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
+    extents = [extent for _, pieces in bands for extent in pieces]
+    table = np.array(extents, np.int64).reshape(-1, 2)
+    counts = [len(pieces) for _, pieces in bands]
+    file = np.repeat(np.array([file for file, _ in bands], np.uint32), counts)
+    return Pieces(counted(counts), file, table[:, 0].copy(), table[:, 1].copy())
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+
+def _label_of_columns(columns: Mapping[str, Column], label: str | None) -> str | None:
+    if label is not None:
+        return label or None
+    return next(
+        (name for name in ("label", "labels") if name in columns and _is_label(columns[name])),
+        None,
+    )
+
+
+def _is_label(column: Column) -> bool:
+    return column.kind == "fixed" and column.shape == () and column.dtype.kind in "iu"
+
+
+def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> str | None:
+    """The column of labels, or None."""
+    found = {name: part.column for name, part in held.parts.items()}
+    named = _label_of_columns(found, label)
+    if named is not None and not _is_label(found[named]):
+        raise UsageError(
+            f"label is {named!r}, a column of {found[named].dtype}: labels are single integers"
+        )
+    return named
+
+
+def _classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
+    """The names of classes that `datasets` keeps in the metadata, if they fit."""
+    try:
+        features = json.loads(schema.metadata["huggingface"])["info"]["features"]
+        names = features[name]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        return None
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(names)):
+        return None
+    return tuple(names)

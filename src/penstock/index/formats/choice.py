@@ -1,0 +1,136 @@
+"""Containers of named columns or arrays: which become fields, and which one is the label.
+
+fields:  names of the columns to read, in this order; by default all.
+label:   the column of integers that is the label; by default "label" or "labels", where there
+         is such a column; "" for none. The label is `batch["label"]`, int64, and no field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, UsageError
+from ...extent import Int
+
+OPTIONS = ("fields", "label")
+DEFAULTS = ("label", "labels")
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    found = {name: value for name, value in options.items() if value is not None}
+    if "fields" in found:
+        given = found["fields"]
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, Sequence) or not names or not all(map(_is_name, names)):
+            raise UsageError(f"fields is {given!r}: give names, such as ['image', 'mask']")
+        if len(set(names)) < len(names):
+            raise UsageError(f"fields is {given!r}: name each once")
+        found["fields"] = list(names)
+    _check_label(found)
+    return found
+
+
+def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for arrays that have paths: `dataset` is the path of one, `fields` names some.
+
+    `fill`, which is False by default, is for chunks that are not there.
+    """
+    found = {name: value for name, value in options.items() if value is not None}
+    if "dataset" in found and not _is_name(found["dataset"]):
+        raise UsageError(f"dataset is {found['dataset']!r}: give the path of an array")
+    if "fields" in found:
+        fields = found["fields"]
+        if "dataset" in found:
+            raise UsageError("dataset= and fields= exclude each other: choose one")
+        if not isinstance(fields, Mapping) or not fields:
+            raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
+        if not all(_is_name(key) and _is_name(value) for key, value in fields.items()):
+            raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
+        found["fields"] = dict(fields)
+    _check_label(found)
+    switch(found, "fill", False)
+    return found
+
+
+def switch(options: dict[str, Any], name: str, default: bool) -> None:
+    """An option that is True or False: checked, and left out where it is the default."""
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}: use True or False")
+    if value == default:
+        options.pop(name, None)
+
+
+def nulls(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with `nulls` in its one spelling."""
+    value = options.get("nulls", "error")
+    if value not in ("error", "empty"):
+        raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
+    return {name: given for name, given in options.items() if (name, given) != ("nulls", "error")}
+
+
+def _check_label(options: Mapping[str, Any]) -> None:
+    label = options.get("label", "")
+    if label != "" and not _is_name(label):
+        raise UsageError(f"label is {label!r}: give the name of a column, '' for none")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
+def chosen(
+    path: str,
+    columns: Sequence[str],
+    integers: Collection[str],
+    fields: Sequence[str] | None,
+    label: str | None,
+) -> tuple[list[str], str | None]:
+    """The names of the fields, and of the label; UsageError where a column is not there.
+
+    integers:  the columns that hold one integer a sample.
+    """
+    for name in (*(fields or ()), *((label,) if label else ())):
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(columns)}")
+    if label is None:
+        free = (name for name in DEFAULTS if name in integers and name not in (fields or ()))
+        label = next((name for name in free if set(columns) != {name}), None)
+    elif label and label not in integers:
+        raise UsageError(f"{path}: column {label!r} does not hold one integer a sample")
+    names = [name for name in columns if name != label] if fields is None else list(fields)
+    if not names:
+        raise UsageError(f"{path}: nothing is left but the label: give fields=")
+    if label and "label" in names:
+        raise UsageError(
+            f"{path}: the field 'label' would hide the label {label!r}: name the fields "
+            f"without it (fields=), or give label=''"
+        )
+    return names, label or None
+
+
+def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
+    """The number of each column; FormatError where two share a name."""
+    found: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if name in found:
+            raise FormatError(f"{path} has two columns {name!r}: rename one")
+        found[name] = number
+    return found
+
+
+def labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
+    """A column of integers as labels; FormatError where one does not fit 63 bits."""
+    if values.dtype.kind == "u" and values.itemsize == 8 and len(values):
+        most = int(values.max())
+        if most >= 1 << 63:
+            raise FormatError(f"{path}: label {most} of column {name!r} does not fit 63 bits")
+    return values.astype(np.int64)

@@ -1,0 +1,183 @@
+"""Arrays in chunks: where each sample, a row along the first axis, lies among them.
+
+Chunks form a grid over the array and are stored full size, at the edges too. Where they are
+verbatim a row is one extent if the chunks span all other axes, and a few pieces if they span all
+but one; else all chunks of the rows that they share, a band, are read and put together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError
+from ...extent import FileIds, Int
+from ..layout import Chunked, Fixed, Layout, Pieces, Table
+from .shards import counted
+
+cells_max = 1 << 24
+"""Most chunks of an array."""
+_PIECES_MAX = 64
+_PIECE_BYTES_MIN = 256
+"""Rows of more pieces, or of smaller ones, are cheaper read as whole chunks."""
+
+
+class Grid(NamedTuple):
+    """The chunks of an array, in C order of the grid.
+
+    shape, chunk:  of the array and of a chunk.
+    file, offset, length:  of each chunk; length -1: it is absent.
+    """
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    itemsize: int
+    file: FileIds
+    offset: Int
+    length: Int
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return cells(self.shape, self.chunk)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a verbatim chunk."""
+        return math.prod(self.chunk) * self.itemsize
+
+
+def cells(shape: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
+    """Chunks along each axis."""
+    return tuple(-(-size // step) for size, step in zip(shape, chunk, strict=True))
+
+
+def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, size: int) -> None:
+    """FormatError unless these are the axes of an array of samples. `size`: of an element."""
+    if not shape:
+        raise FormatError(f"{where} is a single value: an array of samples has at least one axis")
+    if min(shape) < 0 or math.prod(shape) * size >= 1 << 62:
+        raise FormatError(f"{where} has the shape {tuple(shape)}, larger than any file: damaged")
+    if not math.prod(shape) * size:
+        raise FormatError(f"{where} holds no samples: its shape is {tuple(shape)}")
+    if chunk is None:
+        return
+    if len(chunk) != len(shape) or min(chunk) < 1 or math.prod(chunk) * size >= 1 << 40:
+        raise FormatError(f"{where} has chunks {tuple(chunk)} for the shape {tuple(shape)}")
+    if math.prod(cells(shape, chunk)) > cells_max:
+        raise FormatError(
+            f"{where} has {math.prod(cells(shape, chunk)):,} chunks, more than "
+            f"{cells_max:,}: write it with larger chunks"
+        )
+
+
+def bands(grid: Grid) -> Chunked:
+    """All chunks of the same rows together; an absent chunk has no bytes."""
+    here = np.maximum(grid.length, 0)
+    count = grid.cells[0]
+    each = math.prod(grid.cells[1:])
+    first = np.minimum(np.arange(count + 1, dtype=np.int64) * grid.chunk[0], grid.shape[0])
+    offset = np.where(grid.length < 0, 0, grid.offset)
+    starts = np.arange(count + 1, dtype=np.int64) * each
+    return Chunked(first, Pieces(starts, grid.file, offset, here))
+
+
+def verbatim(grid: Grid, files: int) -> Layout | None:
+    """Rows of verbatim chunks, none of them absent; None where bands are cheaper to read.
+
+    files:  how many there are in all.
+    """
+    shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
+    uneven = [axis for axis in range(1, len(shape)) if chunk[axis] != shape[axis]]
+    row = math.prod(shape[1:]) * itemsize
+    stride = math.prod(chunk[1:]) * itemsize
+    if math.prod(grid.cells[1:]) > 1 or (uneven and uneven[-1] > 1):
+        return _pieces(grid, uneven[-1])
+    rows = np.arange(shape[0], dtype=np.int64)
+    even = grid.offset[0] + np.arange(len(grid.offset)) * np.int64(grid.chunk_bytes)
+    if files == 1 and (grid.offset == even).all():
+        return Fixed(np.array([0, shape[0]]), grid.offset[:1], row, stride)
+    held = np.minimum(chunk[0], shape[0] - np.arange(len(grid.offset)) * chunk[0])
+    if (np.diff(grid.file.astype(np.int64)) > 0).all():  # each chunk is a file
+        counts, base = np.zeros(files, np.int64), np.zeros(files, np.int64)
+        counts[grid.file], base[grid.file] = held, grid.offset
+        return Fixed(counted(counts.tolist()), base, row, stride)
+    band, inside = rows // chunk[0], rows % chunk[0]
+    offset = grid.offset[band] + inside * stride
+    return Table(grid.file[band], offset, np.full(len(rows), row, np.int64))
+
+
+def _pieces(grid: Grid, last: int) -> Layout | None:
+    """Rows of several pieces: runs along the axis `last` and those behind it."""
+    shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
+    runs = math.prod(shape[1:last]) * grid.cells[last]
+    behind = math.prod(shape[last + 1 :]) * itemsize
+    if runs > _PIECES_MAX or min(chunk[last], shape[last]) * behind < _PIECE_BYTES_MIN:
+        return None
+    strides = [math.prod(chunk[axis + 1 :]) for axis in range(len(chunk))]
+    steps = [math.prod(grid.cells[axis + 1 :]) for axis in range(len(chunk))]
+    # The runs of one row: which cell of its band, where in the chunk, and how long.
+    cell, place = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for axis in range(1, last):
+        index = np.arange(shape[axis], dtype=np.int64)
+        cell = np.add.outer(cell, index // chunk[axis] * steps[axis]).reshape(-1)
+        place = np.add.outer(place, index % chunk[axis] * strides[axis]).reshape(-1)
+    index = np.arange(grid.cells[last], dtype=np.int64)
+    cell = np.add.outer(cell, index * steps[last]).reshape(-1)
+    place = np.repeat(place, len(index)) * itemsize
+    run = np.minimum(chunk[last], shape[last] - index * chunk[last]) * behind
+    length = np.tile(run, runs // len(index))
+    rows = np.arange(shape[0], dtype=np.int64)
+    number = np.add.outer(rows // chunk[0] * steps[0], cell).reshape(-1)
+    inside = np.add.outer(rows % chunk[0] * strides[0] * itemsize, place).reshape(-1)
+    return Pieces(
+        np.arange(len(rows) + 1, dtype=np.int64) * runs,
+        grid.file[number],
+        grid.offset[number] + inside,
+        np.tile(length, len(rows)),
+    )
+
+
+def chained(layouts: Sequence[Layout]) -> Layout | None:
+    """One layout of those of several files, in order, each of which knows only file 0.
+
+    None where some are bands and some are not.
+    """
+    if len(layouts) == 1:
+        return layouts[0]
+    if all(isinstance(each, Chunked) for each in layouts):
+        return _chained_bands([each for each in layouts if isinstance(each, Chunked)])
+    if any(isinstance(each, Chunked) for each in layouts):
+        return None
+    fixed = [each for each in layouts if isinstance(each, Fixed)]
+    sizes = {(each.record_bytes, each.stride_bytes) for each in fixed}
+    if len(fixed) == len(layouts) and len(sizes) == 1:
+        ((record, stride),) = sizes
+        base = np.concatenate([each.base for each in fixed])
+        return Fixed(counted([each.count for each in fixed]), base, record, stride)
+    return _chained_extents(layouts)
+
+
+def _chained_bands(layouts: Sequence[Chunked]) -> Chunked:
+    inner = _chained_extents([each.bands for each in layouts])
+    assert isinstance(inner, Table | Pieces)
+    return Chunked(counted([n for each in layouts for n in np.diff(each.first).tolist()]), inner)
+
+
+def _chained_extents(layouts: Sequence[Layout]) -> Layout:
+    """As a table, or as pieces where any sample has several."""
+    found = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
+    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(found)]
+    columns: list[npt.NDArray[Any]] = [
+        np.concatenate(file),
+        np.concatenate([extents.offset for extents, _ in found]),
+        np.concatenate([extents.length for extents, _ in found]),
+    ]
+    if all(counts is None for _, counts in found):
+        return Table(*columns)
+    counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in found]
+    return Pieces(counted(np.concatenate(counts).tolist()), *columns)

@@ -1,0 +1,521 @@
+"""HDF5 files: a dataset is a field, the first axis counts the samples. Needs h5py.
+
+Datasets that are contiguous, or in chunks without filters, are read where they lie; those with
+filters (gzip and others) are read chunk by chunk and decoded.
+
+Options:
+
+    dataset   path of the one dataset that is read, a field "data".
+    fields    {field: path of a dataset}; by default all datasets of the root group, which must
+              have equal first axes.
+    label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
+              in the root group, where it has one axis of integers; "" for none.
+    fill      True: chunks that were never written hold the fill value; else they are an error.
+    isolate   False: h5py is called in this process. By default another one is started for it,
+              half a second once, since h5py's C library can be crashed by damaged files: that is
+              an error then. The saved index is the same.
+
+Chunks are decoded without HDF5 where their filters are gzip and shuffle. For others
+they are handed to h5py in this process, inside of a file made for them: what HDF5 sees of the
+data is the content of chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import FormatError, PenstockError, UsageError
+from ...extent import Int
+from ..codecs import missing
+from ..layout import Chunked, Fixed, Layout
+from ..table import Codec, Field, Index
+from . import choice
+from .grid import Grid, bands, chained, check_shape, verbatim
+from .sandbox import Apart
+from .shards import files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
+_LABELS = ("label", "labels", "y")
+_LINKS_MAX = 16
+_INFLATED_MAX = 1100
+"""No filter that is in use packs better than this; labels are decoded while indexing."""
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    found = choice.canonical_arrays(options)
+    choice.switch(found, "isolate", True)
+    return found
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is one; a user block, of 512 bytes or twice, four times that, may precede."""
+    return any(head[at : at + 8] == MAGIC for at in (0, 512, 1024, 2048))
+
+
+@dataclass
+class Part:
+    """One dataset of one file. `variant` is for the codec, see `penstock.index.codecs.hdf5`."""
+
+    field: Field
+    layout: Layout
+    variant: dict[str, Any] | None
+    masks: list[tuple[int, int, int]]
+
+
+@dataclass
+class Held:
+    """What one file holds."""
+
+    parts: dict[str, Part]
+    labels: Int | None
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    *,
+    dataset: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    label: str | None = None,
+    fill: bool = False,
+    isolate: bool = True,
+) -> Index:
+    """The index of all rows, file after file."""
+    if importlib.util.find_spec("h5py") is None:
+        raise missing("h5py", "hdf5", f"indexing {place.path}")
+    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    asked = {"data": dataset} if dataset is not None else fields
+
+    with Apart("the HDF5 library") as apart:
+
+        def parse(_: int, source: Source) -> Held:
+            if isolate:
+                return apart.call(source, _held, asked, label, fill)
+            return _held(source, asked, label, fill)
+
+        held = store.parse(files, parse, progress)
+    made: list[Field] = []
+    layouts: list[Layout] = []
+    for number, each in enumerate(held):
+        if each.parts.keys() != held[0].parts.keys() or (
+            (each.labels is None) != (held[0].labels is None)
+        ):
+            raise FormatError(
+                f"{files.path(number)} holds other datasets than {files.path(0)} does "
+                f"({', '.join(each.parts)}): name those of all with fields="
+            )
+    for name in held[0].parts:
+        field, layout = _joined(name, [each.parts[name] for each in held], files.path)
+        made.append(field)
+        layouts.append(layout)
+    labels = [each.labels for each in held if each.labels is not None]
+    return Index(
+        format="hdf5",
+        files=files,
+        fields=tuple(made),
+        layouts=tuple(layouts),
+        sources=sources,
+        label_column=np.concatenate(labels) if labels else None,
+    )
+
+
+def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
+    """A field of several files."""
+    first = parts[0].field
+    for number, part in enumerate(parts):
+        if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
+            raise FormatError(
+                f"{path(number)}: {name!r} is {part.field.dtype} of {part.field.shape}, and in "
+                f"{path(0)} {first.dtype} of {first.shape}: open files of one kind"
+            )
+    layout = chained([part.layout for part in parts])
+    if layout is None:
+        raise FormatError(
+            f"{path(0)}: {name!r} is decoded in some files and not in others: write them alike"
+        )
+    if not isinstance(layout, Chunked):
+        return first, layout
+    variants: list[dict[str, Any]] = []
+    since: list[int] = []
+    masks: list[list[int]] = []
+    band = 0
+    for part in parts:
+        assert part.variant is not None
+        assert isinstance(part.layout, Chunked)
+        if not variants or variants[-1] != part.variant:
+            variants.append(part.variant)
+            since.append(band)
+        masks += [[band + number, piece, mask] for number, piece, mask in part.masks]
+        band += part.layout.bands.count
+    codec = Codec("hdf5", {"variants": variants, "since": since, "masks": masks})
+    return Field(name, first.dtype, first.shape, codec), layout
+
+
+# -- one file --------------------------------------------------------------------------------------
+
+
+class _Blocks:
+    """A file for h5py, over a source: read in blocks, of which the latest are kept."""
+
+    size_bytes = 1 << 18
+    held_max = 64
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.at = source, 0
+        self.held: OrderedDict[int, bytes] = OrderedDict()
+        self.error: PenstockError | None = None
+
+    def _block(self, number: int) -> bytes:
+        if number in self.held:
+            self.held.move_to_end(number)
+            return self.held[number]
+        start = number * self.size_bytes
+        found = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
+        self.held[number] = found
+        if len(self.held) > self.held_max:
+            self.held.popitem(last=False)
+        return found
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill `target` from the place that was sought."""
+        try:
+            view, done = memoryview(target).cast("B"), 0
+            while done < len(view):
+                number, inside = divmod(self.at + done, self.size_bytes)
+                part = self._block(number)[inside : inside + len(view) - done]
+                if not part:
+                    break
+                view[done : done + len(part)] = part
+                done += len(part)
+            self.at += done
+            return done
+        except PenstockError as error:  # h5py would make an OSError of it
+            self.error = error
+            raise
+
+    def read(self, length: int = -1) -> bytes:
+        """Bytes from the place that was sought."""
+        data = bytearray(max(0, min(length, self.source.size - self.at)))
+        return bytes(data[: self.readinto(memoryview(data))])
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self.at = offset + (0, self.at, self.source.size)[whence]
+        return self.at
+
+    def tell(self) -> int:
+        """The place."""
+        return self.at
+
+    def write(self, data: Any) -> int:
+        """Never: the file is open for reading."""
+        raise OSError("the file is open for reading")
+
+    def truncate(self, size: int | None = None) -> int:
+        """Never."""
+        raise OSError("the file is open for reading")
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[Any]:
+    """The file in h5py; what that raises becomes a FormatError."""
+    import h5py
+
+    blocks = _Blocks(source)
+    try:
+        with h5py.File(blocks, "r") as file:
+            yield file
+    except PenstockError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+        if blocks.error is not None:
+            raise blocks.error from None
+        raise FormatError(
+            f"{source.path} cannot be read as HDF5: {error}: it is cut off or damaged, or in use "
+            f"by a writer"
+        ) from None
+    except (MemoryError, RecursionError, OverflowError, UnicodeError) as error:
+        raise FormatError(f"{source.path} is damaged: {error!r}") from None
+
+
+def _held(source: Source, asked: Mapping[str, str] | None, label: str | None, fill: bool) -> Held:
+    with _opened(source) as file:
+        named = asked if asked is not None else _of_root(source, file)
+        if label is None and asked is None:
+            label = next(
+                (name for name in _LABELS if name in named and _is_label(file, name)), None
+            )
+        label = label or None
+        bias = _bias(file.userblock_size) if file.userblock_size else 0
+        parts = {}
+        for name, where in named.items():
+            if where != label:
+                found = _dataset(source, file, where)
+                parts[name] = _part(source, found, name, where, bias, fill)
+        if not parts:
+            raise FormatError(f"{source.path} holds no dataset beside the labels")
+        counts = {name: part.layout.count for name, part in parts.items()}
+        labels = None
+        if label is not None:
+            labels = _labels(source, _dataset(source, file, label), label, bias, fill)
+            counts[label] = len(labels)
+        if len(set(counts.values())) > 1:
+            raise FormatError(
+                f"{source.path} holds different numbers of samples: "
+                + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
+                + ": name the datasets that belong together with fields={field: dataset}"
+            )
+        return Held(parts, labels)
+
+
+def _of_root(source: Source, file: Any) -> dict[str, str]:
+    """The datasets of the root group."""
+    import h5py
+
+    found: dict[str, str] = {}
+    for name in file:
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            continue
+        if isinstance(file.get(name), h5py.Dataset) and file[name].ndim:
+            found[str(name)] = str(name)
+    if not found:
+        inside: list[str] = []
+        file.visit(lambda name: inside.append(name) if len(inside) < 20 else True)
+        raise FormatError(
+            f"{source.path} has no datasets in its root group; name some with "
+            f"fields={{field: path}}, among {', '.join(map(str, inside)) or 'none'}"
+        )
+    return found
+
+
+def _is_label(file: Any, name: str) -> bool:
+    found = file[name]
+    return found.ndim == 1 and found.dtype.kind in "iu"
+
+
+def _dataset(source: Source, file: Any, where: str) -> Any:
+    """The dataset at a path within the file; links that leave the file are refused."""
+    import h5py
+
+    todo = [part for part in where.split("/") if part]
+    group, links = file, 0
+    while todo:
+        name = todo.pop(0)
+        link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
+        if link is None:
+            raise FormatError(
+                f"{source.path} has no dataset {where!r}: it has {', '.join(list(file)[:20])}"
+            )
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > _LINKS_MAX:
+                raise FormatError(f"{source.path}: {where!r} is behind too many links")
+            group = file if link.path.startswith("/") else group
+            todo = [part for part in link.path.split("/") if part] + todo
+        elif isinstance(link, h5py.HardLink):
+            group = group[name]
+        else:
+            raise FormatError(
+                f"{source.path}: {where!r} is a link into another file: open that one"
+            )
+    if not isinstance(group, h5py.Dataset):
+        raise FormatError(f"{source.path}: {where!r} is a group: name a dataset in it")
+    return group
+
+
+# -- one dataset -----------------------------------------------------------------------------------
+
+
+def _part(source: Source, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
+    """Where the rows of a dataset lie."""
+    from h5py import h5d
+
+    at = f"{source.path}, dataset {where!r}"
+    dtype = _dtype(at, found)
+    layout = found.id.get_create_plist()
+    if layout.get_external_count():
+        raise FormatError(f"{at} lies in other files: write it into this one (h5repack)")
+    how = layout.get_layout()
+    if how not in (h5d.CONTIGUOUS, h5d.CHUNKED):
+        kind = "virtual, made of other datasets" if how == h5d.VIRTUAL else "inside a header"
+        raise FormatError(f"{at} is {kind}: write it contiguous (h5repack -l CONTI)")
+    chunk = found.chunks if how == h5d.CHUNKED else None
+    shape = tuple(int(size) for size in found.shape or ())
+    check_shape(at, shape, chunk, dtype.itemsize)
+    field = Field(name, dtype, shape[1:])
+    row = field.nbytes
+    assert row is not None
+    if chunk is None:
+        size, offset = found.id.get_storage_size(), found.id.get_offset()
+        if offset is None or size != row * shape[0]:
+            raise FormatError(
+                f"{at} has {size:,} bytes, and its shape {shape} needs {row * shape[0]:,}: it was "
+                f"never written"
+            )
+        _check_inside(at, source, int(offset), size)
+        first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
+        return Part(field, Fixed(first, base, row), None, [])
+    grid, masks = _grid(at, source, found, shape, tuple(chunk), dtype.itemsize, bias)
+    absent = np.flatnonzero(grid.length < 0)
+    if len(absent) and not fill:
+        cell = np.unravel_index(int(absent[0]), grid.cells)
+        start = [int(c) * step for c, step in zip(cell, chunk, strict=True)]
+        raise FormatError(
+            f"{at}: {len(absent):,} of its {len(grid.length):,} chunks were never written, the "
+            f"first at {start}: write them, or take them as the fill value with fill=True"
+        )
+    filters = _filters(layout)
+    if not filters and not len(absent):
+        wrong = np.flatnonzero(grid.length != grid.chunk_bytes)
+        if len(wrong):
+            raise FormatError(
+                f"{at}: a chunk of {int(grid.length[wrong[0]]):,} bytes at byte "
+                f"{int(grid.offset[wrong[0]]):,}, {grid.chunk_bytes:,} are expected: damaged"
+            )
+        found_layout = verbatim(grid, 1)
+        if found_layout is not None:
+            return Part(field, found_layout, None, [])
+    variant = {
+        "dtype": dtype.str,
+        "shape": list(shape[1:]),
+        "chunk": list(chunk),
+        "filters": filters,
+        "fill": np.asarray(found.fillvalue, dtype).tobytes().hex(),
+    }
+    each = math.prod(grid.cells[1:])
+    strange = [(cell // each, cell % each, mask) for cell, mask in masks.items()]
+    return Part(field, bands(grid), variant, strange)
+
+
+def _dtype(at: str, found: Any) -> np.dtype[Any]:
+    """The type of a dataset, if numpy has exactly that one."""
+    from h5py import h5t
+
+    dtype: np.dtype[Any] = found.dtype
+    if dtype.hasobject:
+        raise FormatError(
+            f"{at} holds values of varying length or references, which lie elsewhere in the file: "
+            f"write an array of numbers or of strings of one length"
+        )
+    if dtype.names is not None or dtype.subdtype is not None or dtype.kind not in "iufcbS":
+        raise FormatError(f"{at} is of type {dtype}: write one dataset of numbers for each member")
+    stored = found.id.get_type()
+    if dtype.kind != "S" and not stored.equal(h5t.py_create(dtype, logical=True)):
+        raise FormatError(f"{at} is stored as a type that numpy does not have: convert it")
+    return np.dtype(dtype.str)
+
+
+def _filters(layout: Any) -> list[Any]:
+    """The filters of a dataset: number, flags, values, name."""
+    found = []
+    for number in range(layout.get_nfilters()):
+        code, flags, values, name = layout.get_filter(number)
+        text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+        found.append([int(code), int(flags), [int(value) for value in values], text])
+    return found
+
+
+def _grid(
+    at: str,
+    source: Source,
+    found: Any,
+    shape: tuple[int, ...],
+    chunk: tuple[int, ...],
+    itemsize: int,
+    bias: int,
+) -> tuple[Grid, dict[int, int]]:
+    """Where the chunks lie, and the filter masks of those that have one."""
+    stored: list[tuple[tuple[int, ...], int, int, int]] = []
+
+    def seen(info: Any) -> None:
+        stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
+
+    found.id.chunk_iter(seen)
+    grid = Grid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
+    cells = grid.cells
+    total = math.prod(cells)
+    file = np.zeros(total, np.uint32)
+    offset, length = np.zeros(total, np.int64), np.full(total, -1, np.int64)
+    if not stored:
+        return Grid(shape, chunk, itemsize, file, offset, length), {}
+    starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
+    places = np.array([each[2:] for each in stored], np.int64)
+    step = np.array(chunk, np.int64)
+    if (starts % step).any() or (starts < 0).any() or (starts // step >= cells).any():
+        raise FormatError(f"{at}: a chunk lies outside of the array: the file is damaged")
+    number = np.ravel_multi_index(tuple((starts // step).T), cells)
+    if len(np.unique(number)) < len(number):
+        raise FormatError(f"{at}: two chunks of one place: the file is damaged")
+    places[:, 0] += bias
+    low, high = places[:, 0], source.size - places[:, 1]
+    for row in np.flatnonzero((low < 0) | (places[:, 1] <= 0) | (low > high))[:1]:
+        _check_inside(at, source, *places[row].tolist())
+    order = np.argsort(low)
+    if (low[order][1:] < (low + places[:, 1])[order][:-1]).any():
+        raise FormatError(f"{at}: chunks overlap each other: the file is damaged")
+    offset[number], length[number] = places[:, 0], places[:, 1]
+    masks = {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
+    return Grid(shape, chunk, itemsize, file, offset, length), masks
+
+
+def _check_inside(at: str, source: Source, offset: int, size: int) -> None:
+    if offset < 0 or size <= 0 or offset > source.size - size:
+        raise FormatError(
+            f"{at} says {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it was cut"
+        )
+
+
+def _labels(source: Source, found: Any, where: str, bias: int, fill: bool) -> Int:
+    """The labels; chunks that are absent are an error here too."""
+    at = f"{source.path}, dataset {where!r}"
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise UsageError(f"{at} is {found.dtype} of {found.shape}: labels are one axis of integers")
+    if found.id.get_create_plist().get_layout() != _compact():
+        _part(source, found, "label", where, bias, fill)
+    if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
+        raise FormatError(f"{at} says {found.shape[0]:,} labels: the file is damaged")
+    return choice.labels(source.path, where, found[()])
+
+
+def _compact() -> int:
+    from h5py import h5d
+
+    return int(h5d.COMPACT)
+
+
+@functools.cache
+def _bias(userblock_bytes: int) -> int:
+    """What is to be added to the addresses of chunks: libraries before 2024 left the user block
+    out. A small file in memory shows it."""
+    import io
+
+    import h5py
+
+    memory = io.BytesIO()
+    mark = np.frombuffer(b"where this lies!", np.uint8)
+    with h5py.File(memory, "w", userblock_size=userblock_bytes) as file:
+        made = file.create_dataset("x", (16,), "u1", chunks=(16,))
+        made[:] = mark
+        file.flush()
+        places: list[int] = []
+        made.id.chunk_iter(lambda info: places.append(info.byte_offset))
+    return memory.getvalue().index(mark.tobytes()) - places[0]

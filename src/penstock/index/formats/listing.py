@@ -1,0 +1,157 @@
+"""A text file with a path on each line, relative to the file's folder, and a label where known.
+
+The label stands after a tab, a comma or white space; which one, the first line decides: the
+reading under which its file exists. Integer labels are taken as they are, names become classes in
+sorted order. Blank lines, and lines that start with "#", are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError, MissingError
+from ...extent import Int, unseen
+from ..layout import Table
+from ..table import Field, Index
+from . import foreign
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Store
+
+_EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
+
+Split = Callable[[str], tuple[str, str | None]]
+"""A line as path and label."""
+
+
+class Line(NamedTuple):
+    number: int
+    text: str
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """Whether a file may be a listing: text, by its name or by all its first bytes."""
+    extension = os.path.splitext(name)[1]
+    if not head or b"\0" in head:
+        return False
+    if extension.lower() in _EXTENSIONS:
+        return True
+    try:
+        text = head[: head.rfind(b"\n") + 1].decode()
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and all(c.isprintable() or c.isspace() for c in text)
+
+
+def build(store: Store, name: str, progress: Progress | None = None) -> Index:
+    """The index of the files that a listing names, in its order."""
+    source = store.stat([name])
+    path = source.path(0)
+    lines = _lines(path, store.read(name, 0, int(source.size[0])))
+    base = os.path.dirname(name)
+    split = _splitting(store, base, path, lines[0])
+    names, labels = _columns(path, base, lines, split)
+    files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
+    classes, label_column = _labels(path, lines, labels)
+    return Index(
+        format="listing",
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), None),),
+        layouts=(Table(None, None, files.size),),
+        sources=source,
+        classes=classes,
+        label_column=label_column,
+    )
+
+
+def _lines(path: str, text: bytes) -> list[Line]:
+    text = text.removeprefix(b"\xef\xbb\xbf")
+    lines = [
+        Line(number, os.fsdecode(line.strip(b"\r ")))
+        for number, line in enumerate(text.split(b"\n"), 1)
+        if line.strip() and not line.lstrip().startswith(b"#")
+    ]
+    for line in lines:
+        if "\0" in line.text:
+            raise FormatError(f"{path}, line {line.number}: a zero byte: this is not a text file")
+    if not lines:
+        raise FormatError(f"{path} names no files: give a path on each line")
+    return lines
+
+
+def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
+    """The reading under which the file of the first line exists."""
+    tries: list[Split] = [_whole, _at_tab, _at_comma, _at_space]
+    tries = [split for split in tries if split is _whole or split(first.text)[1] is not None]
+    names = [os.path.join(base, split(first.text)[0]) for split in tries]
+    files, errors = store.probe(unseen(store.root, names))
+    for split, error in zip(tries, errors, strict=True):
+        if error == 0:
+            return split
+    shown = " nor ".join(files.path(file) for file in range(len(files)))
+    said = foreign.said_of(os.fsencode(first.text), path)
+    raise MissingError(
+        f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
+        f"relative to its folder; put # before a line that names no file"
+        + (f"; or it is {said}" if said else "")
+    )
+
+
+def _whole(text: str) -> tuple[str, str | None]:
+    return text, None
+
+
+def _at_tab(text: str) -> tuple[str, str | None]:
+    name, tab, label = text.rpartition("\t")
+    return (name.strip(), label.strip()) if tab else (text, None)
+
+
+def _at_comma(text: str) -> tuple[str, str | None]:
+    name, comma, label = text.rpartition(",")
+    return (name.strip(), label.strip()) if comma else (text, None)
+
+
+def _at_space(text: str) -> tuple[str, str | None]:
+    parts = text.rsplit(None, 1)
+    return (parts[0], parts[1]) if len(parts) == 2 else (text, None)
+
+
+def _columns(
+    path: str, base: str, lines: list[Line], split: Split
+) -> tuple[list[str], list[str] | None]:
+    """Paths relative to the store's root, and labels as they stand."""
+    names, labels = [], []
+    for line in lines:
+        name, label = split(line.text)
+        if label == "" or (label is None and split is not _whole):
+            raise FormatError(
+                f"{path}, line {line.number}: no label, and the first line has one: {line.text!r}"
+            )
+        names.append(os.path.join(base, name))
+        labels.append(label or "")
+    return names, None if split is _whole else labels
+
+
+def _labels(
+    path: str, lines: list[Line], labels: list[str] | None
+) -> tuple[tuple[str, ...] | None, Int | None]:
+    if labels is None:
+        return None, None
+    try:
+        return None, np.array([int(label) for label in labels], np.int64)
+    except ValueError:
+        pass
+    except OverflowError:
+        row = next(
+            row for row, label in enumerate(labels) if not -(1 << 63) <= int(label) < 1 << 63
+        )
+        raise FormatError(
+            f"{path}, line {lines[row].number}: label {labels[row]} does not fit 64 bits"
+        ) from None
+    classes = sorted(set(labels))
+    number = {name: label for label, name in enumerate(classes)}
+    return tuple(classes), np.array([number[label] for label in labels], np.int64)

@@ -1,0 +1,434 @@
+"""Chunks of LitData: a folder with index.json, and files of samples, whose leaves are fields.
+
+Leaves are named by their keys, with dots between nested ones, or numbered; a sample that is one
+leaf is "data". Integers, floats and arrays of one axis have their dtype; all other leaves (JPEG,
+text, arrays with a header, pickles) are the bytes that they are stored as. Nothing is decoded.
+
+fields, label:  see `penstock.index.formats.choice`.
+block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
+                many tokens from the start of each chunk; by default a document is a sample.
+
+What a chunk is its content shows, not the configuration: samples one after the other, an Arrow
+table (of plain dicts), or either of them compressed, as a whole, by frames of samples or by sample.
+All chunks have to be of one kind. Labels of compressed samples are a field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int
+from ..layout import Chunked, Fixed, Layout, Table
+from ..table import Codec, Field, Index
+from . import arrow, choice, rows, tokens
+from .manifests import Manifest, has_shards, is_manifest
+from .shards import counted
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_FRAMED = b"LDFZ01\0\0"
+_ARROW = b"LDARW01\0"
+_TAIL_BYTES = 4 + len(_ARROW)
+_FRAME_HEAD = 24
+_FRAME = np.dtype(
+    [("first", "<u4"), ("items", "<u4"), ("offset", "<u8"), ("stored", "<u4"), ("plain", "<u4")]
+)
+
+_SCALARS = {"int": "<i8", "float": "<f8", "bool": "?"}
+_NUMPY = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]
+_TORCH = {
+    **dict.fromkeys((0, 1), "f4"),
+    **dict.fromkeys((2, 3), "f8"),
+    **dict.fromkeys((4, 5), "c8"),
+    **dict.fromkeys((6, 7), "c16"),
+    **dict.fromkeys((8, 9), "f2"),
+    **dict(enumerate(("u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8", "?", "u2"), 11)),
+}
+
+
+class _Chunk(NamedTuple):
+    name: str
+    samples: int
+    tokens: int | None
+
+
+class _Body(NamedTuple):
+    """What a chunk holds, and where.
+
+    kind:    plain, arrow, frames, sample or whole.
+    edges:   of plain ones and samples, where each begins and the last ends; of a whole chunk
+             its own; of a table where it begins and ends.
+    frames:  of frames int64 (n, 3): where each begins, its bytes, its samples.
+    """
+
+    kind: str
+    edges: Int
+    frames: Int | None = None
+
+
+class _Leaf(NamedTuple):
+    """A leaf: its name, the dtype of its elements, and whether it is one of them."""
+
+    name: str
+    dtype: np.dtype[Any]
+    scalar: bool
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    found = choice.canonical(options)
+    if "block_size" in options:
+        found["block_size"] = tokens.count_of("block_size", options["block_size"])
+    return found
+
+
+def folder(store: Store) -> bool:
+    """Whether the root has the index of such chunks, or lies above some."""
+    return is_manifest(store, b'"chunks"', b'"chunk_bytes"') or has_shards(store, _CHUNK)
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+    block_size: int | None = None,
+) -> Index:
+    """The index of all samples, chunk after chunk in the order of index.json."""
+    manifest = Manifest.read(store, "LitData chunks", _CHUNK)
+    chunks = _chunks(manifest)
+    config = manifest.value.get("config")
+    if not isinstance(config, dict):
+        raise manifest.flaw("it has no 'config'")
+    if config.get("encryption"):
+        raise manifest.flaw("the chunks are encrypted: write them without, or `penstock convert`")
+    leaves = _leaves(manifest, config)
+    manifest.check_inside([chunk.name for chunk in chunks])
+    files = store.stat([chunk.name for chunk in chunks], lambda _: f"{manifest.path}: ", progress)
+    sources = manifest.sources(files)
+    if config.get("item_loader") == "TokensLoader":
+        if len(leaves) != 1:
+            raise manifest.flaw(f"tokens are one leaf, and it has {len(leaves)}")
+        part, layout = _tokens(store, manifest, files, chunks, leaves[0].dtype, block_size)
+        return Index("litdata", files, (part,), (layout,), sources)
+    if block_size is not None:
+        raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
+    bodies = store.parse(files, lambda number, source: _body(source, chunks[number]), progress)
+    kind = bodies[0].kind
+    for number, body in enumerate(bodies):
+        if body.kind != kind:
+            raise manifest.flaw(
+                f"{chunks[number].name} is of kind {body.kind!r}, and {chunks[0].name} {kind!r}: "
+                f"write all chunks in one way"
+            )
+    if kind == "arrow":
+        return _tables(store, manifest, files, chunks, bodies, fields, label)
+    if not sum(chunk.samples for chunk in chunks):
+        raise manifest.flaw("it lists no samples")
+    names = [leaf.name for leaf in leaves]
+    scalars = {leaf.name for leaf in leaves if leaf.scalar and leaf.dtype.kind == "i"}
+    integers = scalars if kind == "plain" else set()
+    if label and label in scalars and not integers:
+        raise UsageError(
+            f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
+            f"take it as a field"
+        )
+    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    numbers = [names.index(name) for name in chosen]
+    if kind != "plain":
+        layout = _bands(chunks, bodies)
+        parts = [_packed(leaves, number, kind) for number in numbers]
+        return Index("litdata", files, tuple(parts), (layout,) * len(parts), sources)
+    wanted = None if label is None else names.index(label)
+    width = 0 if wanted is None else leaves[wanted].dtype.itemsize
+
+    def parse(number: int, source: Source) -> rows.Rows:
+        edges = bodies[number].edges
+        return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
+
+    found = store.parse(files, parse, progress)
+    placed = rows.layouts(files, found, [None] * len(leaves), numbers)
+    labels: Int | None = None
+    if label is not None:
+        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in found]
+        labels = np.concatenate(values)
+    return Index(
+        format="litdata",
+        files=files,
+        fields=tuple(
+            _field(manifest, leaves[number], layout)
+            for number, layout in zip(numbers, placed, strict=True)
+        ),
+        layouts=tuple(placed),
+        sources=sources,
+        label_column=labels,
+    )
+
+
+def _tokens(
+    store: Store,
+    manifest: Manifest,
+    files: Files,
+    chunks: Sequence[_Chunk],
+    dtype: np.dtype[Any],
+    block_size: int | None,
+) -> tuple[Field, Layout]:
+    """Documents, or blocks of `block_size` tokens from the start of each chunk."""
+    if block_size is None:
+        edges = store.parse(files, lambda number, source: _edges(source, chunks[number]))
+        count = counted([len(each) - 1 for each in edges])
+        length = np.concatenate([np.diff(each) for each in edges])
+        _check_elements(manifest, "tokens", dtype, length)
+        file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
+        offset = np.concatenate([each[:-1] for each in edges])
+        if not count[-1]:
+            raise manifest.flaw("it lists no documents")
+        return Field("tokens", dtype, None), Table(file, offset, length)
+    found = store.parse(
+        files, lambda number, source: _blocks(source, chunks[number], dtype, block_size)
+    )
+    first = counted([blocks for _, blocks in found])
+    if not first[-1]:
+        raise manifest.flaw(f"no chunk holds {block_size:,} tokens: give a smaller block_size")
+    base = np.array([base for base, _ in found], np.int64)
+    return Field("tokens", dtype, (block_size,)), Fixed(first, base, block_size * dtype.itemsize)
+
+
+def _chunks(manifest: Manifest) -> list[_Chunk]:
+    entries = manifest.list_of(manifest.value, "chunks")
+    if not entries:
+        raise manifest.flaw("it lists no chunks: the writer did not finish")
+    found = []
+    for number, entry in enumerate(entries):
+        where = f"chunk {number}"
+        dim = entry.get("dim")
+        found.append(
+            _Chunk(
+                manifest.name_of(entry, "filename", where),
+                manifest.count_of(entry, "chunk_size", where),
+                None if dim is None else manifest.count_of(entry, "dim", where),
+            )
+        )
+    return found
+
+
+# -- leaves ----------------------------------------------------------------------------------------
+
+
+def _leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
+    kinds = config.get("data_format")
+    if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
+        raise manifest.flaw(f"the configuration has no 'data_format', but {kinds!r}")
+    try:
+        names = list(_names(json.loads(str(config.get("data_spec")))[1], ""))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        names = []
+    if len(names) != len(kinds) or len(set(names)) < len(names):
+        names = [str(number) for number in range(len(kinds))] if len(kinds) > 1 else ["data"]
+    return [_leaf(name, kind) for name, kind in zip(names, kinds, strict=True)]
+
+
+def _names(spec: Mapping[str, Any], path: str) -> list[str]:
+    """The names of the leaves below a node of the tree, in order."""
+    children = spec["children_spec"]
+    if not children:
+        return [path or "data"]
+    context = spec["context"]
+    keys = json.loads(context) if isinstance(context, str) else context
+    if not isinstance(keys, list) or len(keys) != len(children):
+        keys = list(range(len(children)))
+    return [
+        name
+        for key, child in zip(keys, children, strict=True)
+        for name in _names(child, f"{path}.{key}" if path else str(key))
+    ]
+
+
+def _leaf(name: str, kind: str) -> _Leaf:
+    if kind in _SCALARS:
+        return _Leaf(name, np.dtype(_SCALARS[kind]), True)
+    prefix, _, code = kind.partition(":")
+    known: Mapping[int, str] = {}
+    if prefix == "no_header_numpy":
+        known = dict(enumerate(_NUMPY))
+    elif prefix == "no_header_tensor":
+        known = _TORCH
+    dtype = known.get(int(code)) if code.isdigit() and len(code) < 4 else None
+    return _Leaf(name, np.dtype(dtype or "u1"), False)
+
+
+def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | Table) -> Field:
+    """A leaf as a field: of one element where every sample has one."""
+    assert isinstance(layout, Table)
+    if leaf.scalar:
+        # Releases before 0.2 wrote numbers as text.
+        whole = bool((layout.length == leaf.dtype.itemsize).all())
+        return Field(leaf.name, *((leaf.dtype, ()) if whole else (np.dtype(np.uint8), None)))
+    _check_elements(manifest, leaf.name, leaf.dtype, layout.length)
+    return Field(leaf.name, leaf.dtype, None)
+
+
+def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length: Int) -> None:
+    for sample in np.flatnonzero(length % dtype.itemsize)[:1]:
+        raise manifest.flaw(
+            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, which "
+            f"{dtype} does not divide: the chunks or their configuration are damaged"
+        )
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def _body(source: Source, chunk: _Chunk) -> _Body:
+    """What a chunk holds, as its content shows."""
+    head = source.read(0, len(_FRAMED))
+    if head == _FRAMED:
+        return _framed(source, chunk)
+    if head.startswith(_ZSTD):
+        return _Body("whole", np.array([0, source.size], np.int64))
+    edges = rows.table(source, chunk.samples)
+    head_bytes = 4 * (len(edges) + 1)
+    if source.size > head_bytes and bool((edges == head_bytes).all()):
+        tail = source.read(max(head_bytes, source.size - _TAIL_BYTES), _TAIL_BYTES)
+        if tail[4:] == _ARROW:
+            end = source.size - _TAIL_BYTES
+            start = end - int.from_bytes(tail[:4], "little")
+            if start < head_bytes:
+                raise source.flaw(end, f"an Arrow table of {end - start:,} bytes does not fit")
+            return _Body("arrow", np.array([start, end], np.int64))
+    rows.check_table(source, edges)
+    for sample in np.flatnonzero(np.diff(edges))[:1]:
+        if source.read(int(edges[sample]), len(_ZSTD)) == _ZSTD:
+            return _Body("sample", edges)
+    return _Body("plain", edges)
+
+
+def _edges(source: Source, chunk: _Chunk) -> Int:
+    """Where each document of a chunk of tokens begins, and where the last ends."""
+    body = _body(source, chunk)
+    if body.kind != "plain":
+        raise FormatError(
+            f"{source.path} is compressed, or holds no tokens ({body.kind}): write tokens as they "
+            f"are, or anew with `penstock convert`"
+        )
+    return body.edges
+
+
+def _framed(source: Source, chunk: _Chunk) -> _Body:
+    """A chunk of frames, each of which decodes to several samples."""
+    head = source.read(0, _FRAME_HEAD)
+    if len(head) < _FRAME_HEAD:
+        raise source.flaw(0, "the file ends within its header")
+    version = int.from_bytes(head[8:10], "little")
+    samples, _, count = np.frombuffer(head, "<u4", 3, 12).tolist()
+    if version != 1:
+        raise source.flaw(8, f"frames of version {version}, and version 1 is read")
+    if samples != chunk.samples:
+        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
+    at = _FRAME_HEAD + 4 * (samples + 1)
+    end = at + _FRAME.itemsize * count
+    if end > source.size:
+        raise source.flaw(20, f"{count:,} frames need {end:,} bytes of tables, more than the file")
+    data = source.read(at, end - at)
+    if len(data) != end - at:
+        raise source.flaw(at, "the file ends within its tables")
+    table = np.frombuffer(data, _FRAME)
+    first, items = table["first"].astype(np.int64), table["items"].astype(np.int64)
+    length = table["stored"].astype(np.int64)
+    # As unsigned numbers, places beyond 2^63 are too large as well.
+    if (table["offset"] > source.size).any():
+        raise source.flaw(at, f"a frame begins beyond the end at {source.size:,}")
+    offset = table["offset"].astype(np.int64)
+    if (items <= 0).any() or (np.append(first, samples) != np.append(0, np.cumsum(items))).any():
+        raise source.flaw(at, f"the frames do not hold the samples 0 to {samples:,} in turn")
+    edges = np.concatenate([[end], offset + length])
+    if (np.append(offset, source.size) < edges).any():
+        raise source.flaw(at, "frames overlap, or lie beyond the end of the file")
+    return _Body("frames", np.array([end, source.size]), np.stack([offset, length, items], 1))
+
+
+def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
+    """What has to be decoded: frames, samples or whole chunks."""
+    parts = []
+    for chunk, body in zip(chunks, bodies, strict=True):
+        if body.frames is not None:
+            parts.append(body.frames)
+            continue
+        each = 1 if body.kind == "sample" else chunk.samples
+        length = np.diff(body.edges)
+        parts.append(np.stack([body.edges[:-1], length, np.full(len(length), each)], 1))
+    table = np.concatenate(parts)
+    file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
+    held = table[:, 2] > 0
+    bands = Table(file[held], table[held, 0].copy(), table[held, 1].copy())
+    return Chunked(counted(table[held, 2].tolist()), bands)
+
+
+def _packed(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
+    """A leaf that has to be decoded, as a field."""
+    leaf = leaves[number]
+    options = {
+        "leaves": len(leaves),
+        "leaf": number,
+        "dtype": leaf.dtype.str if leaf.scalar else None,
+        "whole": kind == "whole",
+    }
+    return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", options))
+
+
+def _tables(
+    store: Store,
+    manifest: Manifest,
+    files: Files,
+    chunks: Sequence[_Chunk],
+    bodies: Sequence[_Body],
+    fields: Sequence[str] | None,
+    label: str | None,
+) -> Index:
+    """The rows of Arrow tables, one in each chunk."""
+    if label == "":
+        raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
+    columns = None if fields is None else list(fields)
+
+    def parse(number: int, source: Source) -> arrow.Held:
+        start, end = bodies[number].edges.tolist()
+
+        def fetch(offset: int, length: int) -> bytes:
+            return source.read(start + offset, max(0, min(length, end - start - offset)))
+
+        # Of the same class, since formats do not know stores.
+        table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
+        found = arrow.held_in(table, columns, label, "error")
+        held, said = sum(found.rows), chunks[number].samples
+        if held != said:
+            raise source.flaw(start, f"a table of {held:,} rows, and index.json says {said:,}")
+        return arrow.moved(found, start)
+
+    found = store.parse(files, parse)
+    return arrow.index_of("litdata", files, manifest.sources(files), found, columns, label)
+
+
+def _blocks(
+    source: Source, chunk: _Chunk, dtype: np.dtype[Any], block_size: int
+) -> tuple[int, int]:
+    """Where the blocks of tokens of a chunk begin, and how many there are."""
+    edges = _edges(source, chunk)
+    base = int(edges[0])
+    held = (source.size - base) // dtype.itemsize
+    if chunk.tokens is not None and chunk.tokens != held:
+        raise source.flaw(
+            base, f"index.json says {chunk.tokens:,} tokens, and {held:,} are here: fetch it again"
+        )
+    return base, held // block_size

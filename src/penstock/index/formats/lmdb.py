@@ -1,0 +1,273 @@
+"""LMDB environments, read as extents: their B+tree is walked once, and liblmdb is not needed.
+
+An environment is one file: `data.mdb` of its folder, or a file of any name (MDB_NOSUBDIR). Data
+versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample,
+an opaque one: nothing is unpickled. Its key is the sample's name; bytes that are no UTF-8 come out
+as `os.fsdecode` gives them, integer keys (MDB_INTEGERKEY) as decimal numbers.
+
+Left out are the keys `__len__` and `__keys__`, which common writers put among the samples
+(`exclude=`). Refused are databases with several values for a key, and encrypted environments.
+
+A value too large for its leaf has pages of its own, with a header. `verify=` says whether all of
+these headers are read and compared, a small read for each value: by default on file systems of
+this machine, and not where each read is a message (NFS, Lustre, FUSE, object stores). All else is
+checked in any case: every page of the tree, and that each value lies inside the file, on pages that
+nothing else has. Unnoticed without the headers is that such a page was overwritten or never
+written: a sample then has other bytes. In data version 1 the number of these pages is not compared
+either.
+
+An index is of one commit, whose number (txnid) it keeps: a later commit makes it stale, and reads
+from a file that was written to raise ChangedError. That is stricter than LMDB's own rules need, as
+training data does not change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ChangedError, FormatError, MissingError, UsageError
+from ...extent import Files, Int, Names, joined, unseen
+from ..layout import Table
+from ..table import Field, Index
+from .shards import counted
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+DATA = "data.mdb"
+"""The file of an environment that is a folder."""
+
+OPTIONS = ("database", "datum", "order", "exclude", "verify")
+
+_EXCLUDED = ("__keys__", "__len__")
+_ORDERS = ("key", "file")
+_MAGIC = (bytes.fromhex("DEC0EFBE"), bytes.fromhex("BEEFC0DE"))
+_HEAD_BYTES = 192
+_META_HEADERS = {1: 16, 2: 24, 3: 24}
+"""Bytes before a meta on its page, by data version."""
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """Whether a file is an environment, also of a kind that can only be refused by name."""
+    return any(head[at : at + 4] in _MAGIC for at in (12, 16, 24))
+
+
+def folder(store: Store) -> bool:
+    """Whether the root is an environment, which the name of its file says, damaged or not."""
+    _, errors = store.probe(unseen(store.root, [DATA]))
+    return not errors[0]
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling, those that are as by default left out."""
+    found: dict[str, Any] = {}
+    database = options.get("database")
+    if isinstance(database, bytes):
+        database = os.fsdecode(database)
+    if database is not None:
+        if not isinstance(database, str):
+            raise UsageError(
+                f"database is {database!r}: give the name of a database in the environment"
+            )
+        found["database"] = database
+    for name in ("datum", "verify"):
+        value = options.get(name)
+        if value not in (None, True, False):
+            raise UsageError(f"{name} is {value!r}: use True or False")
+        if value is not None and (value or name == "verify"):
+            found[name] = bool(value)
+    order = options.get("order", "key")
+    if order not in _ORDERS:
+        raise UsageError(f"order is {order!r}: use 'key', or 'file' for ascending offsets")
+    if order != "key":
+        found["order"] = order
+    if options.get("exclude") is not None:
+        exclude = _keys(options["exclude"])
+        if exclude != list(_EXCLUDED):
+            found["exclude"] = exclude
+    return found
+
+
+def _keys(given: Any) -> list[str]:
+    keys = [given] if isinstance(given, str | bytes) else given
+    if not isinstance(keys, Iterable):
+        raise UsageError(f"exclude is {given!r}: give the keys that are no samples")
+    keys = list(keys)
+    if not all(isinstance(key, str | bytes) for key in keys):
+        raise UsageError(f"exclude is {given!r}: give the keys as text or bytes")
+    return sorted({os.fsdecode(key) for key in keys})
+
+
+class _Walked(NamedTuple):
+    """What one environment holds."""
+
+    names: Names
+    offset: Int
+    length: Int
+    label: Int | None
+    shape: tuple[int, ...] | None
+    stamp: list[int]
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    *,
+    database: str | None = None,
+    datum: bool = False,
+    order: str = "key",
+    exclude: Sequence[str] = _EXCLUDED,
+    verify: bool | None = None,
+) -> Index:
+    """The index of all records, environment after environment."""
+    files, sources = _files(store, place)
+
+    def parse(_: int, source: Source) -> _Walked:
+        found = source.walk(
+            "lmdb",
+            database=None if database is None else os.fsencode(database),
+            exclude=[os.fsencode(key) for key in exclude],
+            file_order=order == "file",
+            datum=datum,
+            verify=source.local if verify is None else verify,
+        )
+        now = _stamp(source)
+        stamp = [found["txnid"], found["psize"], found["version"]]
+        if now != stamp:
+            raise ChangedError(
+                f"{source.path}: transaction {now[0]:,} was committed while {stamp[0]:,} was "
+                f"indexed: open it again when nothing writes to it"
+            )
+        keys = Names(found["keys"], found["ends"])
+        return _Walked(
+            _decimal(keys) if found["integer_keys"] else keys,
+            found["offset"],
+            found["length"],
+            found["label"] if datum and found["labelled"] else None,
+            found["shape"] if datum and any(found["shape"]) else None,
+            stamp,
+        )
+
+    walked = store.parse(files, parse, progress)
+    counts = [len(each.length) for each in walked]
+    if not sum(counts):
+        raise FormatError(
+            f"{files.path(0)} holds no samples"
+            + (f" in the database {database!r}" if database else "")
+            + ": write some, or see exclude="
+        )
+    filled = [each for each in walked if len(each.length)]
+    shape = filled[0].shape if len({each.shape for each in filled}) == 1 else None
+    labelled = any(each.label is not None for each in filled)
+    return Index(
+        format="lmdb",
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), shape),),
+        layouts=(
+            Table(
+                np.repeat(np.arange(len(files), dtype=np.uint32), counts),
+                _one([each.offset for each in walked]),
+                _one([each.length for each in walked]),
+            ),
+        ),
+        sources=sources,
+        label_column=_one([_labels(each) for each in walked]) if labelled else None,
+        names=_chained([each.names for each in walked]),
+        stamp=[each.stamp for each in walked],
+    )
+
+
+def stamp(store: Store, files: Files) -> list[list[int]]:
+    """The commit that each environment is at: transaction, page size, data version."""
+    return store.parse(files, lambda _, source: _stamp(source))
+
+
+def _stamp(source: Source) -> list[int]:
+    head = source.read(0, _HEAD_BYTES)
+    for version, header in _META_HEADERS.items():
+        if head[header : header + 4] == _MAGIC[0] and head[header + 4] == version:
+            page_bytes = int.from_bytes(head[header + 24 : header + 28], "little")
+            metas = [head, source.read(page_bytes, _HEAD_BYTES)]
+            txnids = [int.from_bytes(m[header + 128 : header + 136], "little") for m in metas]
+            return [max(txnids), page_bytes, version]
+    raise source.flaw(0, "the first meta page is not what it was")
+
+
+def _files(store: Store, place: Place) -> tuple[Files, Files]:
+    """The environments, and what must stay unchanged.
+
+    Of an environment that is a folder this is `data.mdb` alone: readers make a lock file beside it.
+    """
+    if place.kind == "folder":
+        files = store.stat([DATA])
+        return files, files
+    if place.kind == "file":
+        files = store.stat([place.name])
+        return files, files
+    names = names_of(store, place)
+    files = store.stat(names)
+    inside = {name.removesuffix(DATA).rstrip("/") for name in names if _is_inside(name)}
+    outside = {os.path.dirname(name) for name in names if not _is_inside(name)}
+    folders = store.folders(sorted({"", *outside, *(os.path.dirname(each) for each in inside)}))
+    return files, joined(folders, files)
+
+
+def _is_inside(name: str) -> bool:
+    return os.path.basename(name) == DATA
+
+
+def names_of(store: Store, place: Place) -> list[str]:
+    """The files of the environments that a place's patterns stand for, files or folders."""
+    names: list[str] = []
+    for pattern in place.names:
+        matched = store.match(pattern)
+        if matched:
+            _, errors = store.probe(unseen(store.root, matched))
+            folders = (errors == errno.EISDIR).tolist()
+            found = [
+                os.path.join(name, DATA) if is_folder else name
+                for name, is_folder in zip(matched, folders, strict=True)
+            ]
+        else:  # shell patterns give files alone
+            found = store.match(os.path.join(pattern, DATA))
+        if not found:
+            raise MissingError(
+                f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
+            )
+        names += found
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+    return names
+
+
+def _one(columns: Sequence[Int]) -> Int:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _labels(walked: _Walked) -> Int:
+    return np.zeros(len(walked.length), np.int64) if walked.label is None else walked.label
+
+
+def _chained(names: Sequence[Names]) -> Names:
+    """All names in one."""
+    if len(names) == 1:
+        return names[0]
+    starts = counted([len(each.text) for each in names])
+    ends = [each.ends + start for each, start in zip(names, starts.tolist(), strict=False)]
+    return Names(np.concatenate([each.text for each in names]), np.concatenate(ends))
+
+
+def _decimal(keys: Names) -> Names:
+    """Integer keys, all of one width, as decimal numbers."""
+    if not len(keys):
+        return keys
+    width = int(keys.ends[0])
+    return Names.of([str(number) for number in keys.text.view(f"<u{width}").tolist()])

@@ -1,0 +1,211 @@
+"""Shards of MosaicML Streaming: a folder with index.json, and files of samples in columns.
+
+Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
+JSON, pickles, arrays of varying shape) as the bytes that they are stored as. Nothing is decoded.
+
+fields, label:  see `penstock.index.formats.choice`.
+
+A split is a sub-folder with an index of its own: open it. Shards that were compressed are read
+once they are unpacked beside the compressed files. Hashes are not checked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...errors import FormatError, MissingError
+from ...extent import Files, Int, unseen
+from ..table import Field, Index
+from . import choice, rows
+from .manifests import Manifest, has_shards, is_manifest
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_NUMBERS = {
+    "int": "<i8",
+    **{f"int{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
+    **{f"uint{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
+    **{f"float{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+}
+_SHARD = re.compile(r".*\.mds(\..*)?")
+_VARIES = {"bytes", "str", "json", "pkl", "pil", "jpeg", "png", "str_int", "str_float"}
+_UNPACK = {"zstd": "zstd -d", "gz": "gunzip -k", "br": "brotli -d", "bz2": "bunzip2 -k"}
+
+
+class _Shard(NamedTuple):
+    """What index.json says of one shard."""
+
+    name: str
+    packed: str | None
+    compression: str
+    samples: int
+    size: int
+
+
+class _Column(NamedTuple):
+    """A column; `size` None: it varies."""
+
+    part: Field
+    size: int | None
+
+
+def folder(store: Store) -> bool:
+    """Whether the root has the index of such shards, or lies above some."""
+    return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+) -> Index:
+    """The index of all samples, shard after shard in the order of index.json."""
+    manifest = Manifest.read(store, "MDS shards", _SHARD)
+    entries = manifest.list_of(manifest.value, "shards")
+    if not entries:
+        raise manifest.flaw("it lists no shards: the writer did not finish")
+    table = _columns(manifest, entries[0], 0)
+    shards = []
+    for number, entry in enumerate(entries):
+        if number and _columns(manifest, entry, number) != table:
+            raise manifest.flaw(f"shard {number} has other columns than shard 0")
+        shards.append(_shard(manifest, entry, number))
+    files = _files(store, manifest, shards, progress)
+    names = [column.part.name for column in table]
+    integers = {c.part.name for c in table if c.part.shape == () and c.part.dtype.kind in "iu"}
+    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    sizes = [column.size for column in table]
+    wanted = None if label is None else names.index(label)
+    width = 0 if wanted is None else table[wanted].part.dtype.itemsize
+
+    def parse(number: int, source: Source) -> rows.Rows:
+        return rows.parse_rows(source, _edges(source, shards[number].samples), sizes, wanted, width)
+
+    found = store.parse(files, parse, progress)
+    if not sum(rows.offset.shape[1] for rows in found):
+        raise manifest.flaw("it lists no samples")
+    numbers = [names.index(name) for name in chosen]
+    labels: Int | None = None
+    if wanted is not None and label is not None:
+        dtype = table[wanted].part.dtype
+        values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in found]
+        labels = choice.labels(manifest.path, label, np.concatenate(values))
+    return Index(
+        format="mds",
+        files=files,
+        fields=tuple(table[number].part for number in numbers),
+        layouts=tuple(rows.layouts(files, found, sizes, numbers)),
+        sources=manifest.sources(files),
+        label_column=labels,
+    )
+
+
+def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_Column]:
+    """The columns of a shard; None of them is decoded to more than numbers."""
+    where = f"shard {number}"
+    version, kind = entry.get("version"), entry.get("format")
+    if version != 2 or kind != "mds":
+        raise manifest.flaw(
+            f"{where} is of format {kind!r}, version {version!r}, and penstock reads 'mds', 2: "
+            f"write it anew with MDSWriter, or with `penstock convert`"
+        )
+    names = manifest.list_of(entry, "column_names", where)
+    encodings = manifest.list_of(entry, "column_encodings", where)
+    sizes = manifest.list_of(entry, "column_sizes", where)
+    if not names or not len(names) == len(encodings) == len(sizes):
+        raise manifest.flaw(f"{where} has {len(names)} columns, {len(encodings)} encodings")
+    if not all(isinstance(text, str) for text in (*names, *encodings)):
+        raise manifest.flaw(f"{where} has columns whose names are no text")
+    if len(set(names)) < len(names):
+        raise manifest.flaw(f"{where} has two columns of one name")
+    found = []
+    for name, encoding, size in zip(names, encodings, sizes, strict=True):
+        part = _field(name, encoding)
+        own = part.nbytes
+        if size is not None and (type(size) is not int or size < 0 or size > limits.MIB << 20):
+            raise manifest.flaw(f"{where}: column {name!r} has a size of {size!r}")
+        if own is not None and (size or None) != (own or None):
+            raise manifest.flaw(
+                f"{where}: column {name!r} of {encoding} has {size} bytes, and not {own}"
+            )
+        if own is None and size and (encoding in _VARIES or encoding.startswith("ndarray")):
+            raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
+        if own is None and size:
+            part = Field(name, np.dtype(np.uint8), (size,))
+        found.append(_Column(part, size or None))
+    return found
+
+
+def _field(name: str, encoding: str) -> Field:
+    """A column as a field: typed where every value has one dtype and shape."""
+    if encoding in _NUMBERS:
+        return Field(name, np.dtype(_NUMBERS[encoding]), ())
+    kind, _, rest = encoding.partition(":")
+    dtype, _, shape = rest.partition(":")
+    if kind == "ndarray" and dtype in _NUMBERS and shape:
+        try:
+            sizes = tuple(int(size) for size in shape.split(","))
+        except ValueError:
+            sizes = ()
+        if sizes and all(size > 0 for size in sizes) and math.prod(sizes) < 1 << 40:
+            return Field(name, np.dtype(_NUMBERS[dtype]), sizes)
+    return Field(name, np.dtype(np.uint8), None)
+
+
+def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
+    where = f"shard {number}"
+    raw, packed = entry.get("raw_data"), entry.get("zip_data")
+    if not isinstance(raw, dict) or not (packed is None or isinstance(packed, dict)):
+        raise manifest.flaw(f"{where} does not say in which file it is (raw_data)")
+    return _Shard(
+        manifest.name_of(raw, "basename", where),
+        manifest.name_of(packed, "basename", where) if packed else None,
+        str(entry.get("compression") or ""),
+        manifest.count_of(entry, "samples", where),
+        manifest.count_of(raw, "bytes", where),
+    )
+
+
+def _files(
+    store: Store, manifest: Manifest, shards: Sequence[_Shard], progress: Progress | None
+) -> Files:
+    """The shards' files, unpacked ones all."""
+    names = [shard.name for shard in shards]
+    manifest.check_inside(names)
+    files, errors = store.probe(unseen(store.root, names), progress)
+    for number in np.flatnonzero(errors)[:1]:
+        shard = shards[int(number)]
+        if shard.packed is None:
+            store.stat([shard.name], lambda _: f"{manifest.path}: ")
+        packed = unseen(store.root, [shard.packed or shard.name]).path(0)
+        command = _UNPACK.get(shard.compression.partition(":")[0], "unpack")
+        raise MissingError(
+            f"{files.path(int(number))} is not there, only its compressed form may be: samples "
+            f"have no place in compressed shards: unpack them beside it (`{command} {packed}`, "
+            f"and so on), or write them anew with `penstock convert`"
+        )
+    for number, shard in enumerate(shards):
+        if int(files.size[number]) != shard.size:
+            raise FormatError(
+                f"{files.path(number)} has {files.size[number]:,} bytes, and {manifest.path} says "
+                f"{shard.size:,}: it is truncated or of another data set: fetch it again"
+            )
+    return files
+
+
+def _edges(source: Source, samples: int) -> Int:
+    """Where each sample of a shard begins, and where the last ends."""
+    edges = rows.table(source, samples)
+    rows.check_table(source, edges)
+    return edges

@@ -1,0 +1,221 @@
+"""Tokenized documents as Megatron writes them: tokens in .bin, where each document is in .idx.
+
+Either file is opened, their common prefix, or several of them (a pattern, a list); sequences are
+in the order of .idx. A document, of all its sequences, is a sample, of the dtype of the tokens.
+
+window:  makes windows of tokens samples, over documents in their order, see
+         `penstock.index.formats.tokens`: as Megatron's sequences of this length, before shuffling.
+
+The types that forks number differently are told apart by the size of .bin.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError
+from ...extent import Files, Int, joined, unseen
+from ..layout import Layout, Pieces, Table
+from ..table import Field, Index
+from . import tokens
+from .shards import counted, names_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_MAGIC = b"MMIDIDX\0\0"
+_OLD = b"TNTIDX"
+_HEAD_BYTES = 34
+_DTYPES = {
+    1: ("u1",),
+    2: ("i1",),
+    3: ("<i2",),
+    4: ("<i4",),
+    5: ("<i8",),
+    6: ("<f8", "<f4"),
+    7: ("<f4", "<f8"),
+    8: ("<u2",),
+    9: ("?", "<u4"),
+}
+
+
+class _Tokens(NamedTuple):
+    """What one .idx says: of each sequence where it begins and its tokens; of each document its
+    first sequence, and at the end how many there are."""
+
+    dtype: np.dtype[Any]
+    offset: Int
+    tokens: Int
+    documents: Int
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is an .idx."""
+    return head.startswith((_MAGIC, _OLD))
+
+
+def beside(store: Store, name: str) -> bool:
+    """Whether a file is a .bin whose .idx lies beside it."""
+    if not name.endswith(".bin"):
+        return False
+    other = f"{_prefix(name)}.idx"
+    _, errors = store.probe(unseen(store.root, [other]))
+    return not errors[0] and sniff(store.read(other, 0, len(_MAGIC)), other)
+
+
+def build(
+    store: Store, place: Place, progress: Progress | None = None, *, window: int | None = None
+) -> Index:
+    """The index of all documents or windows, file after file."""
+    names = [place.name] if place.kind == "file" else names_of(store, place)
+    prefixes = list(dict.fromkeys(_prefix(name) for name in names))
+    lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
+    files = store.stat([f"{prefix}.bin" for prefix in prefixes])
+
+    def parse(number: int, source: Source) -> _Tokens:
+        return _read(source, files.path(number), int(files.size[number]))
+
+    found = store.parse(lists, parse, progress)
+    dtype = found[0].dtype
+    for file, each in enumerate(found):
+        if each.dtype != dtype:
+            raise FormatError(
+                f"{files.path(file)} holds {each.dtype}, and {files.path(0)} {dtype}: open them "
+                f"apart"
+            )
+    if window is None:
+        part, layout = _documents(files, found, dtype)
+    else:
+        stretches = [tokens.Stretch(each.offset, each.tokens) for each in found]
+        part, layout = tokens.windows(files, stretches, dtype, window)
+    sources = joined(lists, files)
+    if place.kind != "file":  # files could be added
+        folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+        sources = joined(folders, sources)
+    return Index("megatron", files, (part,), (layout,), sources)
+
+
+def _prefix(name: str) -> str:
+    return name.removesuffix(".bin").removesuffix(".idx")
+
+
+def _read(source: Source, path: str, size: int) -> _Tokens:
+    """What an .idx says, compared with the size of its .bin."""
+    head = source.read(0, _HEAD_BYTES)
+    if head.startswith(_OLD):
+        raise FormatError(
+            f"{source.path} is of the older format TNTIDX: write it anew with preprocess_data.py "
+            f"of Megatron-Core"
+        )
+    if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
+        raise FormatError(f"{source.path} is no .idx of Megatron: it starts with {head[:9]!r}")
+    version, code = int.from_bytes(head[9:17], "little"), head[17]
+    if version != 1 or code not in _DTYPES:
+        raise source.flaw(9, f"version {version} and type {code}: version 1, types 1 to 9 are read")
+    sequences = int.from_bytes(head[18:26], "little")
+    entries = int.from_bytes(head[26:34], "little")
+    expected = _HEAD_BYTES + 12 * sequences + 8 * entries
+    if source.size not in (expected, expected + sequences):  # with or without modes
+        raise source.flaw(
+            18,
+            f"{sequences:,} sequences and {entries:,} document entries make {expected:,} bytes, "
+            f"and the file has {source.size:,}: it is truncated or damaged",
+        )
+    data = source.read(_HEAD_BYTES, expected - _HEAD_BYTES)
+    if len(data) != expected - _HEAD_BYTES:
+        raise source.flaw(_HEAD_BYTES + len(data), "the file ends here, before its tables do")
+    counts = np.frombuffer(data, "<i4", sequences).astype(np.int64)
+    offset = np.frombuffer(data, "<i8", sequences, 4 * sequences).astype(np.int64)
+    documents = np.frombuffer(data, "<i8", entries, 12 * sequences).astype(np.int64)
+    _check(source, sequences, counts, offset, documents)
+    dtype = _dtype(source, path, size, code, counts, offset)
+    return _Tokens(dtype, offset, counts, documents)
+
+
+def _check(source: Source, sequences: int, counts: Int, offset: Int, documents: Int) -> None:
+    for name, column, start, width in (
+        ("tokens", counts, _HEAD_BYTES, 4),
+        ("pointer", offset, _HEAD_BYTES + 4 * sequences, 8),
+    ):
+        for row in np.flatnonzero(column < 0)[:1]:
+            raise source.flaw(
+                start + width * int(row), f"sequence {row:,} has {name} {column[row]:,}"
+            )
+    start = _HEAD_BYTES + 12 * sequences
+    if not len(documents) or documents[0] != 0 or documents[-1] != sequences:
+        raise source.flaw(
+            start, f"the documents do not begin at sequence 0 and end at {sequences:,}"
+        )
+    for row in np.flatnonzero(np.diff(documents) < 0)[:1]:
+        raise source.flaw(start + 8 * int(row + 1), f"document {row:,} ends before it begins")
+
+
+def _dtype(
+    source: Source, path: str, size: int, code: int, counts: Int, offset: Int
+) -> np.dtype[Any]:
+    """The type of tokens with which the sequences fill the .bin."""
+    ends = []
+    for name in _DTYPES[code]:
+        dtype = np.dtype(name)
+        length = counts * dtype.itemsize
+        # A pointer may be as large as can be written: compare before adding.
+        if (offset > size - length).any():
+            row = int(np.argmax(offset > size - length))
+            ends.append(f"{dtype}: sequence {row:,} at {offset[row]:,}, {length[row]:,} bytes")
+            continue
+        end = int((offset + length).max()) if len(offset) else 0
+        if end != size:
+            ends.append(f"{dtype}: they end at {end:,}")
+            continue
+        order = slice(None)
+        if (offset[1:] < offset[:-1] + length[:-1]).any():
+            order = np.lexsort((length, offset))  # type: ignore[assignment]
+        start, stop = offset[order], (offset + length)[order]
+        for row in np.flatnonzero(start[1:] < stop[:-1])[:1]:
+            raise source.flaw(
+                _HEAD_BYTES, f"two sequences overlap at byte {start[row + 1]:,} of {path}"
+            )
+        return dtype
+    raise source.flaw(
+        17,
+        f"type {code} does not fit {path} of {size:,} bytes ({'; '.join(ends)}): one of the two "
+        f"files is truncated, or of other data",
+    )
+
+
+def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tuple[Field, Layout]:
+    """Each document with all its sequences; one extent each where they are adjacent."""
+    part = Field("tokens", dtype, None)
+    count = counted([len(each.documents) - 1 for each in found])
+    if not count[-1]:
+        raise FormatError(f"{files.path(0)} holds no documents")
+    whole = all(_adjacent(each, dtype.itemsize) for each in found)
+    if whole:
+        file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
+        offset, length = [], []
+        for each in found:
+            ends = np.concatenate([[0], np.cumsum(each.tokens)])
+            first, last = each.documents[:-1], each.documents[1:]
+            length.append((ends[last] - ends[first]) * dtype.itemsize)
+            starts = np.append(each.offset, 0)
+            offset.append(np.where(first < last, starts[first], 0))
+        return part, Table(file, np.concatenate(offset), np.concatenate(length))
+    held = counted([len(each.offset) for each in found])
+    file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(held))
+    edges = [each.documents[:-1] + held[number] for number, each in enumerate(found)]
+    first = np.append(np.concatenate(edges), held[-1])
+    offset_of = np.concatenate([each.offset for each in found])
+    length_of = np.concatenate([each.tokens for each in found]) * dtype.itemsize
+    return part, Pieces(first, file, offset_of, length_of)
+
+
+def _adjacent(each: _Tokens, itemsize: int) -> bool:
+    """Whether the sequences of every document follow each other in the file."""
+    apart = each.offset[1:] != each.offset[:-1] + each.tokens[:-1] * itemsize
+    inner = np.ones(len(each.offset) + 1, np.bool_)
+    inner[each.documents] = False  # between two documents it does not matter
+    return not bool((apart & inner[1:-1]).any())

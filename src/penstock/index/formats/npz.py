@@ -1,0 +1,146 @@
+"""Arrays in a zip archive, as numpy.savez writes them: each a field, its first axis the samples.
+
+One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
+archive are fields, and have to have the same number of rows.
+
+fields, label:  see `penstock.index.formats.choice`; the label is an array of one integer a sample.
+
+Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError, UsageError
+from ...extent import Int
+from ..layout import Fixed
+from ..table import Field, Index
+from . import choice, npy, zip
+from .shards import counted, files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+_SUFFIX = ".npy"
+
+
+class _Arrays(NamedTuple):
+    """What one file holds: the fields, where the rows of each start, how many rows."""
+
+    fields: list[Field]
+    base: list[int]
+    rows: int
+    labels: Int | None
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """Whether a file is an archive whose first member is an array, or that is called .npz."""
+    if not head.startswith((b"PK\3\4", b"PK\5\6")):
+        return False
+    length = int.from_bytes(head[26:28], "little")
+    return head[30 : 30 + length].endswith(_SUFFIX.encode()) or name.lower().endswith(".npz")
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+) -> Index:
+    """The index of the rows of all arrays, file after file."""
+    files, sources = files_of(store, place, progress)
+    found = store.parse(files, lambda _, source: _arrays(source, fields, label), progress)
+    for file, arrays in enumerate(found):
+        if arrays.fields != found[0].fields or (arrays.labels is None) != (found[0].labels is None):
+            raise FormatError(
+                f"{files.path(file)} holds {_shown(arrays.fields)}, and {files.path(0)} "
+                f"{_shown(found[0].fields)}: open them separately, or choose with fields="
+            )
+    first = counted([arrays.rows for arrays in found])
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
+    layouts = []
+    for number, part in enumerate(found[0].fields):
+        assert part.nbytes is not None
+        base = np.array([arrays.base[number] for arrays in found], np.int64)
+        layouts.append(Fixed(first, base, part.nbytes))
+    labels = [arrays.labels for arrays in found if arrays.labels is not None]
+    return Index(
+        format="npz",
+        files=files,
+        fields=tuple(found[0].fields),
+        layouts=tuple(layouts),
+        sources=sources,
+        label_column=np.concatenate(labels) if labels else None,
+    )
+
+
+def _arrays(source: Source, fields: Sequence[str] | None, label: str | None) -> _Arrays:
+    """The chosen arrays of one archive."""
+    members = {
+        member.name.removesuffix(_SUFFIX): member
+        for member in zip.members(source)
+        if fields is None or member.name.endswith(_SUFFIX)
+    }
+    if not members:
+        raise FormatError(f"{source.path} holds no arrays: save some with numpy.savez")
+    wanted = (
+        set(members) if fields is None else {*fields, *((label,) if label else choice.DEFAULTS)}
+    )
+    headers = {name: _header(source, member) for name, member in members.items() if name in wanted}
+    integers = {
+        name
+        for name, header in headers.items()
+        if header.dtype.kind in "ui" and len(header.shape) == 1
+    }
+    names, label = choice.chosen(source.path, list(members), integers, fields, label)
+    parts, base, rows = [], [], {}
+    for name in (*names, *((label,) if label else ())):
+        what, header = f"{source.path}, array {name!r}", headers[name]
+        part = npy.field_of(what, header, name)
+        assert part.nbytes is not None
+        npy.check_room(what, header, part.nbytes, members[name].size)
+        rows[name] = header.shape[0]
+        if name != label:
+            parts.append(part)
+            base.append(members[name].offset + header.data_offset)
+    if len(set(rows.values())) > 1:
+        counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+        raise UsageError(
+            f"{source.path}: the arrays do not have the same number of rows ({counts}): choose "
+            f"those that belong together with fields="
+        )
+    labels = None
+    if label:
+        header, member = headers[label], members[label]
+        length = header.shape[0] * header.dtype.itemsize
+        data = source.read(member.offset + header.data_offset, length)
+        labels = choice.labels(source.path, label, np.frombuffer(data, header.dtype))
+    return _Arrays(parts, base, rows[names[0]], labels)
+
+
+def _header(source: Source, member: zip.Member) -> npy.Header:
+    """The header of an array that can be read where it lies."""
+    what = f"{source.path}, member {member.name!r}"
+    if not member.name.endswith(_SUFFIX):
+        raise FormatError(f"{what} is no array: choose arrays with fields=")
+    if member.encrypted:
+        raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
+    if member.method != zip.STORED:
+        raise FormatError(
+            f"{what} is compressed (method {member.method}), so that its rows have no place: save "
+            f"the arrays with numpy.savez instead of savez_compressed, or write them anew with "
+            f"`penstock convert`"
+        )
+    return npy.read_header(source, what, member.offset)
+
+
+def _shown(fields: Sequence[Field]) -> str:
+    return ", ".join(f"{part.name} ({part.dtype} {list(part.shape or ())})" for part in fields)

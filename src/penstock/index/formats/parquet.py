@@ -1,0 +1,440 @@
+"""Parquet files: a column is a field. pyarrow decodes them; finding them needs nothing.
+
+The parts of a struct are fields of their own, such as "image.bytes". A column of a row group is
+read and decoded as a whole, so that small row groups, and shuffle="blocked", save work. Dates and
+times are their integers.
+
+Options:
+
+    fields    names of the columns that become fields; by default all.
+    label     name of an integer column with the labels; by default "label" or "labels" where it
+              holds integers (and is among `fields`); "" for none. They are decoded while indexing.
+    nulls     "error" (default) refuses nulls; "empty" makes them empty strings.
+
+The footer is parsed here, since pyarrow ends the process at some damaged ones, where its C++ code
+throws and nothing catches; pyarrow is given the pages of one column, and a footer made for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...errors import FormatError, PenstockError, UsageError
+from ...extent import Int
+from ..codecs import BOOL, BYTES, INT, Band, Reader
+from ..codecs import parquet as codec
+from ..layout import Chunked, Table
+from ..table import Codec, Field, Index
+from . import choice
+from .shards import counted, files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+MAGIC = b"PAR1"
+_EXTENSIONS = (".parquet", ".pq")
+_FOOTER_BYTES_MAX = 256 * limits.MIB
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    return choice.nulls(choice.canonical(options))
+
+
+def sniff(head: bytes, _: str) -> bool:
+    """Whether a file is one."""
+    return head.startswith(MAGIC)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A leaf of the schema. `refused`: why it cannot be a field, or "".
+
+    number, path:  which of the columns it is, and its names, as each row group repeats them.
+    physical, length, optional:  how it is stored, see `penstock.index.codecs.parquet`.
+    """
+
+    name: str
+    dtype: str = "|u1"
+    shape: tuple[int, ...] | None = None
+    refused: str = field(default="", compare=False)
+    number: int = field(default=0, compare=False)
+    path: tuple[bytes, ...] = field(default=(), compare=False)
+    physical: int = field(default=0, compare=False)
+    length: int = field(default=0, compare=False)
+    optional: tuple[bool, ...] = field(default=(), compare=False)
+
+
+class Chunk(NamedTuple):
+    """A column chunk: where it lies, and how it is stored."""
+
+    offset: int
+    length: int
+    form: dict[str, Any]
+
+
+@dataclass
+class Held:
+    """What one file holds.
+
+    rows:    of each row group that is not empty.
+    chunks:  of each column, one in each of these row groups.
+    """
+
+    columns: dict[str, Column]
+    rows: list[int] = field(default_factory=list)
+    chunks: dict[str, list[Chunk]] = field(default_factory=dict)
+    labels: Int | None = None
+    label: str | None = None
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    *,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+    nulls: str = "error",
+) -> Index:
+    """The index of all rows, file after file."""
+    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+
+    def parse(_: int, source: Source) -> Held:
+        return _held(source, fields, label, nulls)
+
+    held = store.parse(files, parse, progress)
+    first = held[0]
+    for number, each in enumerate(held):
+        if each.columns != first.columns or each.label != first.label:
+            raise FormatError(
+                f"{files.path(number)} has other columns than {files.path(0)}: open files of one "
+                f"schema, or name columns that are the same (fields=)"
+            )
+    counts = [rows for each in held for rows in each.rows]
+    if not counts:
+        raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
+    made, layouts = [], []
+    for column in first.columns.values():
+        if column.name == first.label:
+            continue
+        chunks = [chunk for each in held for chunk in each.chunks[column.name]]
+        options = _options(column, chunks, nulls)
+        made.append(
+            Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
+        )
+        layouts.append(Chunked(counted(counts), _bands(held, column.name)))
+    if not made:
+        raise FormatError(f"{files.path(0)} has no column that can be a field")
+    labels = [each.labels for each in held if each.labels is not None]
+    return Index(
+        format="parquet",
+        files=files,
+        fields=tuple(made),
+        layouts=tuple(layouts),
+        sources=sources,
+        label_column=np.concatenate(labels) if labels else None,
+    )
+
+
+def _bands(held: Sequence[Held], name: str) -> Table:
+    """The column chunk of each row group."""
+    chunks = [each.chunks[name] for each in held]
+    file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
+    places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
+    table = np.array(places, np.int64).reshape(-1, 2)
+    return Table(file, table[:, 0].copy(), table[:, 1].copy())
+
+
+def _options(column: Column, chunks: Sequence[Chunk], nulls: str) -> dict[str, Any]:
+    """For the codec: the forms of the chunks, each where it begins."""
+    new = [n for n, chunk in enumerate(chunks) if not n or chunk.form != chunks[n - 1].form]
+    return {
+        "column": column.name,
+        "dtype": column.dtype,
+        "shape": None if column.shape is None else list(column.shape),
+        "nulls": nulls,
+        "forms": [chunks[n].form for n in new],
+        "since": new,
+    }
+
+
+# -- one file --------------------------------------------------------------------------------------
+
+_LOGICAL = {5: {}, 10: {1: INT, 2: BOOL}, 11: {}, 15: {}}  # decimal, integer, null, half float
+_ELEMENT = {1: INT, 2: INT, 3: INT, 4: BYTES, 5: INT, 6: INT, 10: _LOGICAL}
+_META = {1: INT, 3: [BYTES], 4: INT, 5: INT, 6: INT, 7: INT, 9: INT, 11: INT, 12: {3: INT}}
+_CHUNK = {1: BYTES, 3: _META, 8: {}, 9: BYTES}
+_FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
+"""Of parquet.thrift: the schema's elements, the row groups and their column chunks, the writer."""
+
+
+def _held(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+    size = source.size
+    tail = source.read(max(size - 8, 0), 8)
+    if tail[4:] == b"PARE":
+        raise FormatError(f"{source.path} is encrypted: write it without encryption")
+    if size < 12 or tail[4:] != MAGIC:
+        raise source.flaw(max(size - 4, 0), "a Parquet file ends with PAR1: this one was cut")
+    length = int.from_bytes(tail[:4], "little")
+    if not 0 < length <= min(size - 12, _FOOTER_BYTES_MAX):
+        raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
+    start = size - 8 - length
+    try:
+        found = Reader(source.read(start, length)).struct(_FILE)
+        leaves = _leaves(found[2])
+        old = found.get(6, b"").startswith(b"parquet-cpp version 1.")
+        return _of(source, leaves, found.get(4, []), start, old, columns, label, nulls)
+    except (ValueError, KeyError, UnicodeError) as error:
+        if isinstance(error, PenstockError):
+            raise
+        what = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise source.flaw(start, f"the footer is damaged ({what}): write the file again") from None
+
+
+def _of(
+    source: Source,
+    leaves: list[Column],
+    groups: list[dict[int, Any]],
+    end: int,
+    old: bool,
+    columns: Sequence[str] | None,
+    label: str | None,
+    nulls: str,
+) -> Held:
+    known = choice.by_name(source.path, [each.name for each in leaves])
+    for name in (*(columns or ()), *filter(None, [label])):
+        if name not in known:
+            raise UsageError(
+                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
+            )
+    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
+    wanted = {name: leaves[known[name]] for name in asked}
+    for each in wanted.values():
+        if each.refused:
+            rest = [other.name for other in leaves if not other.refused]
+            raise FormatError(
+                f"{source.path}: column {each.name!r} {each.refused}; or name others "
+                f"(fields={rest})"
+            )
+    if label is None:
+        label = next((n for n in ("label", "labels") if n in wanted and _is_label(wanted[n])), None)
+    elif label and not _is_label(wanted[label]):
+        raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
+    held = Held(wanted, label=label or None, chunks={name: [] for name in wanted})
+    total = 0
+    for number, group in enumerate(groups):
+        rows, chunks = group[3], group[1]
+        total += rows
+        if rows < 0 or total > limits.order_count_max:
+            raise source.flaw(end, f"row group {number} has {rows:,} rows: damaged")
+        if len(chunks) != len(leaves):
+            raise source.flaw(
+                end, f"row group {number} has {len(chunks)} of {len(leaves)} columns: damaged"
+            )
+        if rows:
+            held.rows.append(rows)
+            for each in wanted.values():
+                held.chunks[each.name].append(
+                    _chunk(source, chunks[each.number], rows, end, each, old)
+                )
+                _check_nulls(source, chunks[each.number], each, nulls, total - rows)
+    if label:
+        held.labels = _labels(source, held)
+    return held
+
+
+def _chunk(
+    source: Source, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
+) -> Chunk:
+    """Where a column chunk lies, and how it is stored."""
+    what = f"column {column.name!r}"
+    if chunk.get(1):
+        raise FormatError(f"{source.path}: {what} lies in other files: merge them")
+    if 8 in chunk or 9 in chunk:
+        raise FormatError(f"{source.path}: {what} is encrypted: write it without encryption")
+    meta = chunk[3]
+    if meta[1] != column.physical or tuple(meta[3]) != column.path:
+        raise source.flaw(
+            end,
+            f"{what} is type {column.physical} in the schema, and in a row group it is type "
+            f"{meta[1]}, named {b'.'.join(meta[3])!r}: the file is damaged",
+        )
+    start, size = meta[9], meta[7]
+    if 0 < meta.get(11, 0) < start:
+        start = meta[11]
+    if start < 4 or size <= 0 or start > end - size or meta[5] != rows:
+        raise source.flaw(
+            end,
+            f"the footer says {size:,} bytes at {start:,} with {meta[5]:,} values of "
+            f"{column.name!r}, for {rows:,} rows: the file is damaged",
+        )
+    row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
+    if max(meta[6], rows * row_bytes) > limits.decoded_band_bytes_max:
+        raise source.flaw(
+            start,
+            f"a row group of {rows:,} rows, {meta[6]:,} bytes of {column.name!r}: write smaller "
+            f"row groups",
+        )
+    if meta[4] not in _COMPRESSIONS:
+        raise source.flaw(
+            end, f"{what} is compressed in way {meta[4]}, which pyarrow does not know: use zstd"
+        )
+    form = {
+        "physical": column.physical,
+        "length": column.length,
+        "optional": list(column.optional),
+        "compression": meta[4],
+        "old": old,
+    }
+    return Chunk(start, size, form)
+
+
+def _check_nulls(
+    source: Source, chunk: dict[int, Any], column: Column, nulls: str, row: int
+) -> None:
+    """FormatError where the statistics know of nulls; where they do not, decoding tells."""
+    count = chunk[3].get(12, {}).get(3, 0)
+    if count and (nulls == "error" or column.shape is not None):
+        remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
+        raise FormatError(
+            f"{source.path}: column {column.name!r} has {count:,} nulls in the row "
+            f"group that begins with row {row:,}: {remedy}, or name other columns (fields=)"
+        )
+
+
+# -- schema ----------------------------------------------------------------------------------------
+
+_NESTED_MAX = 100
+_COMPRESSIONS = {0, 1, 2, 4, 5, 6, 7}  # all but LZO
+_REQUIRED, _OPTIONAL, _REPEATED = range(3)
+
+
+def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
+    """The columns of a schema, whose elements are a tree from the top down, parents first."""
+    found: list[Column] = []
+    path: list[dict[int, Any]] = []
+    left = [1]  # children still to come, of each element of the path
+    for element in elements:
+        while left and not left[-1]:
+            left.pop()
+            path = path[:-1]
+        if not left:
+            raise ValueError("the schema has more elements than its tree")
+        left[-1] -= 1
+        children = element.get(5, 0)
+        if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
+            raise ValueError("the schema is no tree, or one without columns")
+        if 1 in element:
+            found.append(_column([*path[1:], element], len(found)))
+        else:
+            path.append(element)
+            left.append(children)
+    if any(left):
+        raise ValueError("the schema has fewer elements than its tree")
+    return found
+
+
+def _column(path: list[dict[int, Any]], number: int) -> Column:
+    """A leaf of the schema, below its parents, as a field."""
+    leaf = path[-1]
+    name = b".".join(each[4] for each in path).decode()
+    if any(each[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for each in path):
+        raise ValueError(f"column {name!r} is neither required nor optional nor repeated")
+    if any(each[3] == _REPEATED for each in path):
+        return Column(name, refused="is a list, which has no row of its own: flatten it")
+    dtype, shape = "|u1", None
+    refused = ""
+    try:
+        dtype, shape = _kind(leaf)
+    except TypeError as error:
+        refused = f"is {error}: cast it"
+    physical = leaf[1]
+    return Column(
+        name,
+        dtype,
+        shape,
+        refused,
+        number,
+        tuple(each[4] for each in path),
+        physical,
+        leaf[2] if physical == codec.FIXED else 0,
+        tuple(each[3] == _OPTIONAL for each in path),
+    )
+
+
+_PLAIN = {
+    codec.BOOLEAN: "|b1",
+    codec.INT32: "<i4",
+    codec.INT64: "<i8",
+    codec.INT96: "<i8",  # nanoseconds of an outdated kind of time
+    codec.FLOAT: "<f4",
+    codec.DOUBLE: "<f8",
+}
+_WIDTH_MAX = 1 << 20
+_CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8"), 11))
+
+
+def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
+    """The type of numpy and the shape of a leaf; TypeError for those that numpy does not have."""
+    physical, converted, logical = leaf[1], leaf.get(6), leaf.get(10, {})
+    if converted == 5 or 5 in logical:
+        raise TypeError("of decimals")
+    if 11 in logical:
+        raise TypeError("of nothing but nulls")
+    if physical == codec.BINARY:
+        return "|u1", None
+    if physical == codec.FIXED:
+        if not 0 < leaf[2] <= _WIDTH_MAX:
+            raise ValueError(f"values of {leaf[2]:,} bytes")
+        if 15 in logical:
+            if leaf[2] != 2:
+                raise ValueError(f"half-precision numbers of {leaf[2]:,} bytes")
+            return "<f2", ()
+        return "|u1", (leaf[2],)
+    if physical not in _PLAIN:
+        raise ValueError(f"values of type {physical}")
+    dtype = _PLAIN[physical]
+    if 10 in logical:
+        bits, signed = logical[10][1], logical[10].get(2, False)
+        if bits not in (8, 16, 32, 64):
+            raise ValueError(f"integers of {bits} bits")
+        dtype = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").str
+    elif converted in _CONVERTED:
+        dtype = _CONVERTED[converted]
+    if dtype != _PLAIN[physical]:
+        stored = codec.INT64 if dtype in ("<u8", "<i8") else codec.INT32
+        if physical != stored:
+            raise ValueError(f"{dtype} stored as type {physical}")
+    return dtype, ()
+
+
+def _is_label(column: Column) -> bool:
+    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
+
+
+def _labels(source: Source, held: Held) -> Int:
+    """The labels of a file, decoded now."""
+    assert held.label is not None
+    chunks = held.chunks[held.label]
+    options = _options(held.columns[held.label], chunks, "error")
+    found = [np.zeros(0, np.int64)]
+    for number, (start, size, _) in enumerate(chunks):
+        data = source.read(start, size)
+        if len(data) < size:
+            raise source.flaw(start, "the file ends in the labels: it was cut")
+        band = Band(number, memoryview(data), [size], held.rows[number])
+        try:
+            values = np.asarray(codec.decode(options, band))
+        except ValueError as error:
+            raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
+        if len(values) != held.rows[number]:
+            raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
+        found.append(choice.labels(source.path, held.label, values))
+    return np.concatenate(found)

@@ -1,0 +1,95 @@
+"""MXNet RecordIO: records of any length, some cut in parts where their data holds the magic.
+
+A part before the last is followed by the magic that was cut out, so that a piece that is four bytes
+longer has it: records are read as they were written. `label="header"` reads the image header
+(IRHeader: flag, label, id, id2; 24 bytes) that im2rec puts before each image; the header then is
+left out of the field, unless `header="keep"`. A `.idx` file beside is not needed, nor read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int
+from ..layout import Pieces, Table
+from ..table import Field, Index
+from . import shards
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Store
+    from .place import Place
+
+OPTIONS = ("label", "header", "extensions")
+MAGIC = (0xCED7230A).to_bytes(4, "little")
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    found = dict(options)
+    if found.get("label") not in (None, "header"):
+        raise UsageError(f"label is {found['label']!r}: RecordIO has labels in 'header' only")
+    if found.get("header", "keep") not in ("keep", "strip"):
+        raise UsageError(f"header is {found['header']!r}: use 'keep' or 'strip'")
+    return shards.canonical_extensions(found)
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """By the magic of the first record."""
+    return head.startswith(MAGIC) or (not head and name.lower().endswith(".rec"))
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    label: str | None = None,
+    header: str | None = None,
+    extensions: Sequence[str] = (".rec",),
+) -> Index:
+    """The index of all records of the files, in their order."""
+    strip = header == "strip" if header is not None else label is not None
+    files, sources = shards.files_of(store, place, progress, extensions)
+    walked = store.parse(
+        files,
+        lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
+        progress,
+    )
+    offset = np.concatenate([found["offset"] for found in walked])
+    length = np.concatenate([found["length"] for found in walked])
+    counts = np.concatenate([np.diff(found["first"]) for found in walked])
+    shards.check_any(files, len(counts), "records")
+    file = shards.file_column([len(found["offset"]) for found in walked])
+    layout: Table | Pieces
+    if (counts == 1).all():
+        layout = Table(file, offset, length)
+    else:
+        layout = Pieces(shards.counted(counts.tolist()), file, offset, length)
+    return Index(
+        format="recordio",
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), None),),
+        layouts=(layout,),
+        sources=sources,
+        label_column=_labels(files, walked) if label is not None else None,
+    )
+
+
+def _labels(files: Files, walked: list[dict[str, Any]]) -> Int:
+    columns = []
+    for file, found in enumerate(walked):
+        label, flag = found["label"], found["flag"]
+        with np.errstate(invalid="ignore"):
+            whole = np.where(np.isfinite(label) & (np.abs(label) < 2**62), label, 0.5)
+        wrong = (flag > 0) | (whole != np.floor(whole))
+        for row in np.flatnonzero(wrong)[:1]:
+            has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
+            raise FormatError(
+                f"{files.path(file)}: at byte {found['at'][row]:,}: record {row:,} has {has}, and "
+                f"a label is one integer: leave label= out, and decode the header of 24 bytes"
+            )
+        columns.append(label.astype(np.int64))
+    return np.concatenate(columns)

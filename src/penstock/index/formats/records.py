@@ -1,0 +1,145 @@
+"""Binary records of one size, back to back after an optional header, in one file or several.
+
+Nothing in such a file says what it is, so the geometry is given: `record_bytes`, or `dtype` and
+`shape` of one record. What can be checked is checked: the records fill each file exactly.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import limits
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int
+from ..layout import Fixed
+from ..table import Field, Index
+from .shards import files_of
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Store
+    from .place import Place
+
+_REACH = 100_000
+"""How far from the size that was asked for one that divides is looked for."""
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling: a dtype's name, a shape's list, and the record size."""
+    part = _field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
+    header_bytes = _count("header_bytes", options.get("header_bytes", 0), 0)
+    found: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
+    if "dtype" in options:
+        found |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
+    if "extensions" in options:
+        found["extensions"] = list(options["extensions"])
+    return found
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    *,
+    record_bytes: int,
+    header_bytes: int,
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    extensions: Sequence[str] = (),
+) -> Index:
+    """The index of all records, file after file in ascending order of path bytes."""
+    part = _field(record_bytes, dtype, shape)
+    files, sources = files_of(store, place, progress, extensions)
+    return Index(
+        format="records",
+        files=files,
+        fields=(part,),
+        layouts=(
+            Fixed(
+                _first(files, record_bytes, header_bytes),
+                np.full(len(files), header_bytes, np.int64),
+                record_bytes,
+            ),
+        ),
+        sources=sources,
+    )
+
+
+def _field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
+    """The field that the options describe, or UsageError."""
+    if dtype is None:
+        if shape is not None:
+            raise UsageError(f"shape is {shape!r} without a dtype: give dtype= as well")
+        if record_bytes is None:
+            raise UsageError("records need a size: give record_bytes=, or dtype= and shape=")
+        return Field("data", np.dtype(np.uint8), (_count("record_bytes", record_bytes, 1),))
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"dtype is {dtype!r}, which numpy does not know: use such as 'uint8'"
+        ) from None
+    if kind.hasobject or kind.names is not None or kind.subdtype is not None or not kind.itemsize:
+        raise UsageError(
+            f"dtype is {kind}: use a plain number type, or record_bytes= for raw bytes"
+        )
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape or ())
+    part = Field("data", kind, tuple(_count("shape", size, 1) for size in sizes))
+    if record_bytes is not None and _count("record_bytes", record_bytes, 1) != part.nbytes:
+        raise UsageError(
+            f"record_bytes is {record_bytes}, and {kind} of shape {part.shape} has {part.nbytes} "
+            f"bytes: give one of the two"
+        )
+    return part
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """The value as an integer from `least` on; bool and float are refused, NaN among them."""
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < limits.order_count_max:
+        raise UsageError(f"{name} is {value!r}: use an integer from {least} on")
+    return number
+
+
+def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
+    """The number of each file's first record and, at the end, the count of all."""
+    payload = files.size - header_bytes
+    left = payload % record_bytes
+    for file in np.flatnonzero((payload < 0) | (left != 0))[:1]:
+        raise _misfit(files.path(int(file)), int(files.size[file]), record_bytes, header_bytes)
+    first = np.zeros(len(files) + 1, np.int64)
+    np.cumsum(payload // record_bytes, out=first[1:])
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no records: it has no bytes after the header")
+    return first
+
+
+def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
+    """The error for a file that records do not fill, with the sizes near that would."""
+    if size < header_bytes:
+        return FormatError(
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check that"
+        )
+    payload = size - header_bytes
+    left = payload % record_bytes
+    near = _divisors_near(payload, record_bytes)
+    sizes = f"a record size that divides is {' or '.join(f'{n:,}' for n in near)}" if near else ""
+    header = f"a header of {header_bytes + left:,} bytes would fit (header_bytes=)"
+    return FormatError(
+        f"{path} has {payload:,} bytes of records, which {record_bytes:,} does not divide: "
+        f"{left:,} bytes are left over; {'; '.join(filter(None, (sizes, header)))}"
+    )
+
+
+def _divisors_near(payload: int, size: int) -> list[int]:
+    """The nearest divisors below and above, within a factor of two."""
+    smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
+    larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
+    found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
+    return [n for n in found if n]

@@ -1,0 +1,352 @@
+"""The containers that penstock reads: one module each, which turns names and bytes into an Index.
+
+A format asks the store for what it parses (see `penstock.engine.Store`) and opens nothing itself.
+What a file is follows from its content, and only where that says nothing from the options given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import FormatError, MissingError, UsageError
+from ...extent import Files
+from ..table import Index
+from . import (
+    arrayrecord,
+    arrow,
+    choice,
+    foreign,
+    hdf5,
+    listing,
+    litdata,
+    lmdb,
+    mds,
+    megatron,
+    npy,
+    npz,
+    parquet,
+    recordio,
+    records,
+    shards,
+    tar,
+    tfrecord,
+    tokens,
+    tree,
+    zarr,
+)
+from .place import Kind, Place
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Store
+
+Build = Callable[["Store", Place, Mapping[str, Any], "Progress | None"], Index]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One container: what it is, where it can be, which options it takes, and how it is read.
+
+    canonical:  the options in their one spelling, as JSON knows it; or UsageError.
+    build:      the index; options are canonical.
+    sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
+    folder:     whether the store's root is a dataset of this format, by files of certain names.
+    names_of:   the files that a place's patterns stand for, where folders may be members.
+    stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
+                and time do not show every change.
+    beside:     whether a file is of this format by another one that lies beside it.
+    passing:    options of how the index is made; they make no other index, and are not saved in it.
+    """
+
+    name: str
+    summary: str
+    kinds: tuple[Kind, ...]
+    options: tuple[str, ...]
+    canonical: Callable[[Mapping[str, Any]], dict[str, Any]]
+    build: Build
+    sniff: Callable[[bytes, str], bool] | None = None
+    folder: Callable[[Store], bool] | None = None
+    names_of: Callable[[Store, Place], list[str]] | None = None
+    stamp: Callable[[Store, Files], Any] | None = None
+    beside: Callable[[Store, str], bool] | None = None
+    passing: tuple[str, ...] = ()
+
+
+def _build(build: Callable[..., Index]) -> Build:
+    """The usual way: options are keyword arguments."""
+    return lambda store, place, options, progress: build(store, place, progress, **options)
+
+
+FORMATS: dict[str, Format] = {
+    entry.name: entry
+    for entry in (
+        Format(
+            "tree",
+            "a folder of files; class sub-folders give labels",
+            ("folder",),
+            ("extensions",),
+            tree.canonical,
+            lambda store, place, options, progress: tree.build(store, progress, **options),
+        ),
+        Format(
+            "listing",
+            "a text file with a path and, where known, a label on each line",
+            ("file",),
+            (),
+            dict,
+            lambda store, place, options, progress: listing.build(store, place.name, progress),
+            listing.sniff,
+        ),
+        Format(
+            "records",
+            "binary records of one size in one file, a folder of files or a pattern",
+            ("file", "folder", "pattern"),
+            ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
+            records.canonical,
+            _build(records.build),
+        ),
+        Format(
+            "npy",
+            "arrays in numpy's own files; the first axis counts the samples",
+            ("file", "pattern"),
+            (),
+            dict,
+            lambda store, place, options, progress: npy.build(store, place, progress),
+            npy.sniff,
+        ),
+        Format(
+            "lmdb",
+            "an LMDB environment, or several: each value is a sample, or an image in Caffe's Datum",
+            ("file", "folder", "pattern"),
+            lmdb.OPTIONS,
+            lmdb.canonical,
+            _build(lmdb.build),
+            lmdb.sniff,
+            lmdb.folder,
+            lmdb.names_of,
+            lmdb.stamp,
+        ),
+        Format(
+            "npz",
+            "archives of arrays (numpy.savez); each array is a field",
+            ("file", "pattern"),
+            choice.OPTIONS,
+            choice.canonical,
+            _build(npz.build),
+            npz.sniff,
+        ),
+        Format(
+            "mds",
+            "a folder of MosaicML Streaming shards (index.json); columns are fields",
+            ("folder",),
+            choice.OPTIONS,
+            choice.canonical,
+            _build(mds.build),
+            folder=mds.folder,
+        ),
+        Format(
+            "litdata",
+            "a folder of LitData chunks (index.json); leaves are fields",
+            ("folder",),
+            (*choice.OPTIONS, "block_size"),
+            litdata.canonical,
+            _build(litdata.build),
+            folder=litdata.folder,
+        ),
+        Format(
+            "megatron",
+            "Megatron's .bin and .idx: documents of tokens, or windows over them",
+            ("file", "pattern"),
+            ("window",),
+            tokens.canonical,
+            _build(megatron.build),
+            megatron.sniff,
+            beside=megatron.beside,
+        ),
+        Format(
+            "tokens",
+            "flat files of tokens (nanoGPT, llm.c), read in windows",
+            ("file", "folder", "pattern"),
+            ("window", "dtype", "header_bytes", "extensions"),
+            tokens.canonical_flat,
+            _build(tokens.build),
+            tokens.sniff,
+        ),
+        Format(
+            "arrayrecord",
+            "ArrayRecord files written as 'group_size:1,uncompressed'; a record is a sample",
+            ("file", "folder", "pattern"),
+            (),
+            dict,
+            lambda store, place, options, progress: arrayrecord.build(store, place, progress),
+            arrayrecord.sniff,
+        ),
+        Format(
+            "tar",
+            "WebDataset: tar archives whose files with one stem form a sample",
+            ("file", "folder", "pattern"),
+            tar.OPTIONS,
+            tar.canonical,
+            _build(tar.build),
+            tar.sniff,
+        ),
+        Format(
+            "tfrecord",
+            "TFRecord files; example= names features of tf.Example",
+            ("file", "folder", "pattern"),
+            tfrecord.OPTIONS,
+            tfrecord.canonical,
+            _build(tfrecord.build),
+            tfrecord.sniff,
+        ),
+        Format(
+            "recordio",
+            "MXNet RecordIO files, as im2rec writes them",
+            ("file", "folder", "pattern"),
+            recordio.OPTIONS,
+            recordio.canonical,
+            _build(recordio.build),
+            recordio.sniff,
+        ),
+        Format(
+            "arrow",
+            "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
+            ("file", "folder", "pattern"),
+            ("fields", "label", "nulls"),
+            arrow.canonical,
+            _build(arrow.build),
+            arrow.sniff,
+            arrow.holds,
+        ),
+        Format(
+            "hdf5",
+            "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
+            ("file", "folder", "pattern"),
+            ("dataset", "fields", "label", "fill", "isolate"),
+            hdf5.canonical,
+            _build(hdf5.build),
+            hdf5.sniff,
+            passing=("isolate",),
+        ),
+        Format(
+            "zarr",
+            "a folder that is a Zarr array or group; an array is a field",
+            ("folder",),
+            ("dataset", "fields", "label", "fill"),
+            zarr.canonical,
+            _build(zarr.build),
+            folder=zarr.holds,
+        ),
+        Format(
+            "parquet",
+            "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
+            ("file", "folder", "pattern"),
+            ("fields", "label", "nulls"),
+            parquet.canonical,
+            _build(parquet.build),
+            parquet.sniff,
+        ),
+    )
+}
+
+
+def choose(store: Store, place: Place, name: str | None, options: Mapping[str, Any]) -> Format:
+    """The format asked for, or the one that the content shows; it takes all the options given."""
+    known = {option for entry in FORMATS.values() for option in entry.options}
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {near[0]}=? " if near else ""
+            raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
+    chosen = FORMATS[_detect(store, place, options)] if name is None else _named(name)
+    if place.kind not in chosen.kinds:
+        raise UsageError(
+            f"{place.path} is a {place.kind}, and format {chosen.name!r} is "
+            f"{chosen.summary}: leave format= out to have it detected"
+        )
+    unwanted = [option for option in options if option not in chosen.options]
+    if unwanted:
+        takes = ", ".join(chosen.options) or "none"
+        raise UsageError(
+            f"{place.path} is read as {chosen.name!r}, which does not take {', '.join(unwanted)} "
+            f"(it takes: {takes}): leave that out, or give format="
+        )
+    return chosen
+
+
+def _named(name: str) -> Format:
+    if name in FORMATS:
+        return FORMATS[name]
+    near = difflib.get_close_matches(str(name), FORMATS, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(f"format is {name!r}: {hint}use one of {', '.join(FORMATS)}")
+
+
+_HEAD_BYTES = 4096
+_LOOKED_AT = 8
+"""Files of a folder that are looked at to tell shards from samples."""
+
+
+def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
+    geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
+    if place.kind == "folder":
+        return "records" if geometry else _detect_folder(store)
+    name = place.name if place.kind == "file" else _first_name(store, place)
+    head = store.read(name, 0, _HEAD_BYTES)
+    found = _sniffed(head, name) if geometry else _beside(store, name) or _sniffed(head, name)
+    if geometry and found not in ("npy",):
+        return "records"
+    if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
+        return found
+    path = place.path if place.kind == "file" else os.path.join(store.root, name)
+    said = "" if found else foreign.said_of(head, name)
+    if said:
+        raise FormatError(f"{path} is {said}")
+    raise FormatError(
+        f"{path} is of no format that penstock knows"
+        + (" in several files" if found else "")
+        + f" (it starts with {head[:8]!r}): for "
+        f"binary records give record_bytes=, or dtype= and shape=; else give format= "
+        f"({', '.join(FORMATS)})"
+    )
+
+
+def _first_name(store: Store, place: Place) -> str:
+    """A file that a pattern stands for, in a folder where folders are members of a dataset."""
+    for entry in FORMATS.values():
+        if entry.names_of is not None:
+            with contextlib.suppress(MissingError):  # then there are neither folders nor files
+                name = entry.names_of(store, place)[0]
+                if name not in store.match(place.names[0]):
+                    return name
+    return shards.names_of(store, place)[0]
+
+
+def _beside(store: Store, name: str) -> str | None:
+    """The format that a file has by what lies beside it."""
+    entries = (entry for entry in FORMATS.values() if entry.beside is not None)
+    return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
+
+
+def _sniffed(head: bytes, name: str) -> str | None:
+    """The format that a file shows; text, which many things are, comes last."""
+    names = (entry.name for entry in FORMATS.values() if entry.sniff and entry.sniff(head, name))
+    return next((each for each in sorted(names, key=lambda each: each == "listing")), None)
+
+
+def _detect_folder(store: Store) -> str:
+    """A dataset of files with certain names, a folder of shards, or a folder of samples."""
+    for entry in FORMATS.values():
+        if entry.folder is not None and entry.folder(store):
+            return entry.name
+    looked_at = store.some(_LOOKED_AT)
+    found = {_sniffed(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
+    if len(found) == 1:
+        (only,) = found
+        if only is not None and "folder" in FORMATS[only].kinds:
+            return only
+    return "tree"

@@ -1,0 +1,206 @@
+"""Samples that are rows of columns: the sizes of the variable columns first, then all values.
+
+Two containers write their samples so. Only what is not known otherwise is read: nothing at all
+where one column varies, the sizes where several do, the label where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...extent import Files, Int
+from ..layout import Fixed, Table
+from .shards import counted
+
+if TYPE_CHECKING:
+    from ...engine import Source
+
+_SLAB_BYTES = 8 << 20
+"""Read at once, at most."""
+
+_SMALL_BYTES = 64 << 10
+"""Samples that are smaller on average are read whole: that is cheaper than to hop over them."""
+
+_SIZE_BYTES = 4
+
+Bytes = npt.NDArray[np.uint8]
+Fetch = Callable[[Int, int], Bytes]
+
+
+class Rows(NamedTuple):
+    """Where the values of the samples of one file lie.
+
+    offset, length:  int64 (columns, samples).
+    values:          uint8 (samples, width) of the column that was asked for, or None.
+    """
+
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    values: Bytes | None
+
+
+def table(source: Source, samples: int) -> Int:
+    """The table that a shard begins with: a count, and samples + 1 offsets as u32."""
+    head_bytes = 4 * (samples + 2)
+    if head_bytes > source.size:
+        raise source.flaw(
+            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file"
+        )
+    head = np.frombuffer(source.read(0, head_bytes), "<u4")
+    if len(head) != samples + 2 or head[0] != samples:
+        said = int(head[0]) if len(head) else 0
+        raise source.flaw(
+            0, f"the shard says {said:,} samples, and index.json {samples:,}: fetch it again"
+        )
+    return head[1:].astype(np.int64)
+
+
+def check_table(source: Source, edges: Int) -> None:
+    """FormatError unless offsets ascend from behind the table to the end of the file."""
+    head_bytes = 4 * (len(edges) + 1)
+    back = np.flatnonzero(np.diff(edges) < 0)
+    if len(back):
+        raise source.flaw(
+            int(4 * (back[0] + 2)),
+            f"sample {int(back[0]):,} ends before it begins"
+            + (" (shards above 4 GiB cannot be written right)" if source.size >= 1 << 32 else ""),
+        )
+    if edges[0] < head_bytes:
+        raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
+    if edges[-1] != source.size:
+        raise source.flaw(
+            head_bytes - 4, f"samples end at {edges[-1]:,}, and the file at {source.size:,}"
+        )
+
+
+def parse_rows(
+    source: Source,
+    edges: Int,
+    sizes: Sequence[int | None],
+    wanted: int | None = None,
+    width: int = 0,
+) -> Rows:
+    """The values' places in one file; FormatError where sizes do not add up to a sample.
+
+    edges:   where each sample begins, ascending, and where the last ends; within the file.
+    sizes:   bytes of each column, None where they vary.
+    wanted:  a column of `width` bytes that is read.
+    """
+    count = len(edges) - 1
+    length = np.empty((len(sizes), count), np.int64)
+    varies = [column for column, size in enumerate(sizes) if size is None]
+    for column, size in enumerate(sizes):
+        length[column] = size or 0
+    head_bytes = _SIZE_BYTES * len(varies)
+    left = np.diff(edges) - head_bytes - length.sum(axis=0)
+    _refuse(source, edges, left < 0, "it is shorter than its columns of fixed size")
+    if not varies:
+        _refuse(source, edges, left > 0, "it is longer than its columns")
+    if len(varies) == 1:
+        length[varies[0]] = left
+        _check_ends(source, edges, left)
+    offset = np.empty_like(length)
+    values = np.empty((count, width), np.uint8) if wanted is not None else None
+    hops = len(varies) > 1 or wanted is not None
+    for first, last in _slabs(edges) if hops else [(0, count)]:
+        part, start = slice(first, last), edges[first:last]
+        fetch = _fetch(source, edges[first : last + 1]) if hops else None
+        if len(varies) > 1:
+            assert fetch is not None
+            heads = fetch(start, head_bytes).view("<u4").astype(np.int64)
+            _refuse(
+                source,
+                edges[first : last + 1],
+                heads.sum(axis=1) != left[part],
+                "the sizes of its columns do not add up to its own",
+            )
+            length[varies, part] = heads.T
+        offset[:, part] = start + head_bytes
+        offset[1:, part] += np.cumsum(length[:-1, part], axis=0)
+        if wanted is not None:
+            assert fetch is not None
+            assert values is not None
+            _refuse(
+                source,
+                edges[first : last + 1],
+                length[wanted, part] != width,
+                f"its label does not have {width} bytes",
+            )
+            values[part] = fetch(offset[wanted, part], width)
+    return Rows(offset, length, values)
+
+
+def layouts(
+    files: Files, found: Sequence[Rows], sizes: Sequence[int | None], chosen: Sequence[int]
+) -> list[Fixed | Table]:
+    """The layouts of the chosen columns: arithmetic where all columns are of fixed size."""
+    first = counted([rows.offset.shape[1] for rows in found])
+    file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
+    stride = sum(size or 0 for size in sizes)
+    made: list[Fixed | Table] = []
+    for column in chosen:
+        size = sizes[column]
+        if None not in sizes and size and _even(found, column, stride):
+            starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in found]
+            made.append(Fixed(first, np.array(starts, np.int64), size, stride))
+            continue
+        offset = np.concatenate([rows.offset[column] for rows in found])
+        made.append(Table(file, offset, np.concatenate([rows.length[column] for rows in found])))
+    return made
+
+
+def _even(found: Sequence[Rows], column: int, stride: int) -> bool:
+    return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in found)
+
+
+def _refuse(source: Source, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
+    for sample in np.flatnonzero(wrong)[:1]:
+        raise source.flaw(
+            int(edges[sample]),
+            f"the sample of {edges[sample + 1] - edges[sample]:,} bytes is damaged: {why}",
+        )
+
+
+def _check_ends(source: Source, edges: Int, left: Int) -> None:
+    """Where one column varies its size is known; the first and last sample say so as well."""
+    for sample in {0, len(left) - 1} if len(left) else ():
+        head = _exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
+        wrong = np.arange(len(left)) == (sample if int(head[0]) != left[sample] else -1)
+        _refuse(source, edges, wrong, "the size of its column does not add up to its own")
+
+
+def _slabs(edges: Int) -> list[tuple[int, int]]:
+    """Samples in groups of at most _SLAB_BYTES, or of one."""
+    count = len(edges) - 1
+    found = []
+    first = 0
+    while first < count:
+        last = int(np.searchsorted(edges, edges[first] + _SLAB_BYTES, side="right")) - 1
+        last = min(max(last, first + 1), count)
+        found.append((first, last))
+        first = last
+    return found
+
+
+def _fetch(source: Source, edges: Int) -> Fetch:
+    """Reads a few bytes at many offsets within a slab of samples."""
+    start, end = int(edges[0]), int(edges[-1])
+    if end - start > _SMALL_BYTES * (len(edges) - 1):
+        return lambda offset, width: np.stack(
+            [_exactly(source, at, width) for at in offset.tolist()]
+        )
+    slab = _exactly(source, start, end - start)
+    return lambda offset, width: slab[(offset - start)[:, None] + np.arange(width)]
+
+
+def _exactly(source: Source, offset: int, length: int) -> Bytes:
+    data = source.read(offset, length)
+    if len(data) != length:
+        raise source.flaw(
+            offset, f"{length:,} bytes are announced here, and {len(data):,} are there"
+        )
+    return np.frombuffer(data, np.uint8)

@@ -1,0 +1,109 @@
+"""The files of a place: one, all of a folder, or those that patterns stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import FormatError, MissingError, UsageError
+from ...extent import FileIds, Files, joined
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Store
+    from .place import Place
+
+
+def files_of(
+    store: Store, place: Place, progress: Progress | None = None, extensions: Sequence[str] = ()
+) -> tuple[Files, Files]:
+    """The files, and what must stay unchanged: also their folders, where files could be added.
+
+    Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
+    """
+    if place.kind == "folder":
+        found = store.scan(extensions, progress)
+        if not len(found.files):
+            ending = f" with the extension {', '.join(extensions)}" if extensions else ""
+            raise FormatError(
+                f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
+                + (" and extensions=" if extensions else "")
+            )
+        return found.files, joined(found.folders, found.files)
+    if place.kind == "file":
+        files = store.stat([place.name])
+        return files, files
+    names = names_of(store, place)
+    files = store.stat(names)
+    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+    return files, joined(folders, files)
+
+
+def names_of(store: Store, place: Place) -> list[str]:
+    """The names of the files that a place's patterns stand for."""
+    names: list[str] = []
+    for pattern in place.names:
+        found = store.match(pattern)
+        if not found:
+            raise MissingError(
+                f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
+            )
+        names += found
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+    return names
+
+
+def counted(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of each file's first sample and, at the end, the count of all."""
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
+
+
+def below(by: str, name: str) -> str:
+    """A path that a container or list names, which must lie below the data set's root.
+
+    by:  who names it: the start of an error's message.
+    """
+    parts = name.split("/")
+    if not name or name.startswith("/") or "\0" in name or ".." in parts or "\\" in name:
+        raise FormatError(
+            f"{by}{name!r} is not the path of a file below the data set: such a list may come "
+            f"from anywhere, and is not followed elsewhere"
+        )
+    return os.path.normpath(name)
+
+
+def inside(store: Store, by: str, names: Sequence[str]) -> None:
+    """FormatError where a link leads one of these files out of the root."""
+    if "://" in store.root:
+        return
+    root = os.path.join(os.path.realpath(store.root), "")
+    for name in names:
+        real = os.path.realpath(os.path.join(store.root, name))
+        if not real.startswith(root):
+            raise FormatError(
+                f"{by}{os.path.join(store.root, name)} is a link to {real}, outside the data set: "
+                f"copy the file to its place"
+            )
+
+
+def file_column(counts: Sequence[int]) -> FileIds:
+    """The number of its file for each of so many extents of each file."""
+    return np.repeat(np.arange(len(counts), dtype=np.uint32), np.asarray(counts, np.int64))
+
+
+def check_any(files: Files, count: int, what: str) -> None:
+    """FormatError where no file holds any sample."""
+    if not count:
+        more = f" and the {len(files) - 1:,} files beside it hold" if len(files) > 1 else " holds"
+        raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
+
+
+def canonical_extensions(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the extensions as a list."""
+    if "extensions" in options:
+        options["extensions"] = list(options["extensions"])
+    return options

@@ -1,0 +1,281 @@
+"""WebDataset: tar archives in which consecutive files with one stem form a sample.
+
+The key is the path up to the first dot of its last part; the rest, in lower case, is the extension
+and names a field. Fields are the extensions that every sample has, in order of first appearance,
+unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`, of alternatives the
+first that a sample has. The extension `cls`, where every sample has it, is the label; `label` names
+another, or is "" for none. Labels are integers in ASCII, else names of classes.
+
+Files without a dot in their name, and those WebDataset takes for its own (`__x__/`), are left out,
+as WebDataset does; links and sparse files are refused. Key and extension come from the archive and
+are never used as paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int, Names
+from ..layout import Table
+from ..table import Field, Index
+from . import foreign, shards
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
+_LABEL = "cls"
+_CHOICES = {
+    "missing": ("error", "empty"),
+    "duplicates": ("error", "all"),
+    "ignore_zeros": (False, True),
+    "end": ("required", "optional"),
+}
+
+
+class Shard(NamedTuple):
+    """The members of one file; `sample` and `extension` are numbers within it."""
+
+    keys: Names
+    at: Int
+    sample: Int
+    extension: Int
+    offset: Int
+    length: Int
+    extensions: list[str]
+    dropped: int
+    labels: tuple[Int, Int, Names]  # value, whether it is an integer, text: of each label member
+
+    def find(self, names: Sequence[str]) -> tuple[Int, Int]:
+        """Where each sample has the first of these extensions that it has: offset -1 for none."""
+        offset = np.full(len(self.at), -1, np.int64)
+        length = np.zeros(len(self.at), np.int64)
+        for name in reversed(names):
+            if name in self.extensions:
+                rows = np.flatnonzero(self.extension == self.extensions.index(name))
+                if len(rows) == len(self.at):  # each sample has it once: they are in order
+                    offset, length = self.offset.take(rows), self.length.take(rows)
+                else:
+                    offset[self.sample[rows]] = self.offset[rows]
+                    length[self.sample[rows]] = self.length[rows]
+        return offset, length
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling; fields as a mapping from name to alternatives."""
+    found = dict(options)
+    for option, choices in _CHOICES.items():
+        if found.get(option, choices[0]) not in choices:
+            shown = " or ".join(map(repr, choices))
+            raise UsageError(f"{option} is {found[option]!r}: use {shown}")
+    if found.get("fields") is not None:
+        found["fields"] = _canonical_fields(found["fields"])
+    label = found.get("label")
+    if label is not None and not isinstance(label, str):
+        raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
+    if label is not None:
+        found["label"] = label.lower().lstrip(".")
+    return shards.canonical_extensions(found)
+
+
+def _canonical_fields(fields: Any) -> dict[str, list[str]]:
+    if isinstance(fields, str):
+        fields = [fields]
+    if not isinstance(fields, Mapping | Sequence):
+        raise UsageError(f"fields is {fields!r}: give a list, or a mapping, of extensions")
+    if not isinstance(fields, Mapping):
+        fields = {alternatives: alternatives for alternatives in fields}
+        named = False
+    else:
+        named = True
+    found: dict[str, list[str]] = {}
+    for name, given in fields.items():
+        split = given.split(";") if isinstance(given, str) else list(given)
+        names = [one.strip().lower().lstrip(".") for one in split if isinstance(one, str)]
+        if not names or not all(names) or not isinstance(name, str):
+            raise UsageError(
+                f"fields is {fields!r}: name extensions, such as ['jpg;png', 'json'], or "
+                f"{{'image': 'jpg;png'}}"
+            )
+        key = name if named else names[0]
+        if key in found:
+            raise UsageError(f"fields has {key!r} twice: name each field once")
+        found[key] = names
+    if not found:
+        raise UsageError("fields is empty: name extensions, such as ['jpg;png', 'json']")
+    return found
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """By the magic of ustar, GNU and pax; V7 archives, and compressed ones, by their names."""
+    lower = name.lower()
+    if head[257:262] == b"ustar":
+        return True
+    if lower.endswith(".tar"):
+        return True
+    ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+    return lower.endswith(ending) and foreign.compression(head) is not None
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    fields: Mapping[str, Sequence[str]] | None = None,
+    label: str | None = None,
+    missing: str = "error",
+    duplicates: str = "error",
+    ignore_zeros: bool = False,
+    end: str = "required",
+    extensions: Sequence[str] = (".tar",),
+) -> Index:
+    """The index of all samples of the files, in their order."""
+    files, sources = shards.files_of(store, place, progress, extensions)
+    wanted = _LABEL if label is None else label or None
+    walking = {
+        "ignore_zeros": ignore_zeros,
+        "end_required": end == "required",
+        "duplicates": duplicates == "all",
+        "label": wanted,
+    }
+    found = store.parse(files, lambda _, source: _walk(source, walking), progress)
+    counts = [len(shard.at) for shard in found]
+    dropped = sum(shard.dropped for shard in found)
+    shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
+    in_all = _in_every_sample(found)
+    if label is None and wanted not in in_all:
+        wanted = None
+    if fields is None:
+        names = [name for name in in_all if name != wanted]
+        fields = {name: [name] for name in names or in_all}
+        if not fields:
+            raise _nothing_common(files, found)
+    if wanted is not None and "label" in fields:
+        raise UsageError(
+            f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
+            f"without it (fields=), or give label=''"
+        )
+    file = shards.file_column(counts)
+    layouts = []
+    for alternatives in fields.values():
+        columns = [
+            _column(files, number, shard, alternatives, missing)
+            for number, shard in enumerate(found)
+        ]
+        offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        layouts.append(Table(file, offset, length))
+    classes, label_column = (None, None) if wanted is None else _labels(files, found, wanted)
+    return Index(
+        format="tar",
+        files=files,
+        fields=tuple(Field(name, np.dtype(np.uint8), None) for name in fields),
+        layouts=tuple(layouts),
+        sources=sources,
+        classes=classes,
+        label_column=label_column,
+        names=_all_keys(found),
+    )
+
+
+def _walk(source: Source, options: Mapping[str, Any]) -> Shard:
+    foreign.refuse_compressed(source, "tar archive")
+    found = source.walk("tar", **options)
+    extensions = Names(found["extension_text"], found["extension_ends"])
+    return Shard(
+        Names(found["key_text"], found["key_ends"]),
+        found["at"],
+        found["sample"],
+        found["extension"],
+        found["offset"],
+        found["length"],
+        [extensions[i] for i in range(len(extensions))],
+        found["dropped"],
+        (
+            found["label_value"],
+            found["label_is_integer"],
+            Names(found["label_text"], found["label_ends"]),
+        ),
+    )
+
+
+def _in_every_sample(found: list[Shard]) -> list[str]:
+    """The extensions that every sample of every file has, in order of first appearance."""
+    common: list[str] | None = None
+    for shard in found:
+        if not len(shard.at):
+            continue
+        # No sample has an extension twice: one that all have is counted once for each.
+        counts = np.bincount(shard.extension, minlength=len(shard.extensions))
+        here = {
+            name
+            for name, count in zip(shard.extensions, counts.tolist(), strict=True)
+            if count == len(shard.at)
+        }
+        common = [name for name in common or shard.extensions if name in here]
+        if not common:
+            break
+    return common or []
+
+
+def _nothing_common(files: Files, found: list[Shard]) -> FormatError:
+    names = list(dict.fromkeys(name for shard in found for name in shard.extensions))
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    more = " and the files beside it" if len(files) > 1 else ""
+    return FormatError(
+        f"{files.path(0)}{more}: no extension is in every sample (there are {shown}): "
+        f"give fields=, such as fields=['{';'.join(names[:2])}']"
+    )
+
+
+def _column(
+    files: Files, file: int, shard: Shard, names: Sequence[str], missing: str
+) -> tuple[Int, Int]:
+    offset, length = shard.find(names)
+    absent = offset < 0
+    if missing == "empty":
+        offset[absent] = 0
+    else:
+        for sample in np.flatnonzero(absent)[:1].tolist():
+            raise _lacks(files, file, shard, sample, " or ".join(names), "field")
+    return offset, length
+
+
+def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: str) -> FormatError:
+    has = ", ".join(shard.extensions[i] for i in shard.extension[shard.sample == sample].tolist())
+    remedy = (
+        "name what every sample has in fields=, or give missing='empty'"
+        if role == "field"
+        else "name another extension, or give label=''"
+    )
+    return FormatError(
+        f"{files.path(file)}: at byte {shard.at[sample]:,}: the sample {shard.keys[sample]!r} has "
+        f"no {what} (it has {has}): {remedy}"
+    )
+
+
+def _labels(files: Files, found: list[Shard], label: str) -> tuple[tuple[str, ...] | None, Int]:
+    """Integers as they are; where any label is none, names, in sorted order."""
+    for number, shard in enumerate(found):
+        offset, _ = shard.find([label])
+        for sample in np.flatnonzero(offset < 0)[:1].tolist():
+            raise _lacks(files, number, shard, sample, label, "label")
+    # One member of that extension for each sample, in the order of samples.
+    if all(bool(shard.labels[1].all()) for shard in found):
+        return None, np.concatenate([shard.labels[0] for shard in found])
+    texts = [shard.labels[2][i] for shard in found for i in range(len(shard.at))]
+    classes = sorted(set(texts), key=lambda name: name.encode("utf-8", "surrogateescape"))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return tuple(classes), np.array([numbers[text] for text in texts], np.int64)
+
+
+def _all_keys(found: list[Shard]) -> Names:
+    bases = shards.counted([len(shard.keys.text) for shard in found])
+    return Names(
+        np.concatenate([shard.keys.text for shard in found]),
+        np.concatenate([shard.keys.ends + base for shard, base in zip(found, bases, strict=False)]),
+    )

@@ -1,0 +1,183 @@
+"""TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
+
+A file has no index: all of it is walked, by small reads where records are large. The checksum of
+each length is compared, those of the data on request (`check="all"`). `example` makes fields of
+features: each value lies in the file as it is, so that only what is wanted is read later.
+Files compressed as a whole have no extents and are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int
+from ..layout import Table
+from ..table import Field, Index
+from . import foreign, shards
+from .checksum import crc32c
+
+if TYPE_CHECKING:
+    from ...engine import Progress, Source, Store
+    from .place import Place
+
+OPTIONS = ("check", "example", "label", "extensions")
+_CHECKS = ("none", "length", "all")
+_KINDS = ("absent", "bytes", "floats", "integers")
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3
+_COLUMNS = (
+    "feature_kind",
+    "feature_values",
+    "feature_offset",
+    "feature_length",
+    "feature_value",
+)
+_SUFFIXES = (".tfrecord", ".tfrecords")
+
+
+class Feature(NamedTuple):
+    """What the records of one file have of a feature; `first` is the first integer."""
+
+    kind: npt.NDArray[np.uint8]
+    values: Int
+    offset: Int
+    length: Int
+    first: Int
+
+
+class Walked(NamedTuple):
+    """The records of one file, and their features in the order asked for."""
+
+    offset: Int
+    length: Int
+    features: list[Feature]
+
+
+def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in their one spelling."""
+    found = dict(options)
+    if found.get("check", "length") not in _CHECKS:
+        raise UsageError(f"check is {found['check']!r}: use one of {', '.join(_CHECKS)}")
+    example = found.get("example", {})
+    if not isinstance(example, Mapping) or not all(
+        isinstance(name, str) and name and isinstance(feature, str) and feature
+        for name, feature in example.items()
+    ):
+        raise UsageError(
+            f"example is {example!r}: give a feature for each field, such as "
+            f"{{'image': 'image/encoded'}}"
+        )
+    if "example" in found:
+        found["example"] = dict(example)
+    label = found.get("label")
+    if label is not None and (not isinstance(label, str) or not label):
+        raise UsageError(f"label is {label!r}: name a feature, such as 'image/class/label'")
+    return shards.canonical_extensions(found)
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """By the checksum of the first length, which four bytes in a billion files have by chance."""
+    if len(head) < 12:
+        return name.lower().endswith(_SUFFIXES) and not head
+    length, stored = struct.unpack_from("<QI", head)
+    return bool(length < 1 << 62 and stored == _masked(head[:8]))
+
+
+def build(
+    store: Store,
+    place: Place,
+    progress: Progress | None,
+    check: str = "length",
+    example: Mapping[str, str] | None = None,
+    label: str | None = None,
+    extensions: Sequence[str] = (),
+) -> Index:
+    """The index of all records of the files, in their order."""
+    example = example or {}
+    names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
+    files, sources = shards.files_of(store, place, progress, extensions)
+    walked = store.parse(files, lambda _, source: _walk(source, check, names), progress)
+    file = shards.file_column([len(each.offset) for each in walked])
+    shards.check_any(files, len(file), "records")
+    fields, layouts = [], []
+    for name, feature in example.items():
+        dtype, offset, length = _extents(files, walked, names.index(feature), feature)
+        fields.append(Field(name, dtype, None))
+        layouts.append(Table(file, offset, length))
+    if not fields:
+        fields.append(Field("data", np.dtype(np.uint8), None))
+        offset = np.concatenate([each.offset for each in walked])
+        length = np.concatenate([each.length for each in walked])
+        layouts.append(Table(file, offset, length))
+    return Index(
+        format="tfrecord",
+        files=files,
+        fields=tuple(fields),
+        layouts=tuple(layouts),
+        sources=sources,
+        label_column=None if label is None else _labels(files, walked, names.index(label), label),
+    )
+
+
+def _walk(source: Source, check: str, names: list[str]) -> Walked:
+    foreign.refuse_compressed(source, "TFRecord file")
+    found = source.walk("tfrecord", check=check, features=names)
+    columns = [found[part] for part in _COLUMNS] if names else []
+    features = [
+        Feature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
+    ]
+    return Walked(found["offset"], found["length"], features)
+
+
+def _extents(
+    files: Files, walked: list[Walked], number: int, name: str
+) -> tuple[np.dtype[Any], Int, Int]:
+    """The dtype of a feature, and where it lies in each record."""
+    kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
+    for file, each in enumerate(walked):
+        feature = each.features[number]
+        wrong = feature.offset < 0
+        wrong |= (feature.kind == _BYTES) & (feature.values != 1)
+        wrong |= (feature.kind != _BYTES) & (feature.kind != _FLOATS)
+        for row in np.flatnonzero(wrong)[:1]:
+            raise _refused(files, file, each, int(row), name, feature)
+    if len(kinds) > 1:
+        raise FormatError(
+            f"{files.path(0)} and the files beside it: the feature {name!r} holds bytes in some "
+            f"records and floats in others: leave it out of example="
+        )
+    dtype = np.dtype(np.uint8) if kinds == {_BYTES} else np.dtype("<f4")
+    offset = np.concatenate([each.features[number].offset for each in walked])
+    return dtype, offset, np.concatenate([each.features[number].length for each in walked])
+
+
+def _labels(files: Files, walked: list[Walked], number: int, name: str) -> Int:
+    for file, each in enumerate(walked):
+        feature = each.features[number]
+        for row in np.flatnonzero((feature.kind != _INTEGERS) | (feature.values != 1))[:1]:
+            raise _refused(files, file, each, int(row), name, feature, "one integer")
+    return np.concatenate([each.features[number].first for each in walked])
+
+
+def _refused(
+    files: Files, file: int, walked: Walked, row: int, name: str, feature: Feature, want: str = ""
+) -> FormatError:
+    kind, count = int(feature.kind[row]), int(feature.values[row])
+    has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
+    want = want or "one byte string, or floats in one piece"
+    more = "; decode with penstock.index.parse_example" if kind else ""
+    return FormatError(
+        f"{files.path(file)}: at byte {walked.offset[row]:,}: record {row:,} has {has} for the "
+        f"feature {name!r}, which must be {want}: correct the name, or leave it out{more}"
+    )
+
+
+def _masked(data: bytes) -> int:
+    """The masked CRC-32C of a few bytes."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,365 @@
+"""Where the samples of one field lie: four layouts behind one face.
+
+    Fixed     records of one size: arithmetic, no memory.
+    Table     one extent a sample.
+    Pieces    several extents a sample, laid end to end.
+    Chunked   samples that come out of bands, which have to be decoded first.
+
+What is read as a whole is a *unit*: a sample, or a band of many. All layouts say of units how many
+bytes they have and which extents these are; only for `Chunked` are units not the samples.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..extent import Extents, FileIds, Files, Int
+
+Columns = dict[str, npt.NDArray[Any]]
+Description = dict[str, Any]
+"""What the header of a saved index says of a layout, beside its columns."""
+
+
+@functools.lru_cache(maxsize=8)
+def _block(value: int, dtype: str) -> npt.NDArray[Any]:
+    block = np.full(limits.window_samples_max, value, dtype)
+    block.flags.writeable = False
+    return block
+
+
+def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """One value many times: a read-only view, since fresh pages cost more than all arithmetic."""
+    if count > limits.window_samples_max:
+        return np.full(count, value, dtype)
+    return _block(value, dtype)[:count]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """Records of one size, at equal distances in each file.
+
+    first:  int64 (files + 1,), number of each file's first sample; the last is the count.
+    base:   int64 (files,), where each file's first record starts.
+    stride_bytes:  from the start of a record to the next one's; by default they are back to back,
+            less than `record_bytes` where neighbours share bytes.
+    even:   samples of each file where all but a shorter last one have the same, else 0.
+    """
+
+    first: Int
+    base: Int
+    record_bytes: int
+    stride_bytes: int = 0
+    even: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if not self.stride_bytes:
+            object.__setattr__(self, "stride_bytes", self.record_bytes)
+        counts = np.diff(self.first)
+        if len(counts) and (counts[:-1] == counts[0]).all() and counts[-1] <= counts[0]:
+            object.__setattr__(self, "even", int(counts[0]))
+
+    @property
+    def row_bytes(self) -> int:
+        return self.record_bytes
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    @property
+    def total_bytes(self) -> int:
+        return self.count * self.record_bytes
+
+    def extents(self, samples: Int) -> Extents:
+        lengths = self.lengths(samples)
+        if len(self.base) == 1:
+            offset = samples * np.int64(self.stride_bytes)
+            if self.base[0]:
+                offset += self.base[0]
+            return Extents(_constant(0, "u4", len(samples)), offset, lengths)
+        file = self.file_of(samples)
+        offset = samples - self.first.take(file)
+        offset *= self.stride_bytes
+        offset += self.base.take(file)
+        return Extents(file.astype(np.uint32), offset, lengths)
+
+    def lengths(self, samples: Int) -> Int:
+        return _constant(self.record_bytes, "i8", len(samples))
+
+    def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
+        if self.even:  # shards are mostly of one size, and dividing is faster than searching
+            return samples // self.even
+        return np.searchsorted(self.first, samples, side="right") - 1
+
+    def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        return self.extents(samples), None
+
+    def described(self) -> Description:
+        return {"record_bytes": self.record_bytes, "stride_bytes": self.stride_bytes}
+
+    def sections(self, prefix: str, _: Files) -> Columns:
+        return {f"{prefix}.first": self.first, f"{prefix}.base": self.base}
+
+    def flaw(self, files: Files) -> str | None:
+        if len(self.first) != len(files) + 1 or len(self.base) != len(files) or self.first[0] != 0:
+            return "the files' first samples do not match the files"
+        counts = np.diff(self.first)
+        if self.record_bytes <= 0 or self.stride_bytes <= 0:
+            return "records have no size"
+        if (counts < 0).any() or (self.base < 0).any():
+            return "the files' first samples are not in order"
+        # In a file of room r, records start at 0, stride, ... up to r - record_bytes.
+        held = (files.size - self.base - self.record_bytes) // self.stride_bytes + 1
+        if (counts > np.maximum(held, 0)).any():
+            return "records lie beyond the end of their file"
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """One row a sample. `file` None: the sample's own number; `offset` None: 0.
+
+    row_bytes:  the length of all samples, if it is one and above 0.
+    """
+
+    file: FileIds | None
+    offset: Int | None
+    length: Int
+    row_bytes: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        first = int(self.length[0]) if len(self.length) else 0
+        if first > 0 and bool((self.length == first).all()):
+            object.__setattr__(self, "row_bytes", first)
+
+    @property
+    def count(self) -> int:
+        return len(self.length)
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self.length.sum())
+
+    def extents(self, samples: Int) -> Extents:
+        if self.file is None:
+            file = samples.astype(np.uint32)
+        else:
+            file = self.file.take(samples)
+        if self.offset is None:
+            offset = _constant(0, "i8", len(samples))
+        else:
+            offset = self.offset.take(samples)
+        return Extents(file, offset, self.lengths(samples))
+
+    def lengths(self, samples: Int) -> Int:
+        if self.row_bytes is not None:
+            return _constant(self.row_bytes, "i8", len(samples))
+        return self.length.take(samples)
+
+    def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        return self.extents(samples), None
+
+    def described(self) -> Description:
+        return {"record_bytes": None}
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        columns: Columns = {}
+        if self.file is not None:
+            columns[f"{prefix}.file"] = self.file
+        if self.offset is not None:
+            columns[f"{prefix}.offset"] = self.offset
+        if self.length is not files.size:
+            columns[f"{prefix}.length"] = self.length
+        return columns
+
+    def flaw(self, files: Files) -> str | None:
+        count = len(self.length)
+        if self.file is None and count != len(files):
+            return "there are not as many files as samples"
+        if any(column is not None and len(column) != count for column in (self.file, self.offset)):
+            return "columns differ in length"
+        return _outside(self.file, self.offset, self.length, files)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Samples of several extents, which are laid end to end.
+
+    first:  int64 (samples + 1,), sample i is the extents first[i]:first[i+1]; none: empty.
+    file, offset, length:  of each extent.
+    """
+
+    first: Int
+    file: FileIds
+    offset: Int
+    length: Int
+    ends: Int = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = np.zeros(len(self.length) + 1, np.int64)
+        np.cumsum(self.length, out=ends[1:])
+        object.__setattr__(self, "ends", ends)
+
+    @property
+    def row_bytes(self) -> int | None:
+        if self._first_flaw():
+            return None  # a damaged index, which is not used
+        lengths = self.lengths(np.arange(self.count))
+        first = int(lengths[0]) if len(lengths) else 0
+        return first if first and bool((lengths == first).all()) else None
+
+    @property
+    def count(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self.ends[-1])
+
+    def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        start = self.first.take(samples)
+        counts = self.first.take(samples + 1) - start
+        ends = np.cumsum(counts)
+        at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - ends + counts, counts)
+        found = Extents(self.file.take(at), self.offset.take(at), self.length.take(at))
+        return found, counts
+
+    def lengths(self, samples: Int) -> Int:
+        ends = self.ends
+        return ends.take(self.first.take(samples + 1)) - ends.take(self.first.take(samples))
+
+    def described(self) -> Description:
+        return {"record_bytes": None, "pieces": True}
+
+    def sections(self, prefix: str, _: Files) -> Columns:
+        return {
+            f"{prefix}.first": self.first,
+            f"{prefix}.file": self.file,
+            f"{prefix}.offset": self.offset,
+            f"{prefix}.length": self.length,
+        }
+
+    def _first_flaw(self) -> str | None:
+        if not len(self.first) or self.first[0] != 0 or self.first[-1] != len(self.length):
+            return "the samples' first pieces do not match the pieces"
+        if (np.diff(self.first) < 0).any():
+            return "the samples' first pieces are not in order"
+        return None
+
+    def flaw(self, files: Files) -> str | None:
+        flaw = self._first_flaw()
+        if flaw is not None:
+            return flaw
+        if not len(self.file) == len(self.offset) == len(self.length):
+            return "columns differ in length"
+        return _outside(self.file, self.offset, self.length, files)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunked:
+    """Samples that come out of bands: what a codec makes of the bytes of one or several chunks.
+
+    first:  int64 (bands + 1,), band b gives the samples first[b]:first[b+1].
+    bands:  where the bands lie.
+    """
+
+    first: Int
+    bands: Table | Pieces
+
+    @property
+    def row_bytes(self) -> None:
+        return None
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    @property
+    def total_bytes(self) -> int:
+        return self.bands.total_bytes
+
+    def pieces(self, bands: Int) -> tuple[Extents, Int | None]:
+        """Of bands, which are this layout's units."""
+        return self.bands.pieces(bands)
+
+    def lengths(self, bands: Int) -> Int:
+        """Of bands."""
+        return self.bands.lengths(bands)
+
+    def band_of(self, samples: Int) -> tuple[Int, Int]:
+        """The band of each sample, and its row in it."""
+        band = np.searchsorted(self.first, samples, side="right") - 1
+        return band, samples - self.first.take(band)
+
+    def described(self) -> Description:
+        return {"record_bytes": None, "bands": self.bands.described()}
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        return {f"{prefix}.bands.first": self.first} | self.bands.sections(prefix, files)
+
+    def flaw(self, files: Files) -> str | None:
+        if len(self.first) != self.bands.count + 1 or self.first[0] != 0:
+            return "the bands' first samples do not match the bands"
+        if (np.diff(self.first) <= 0).any():
+            return "the bands' first samples are not in order"
+        return self.bands.flaw(files)
+
+
+def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files) -> str | None:
+    """What is wrong with extents that do not lie in their files."""
+    if file is not None and len(file) and int(file.max()) >= len(files):
+        return "a sample lies in a file that is not there"
+    size = files.size if file is None else files.size[file]
+    start = np.zeros(1, np.int64) if offset is None else offset
+    if (start < 0).any() or (length < 0).any() or (start > size - length).any():
+        return "a sample lies beyond the end of its file"
+    return None
+
+
+Layout = Fixed | Table | Pieces | Chunked
+
+
+def of_sections(
+    described: Mapping[str, Any],
+    prefix: str,
+    sections: Mapping[str, npt.NDArray[Any]],
+    files: Files,
+) -> Layout:
+    """The layout of a saved index; errors of the builtin kinds where it does not fit."""
+    get = functools.partial(column, sections)
+    if described.get("bands") is not None:
+        bands = of_sections(described["bands"], prefix, sections, files)
+        assert isinstance(bands, Table | Pieces)
+        return Chunked(get(f"{prefix}.bands.first", np.int64), bands)
+    if described["record_bytes"] is not None:
+        first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
+        stride_bytes = int(described.get("stride_bytes", 0))
+        return Fixed(first, base, int(described["record_bytes"]), stride_bytes)
+    if described.get("pieces"):
+        return Pieces(
+            get(f"{prefix}.first", np.int64),
+            get(f"{prefix}.file", np.uint32),
+            get(f"{prefix}.offset", np.int64),
+            get(f"{prefix}.length", np.int64),
+        )
+    has = sections.__contains__
+    return Table(
+        get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None,
+        get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None,
+        get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size,
+    )
+
+
+def column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
+    """A section of a saved index, which has this type."""
+    found = sections[key]
+    if found.dtype != dtype:
+        raise ValueError(f"section {key!r} is {found.dtype}")
+    return found

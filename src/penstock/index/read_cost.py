@@ -1,0 +1,77 @@
+"""What reading a dataset costs: a few timed reads of its own samples and files (`probe`)."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from .. import limits
+from ..engine import Probed, Reader, changed, failure, large_extents, probe
+from ..errors import PenstockError
+from ..extent import Extents
+from ..order import Measured, Order
+from .table import Index
+
+_samples_probed = 4096
+_stale = errno.ESTALE
+
+
+def cost_of(
+    index: Index,
+    engine: Reader,
+    *,
+    large_bytes: int = limits.run_bytes_max,
+    most_bytes: int | None = None,
+    ready: Callable[[Extents], Extents] = lambda extents: extents,
+) -> Probed:
+    """Time reads of single samples and of `large_bytes`, through an engine over the same files.
+
+    most_bytes:  about so many are read at most; None leaves that to the time it may take (`probe`).
+    ready:       see `probe`.
+
+    Raises the error of a read that failed.
+    """
+    # Other places each time: what was read for the last choice is in the page cache.
+    seed = time.time_ns()
+    small, large = _small(index, seed), large_extents(index.files.size, seed, large_bytes)
+    if most_bytes is not None:
+        small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
+    return probe(engine, small, large, _fault(index), engine.choice.threads, ready)
+
+
+def measured_of(probed: Probed) -> Measured:
+    """What policies reckon with."""
+    requests = max(1.0, probed.reads_per_s * probed.latency_ns * 1e-9)
+    return Measured(probed.latency_ns, probed.bytes_per_s, requests)
+
+
+def _up_to(extents: Extents, most_bytes: int) -> Extents:
+    """The first ones, of so many bytes; two at least."""
+    count = max(2, int(np.searchsorted(np.cumsum(extents.length), most_bytes, side="right")))
+    return Extents(extents.file[:count], extents.offset[:count], extents.length[:count])
+
+
+def _small(index: Index, seed: int) -> Extents:
+    """Extents of samples drawn from the seed, of the field that has most bytes; of large ones
+    the first part, as long as one read may be."""
+    totals = [layout.total_bytes for layout in index.layouts]
+    field = totals.index(max(totals))
+    ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
+    extents, _ = index.units(ids, field)
+    whole = extents.length > 0
+    length = np.minimum(extents.length[whole], limits.run_bytes_max)
+    return Extents(extents.file[whole], extents.offset[whole], length)
+
+
+def _fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
+    def fault(extents: Extents, row: int, code: int) -> PenstockError:
+        path = index.files.path(int(extents.file[row]))
+        where = f"{path} at byte {int(extents.offset[row]):,}"
+        if code > 0 and code != _stale:
+            return failure(code, path, f" (byte {int(extents.offset[row]):,})")
+        return changed(where, "the file is of another size or modification time")
+
+    return fault

@@ -1,0 +1,448 @@
+"""The index: every sample of a dataset as extents, whatever container it lies in.
+
+Each field of the samples has a layout of its own, see `layout`: arithmetic for records of
+one size, so that a thousand million samples need no memory, and explicit columns for others.
+
+An index is a value: nothing changes it. Its fingerprint names the data (format, geometry, names,
+sizes, labels), wherever the data lies and whenever it was written, so that a copy has the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import UsageError
+from ..extent import Extents, Files, Int, Names
+from . import sidecar
+from .layout import Chunked, Fixed, Layout, Pieces, Table, column, of_sections
+
+if TYPE_CHECKING:
+    from ..engine import Store
+
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
+Samples = npt.NDArray[Any]
+"""Sample numbers: any integers; uint64 and int64 are used as they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codec:
+    """How the bytes of a band become samples: see `penstock.index.codecs`.
+
+    options:  what the codec needs to know, as JSON has it.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One part of a sample. `shape` is of one sample, in `dtype`; None where the length varies.
+
+    codec:  for a field of layout `Chunked`, and only there.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+    codec: Codec | None = None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of one sample, or None where they vary."""
+        return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """Where every sample of a dataset is.
+
+    files:    the files that hold samples, with the size and time that reads are checked against.
+    fields:   the parts of a sample; `layouts` says where each is.
+    classes:  names of the classes, where labels stand for names.
+    label_column:  int64 (count,), or None.
+    names:    the samples' own names (keys), where the container has them.
+    sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
+    options:  how the data was opened, as it matters for the index.
+    stamp:    what the format found in the files, as JSON has it, that is compared when a saved
+              index is opened: what tells one state of the data from another beside size and time.
+    row_bytes:  of each field, the length that all samples have, or None where lengths differ.
+    racy:     the data changed so shortly before the index was made that a later change might not
+              show in its time; such an index is used once, and made anew at the next open.
+    """
+
+    format: str
+    files: Files
+    fields: tuple[Field, ...]
+    layouts: tuple[Layout, ...]
+    sources: Files
+    classes: tuple[str, ...] | None = None
+    label_column: Int | None = None
+    names: Names | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stamp: Any = None
+    racy: bool = False
+    fingerprint: str = ""
+    row_bytes: tuple[int | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self))
+
+    # -- samples -----------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.layouts[0].count
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all samples, all fields."""
+        return sum(layout.total_bytes for layout in self.layouts)
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a sample, on average."""
+        return self.total_bytes / self.count if self.count else 0.0
+
+    def extents(self, samples: Samples, field: int = 0) -> Extents:
+        """Where the samples are; one row each. The arrays may be read-only.
+
+        UsageError where a number is not a sample's, and where samples are not single extents.
+        """
+        layout = self.layouts[field]
+        if isinstance(layout, Pieces | Chunked):
+            raise UsageError(
+                f"field {self.fields[field].name!r} lies in pieces or bands: use Index.units"
+            )
+        return layout.extents(self._checked(samples))
+
+    def lengths(self, samples: Samples, field: int = 0) -> Int:
+        """Bytes of each sample; UsageError where they are only known after decoding."""
+        layout = self.layouts[field]
+        if isinstance(layout, Chunked):
+            raise UsageError(f"field {self.fields[field].name!r} has to be decoded: read it")
+        return layout.lengths(self._checked(samples))
+
+    def units(self, units: Samples, field: int = 0) -> tuple[Extents, Int | None]:
+        """The extents of what is read as a whole, samples or bands (see `layout`), one
+        after the other; and how many each has, or None where each has one."""
+        layout = self.layouts[field]
+        if isinstance(layout, Chunked):
+            return layout.pieces(units.view(np.int64))
+        return layout.pieces(self._checked(units))
+
+    def labels(self, samples: Samples) -> Int | None:
+        """The label of each sample, or None where the data has none."""
+        if self.label_column is None:
+            return None
+        return self.label_column.take(self._checked(samples))
+
+    def key(self, sample: int) -> str:
+        """The name of a sample: its file's path, with "#" and a number where a file has several."""
+        return self.keys(np.array([sample]))[0]
+
+    def keys(self, samples: Samples) -> list[str]:
+        """The names of samples."""
+        at = self._checked(samples)
+        if self.names is not None:
+            return [self.names[sample] for sample in at.tolist()]
+        layout = self.layouts[0]
+        if isinstance(layout, Table) and layout.file is None:
+            return [self.files.name(file) for file in at.tolist()]
+        if isinstance(layout, Fixed):
+            file = layout.file_of(at)
+            number = at - layout.first[file]
+        elif isinstance(layout, Table):
+            assert layout.file is not None
+            file = layout.file[at].astype(np.int64)
+            number = at - np.searchsorted(layout.file, file)
+        else:
+            return [f"{self.format}#{sample}" for sample in at.tolist()]
+        # Few files, many samples of each: every name is made once.
+        names = {one: self.files.name(one) for one in np.unique(file).tolist()}
+        return [f"{names[one]}#{n}" for one, n in zip(file.tolist(), number.tolist(), strict=True)]
+
+    def where(self, sample: int, field: int = 0) -> str:
+        """Where a sample is, for messages."""
+        layout, at = self.layouts[field], np.array([sample])
+        band = ""
+        if isinstance(layout, Chunked):
+            at, row = layout.band_of(at)
+            band = f", row {row[0]} of what is decoded from it"
+        found, _ = layout.pieces(at)
+        if not len(found.file):
+            return f"{self.files.path(0)} (an empty sample)"
+        file, offset, length = (int(part[0]) for part in found)
+        more = f" and {len(found.file) - 1} more pieces" if len(found.file) > 1 else ""
+        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{band})"
+
+    def _checked(self, samples: Samples) -> Int:
+        """The samples as int64; one pass finds numbers too large and, seen unsigned, negative."""
+        if samples.dtype.kind not in "ui" or samples.ndim != 1:
+            raise UsageError(
+                f"samples are {samples.dtype} of shape {samples.shape}: use one row of integers"
+            )
+        wide = samples if samples.itemsize == 8 else samples.astype(np.int64)
+        if len(wide) and int(wide.view(np.uint64).max()) >= self.count:
+            unsigned = wide.view(np.uint64)
+            wrong = samples[int(np.argmax(unsigned))]
+            raise UsageError(f"sample {wrong} does not exist: there are {self.count:,}, from 0 on")
+        return wide.view(np.int64)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def validate(self, store: Store) -> str | None:
+        """Why the index no longer describes the store's data, or None.
+
+        Asks for the time of each source, and reads nothing.
+        """
+        was = self.sources
+        now, errors = store.probe(was)
+        folder = was.size < 0
+        wrong = errors != np.where(folder, errno.EISDIR, 0)
+        wrong |= now.mtime_ns != was.mtime_ns
+        wrong |= (now.size != was.size) & ~folder
+        if not wrong.any():
+            return None
+        row = int(np.argmax(wrong))
+        path, error = now.path(row).rstrip("/"), int(errors[row])
+        if error not in (0, errno.EISDIR):
+            return f"{path}: {os.strerror(error)}"
+        if not folder[row] and now.size[row] != was.size[row]:
+            return f"{path} has {now.size[row]:,} bytes and had {was.size[row]:,}"
+        return f"{path} was written to"
+
+    def marked(self, scanned_ns: int) -> Index:
+        """The same index, racy where a source changed close to `scanned_ns`, when it was made."""
+        times = self.sources.mtime_ns
+        coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
+        margin_ns = 2_000_000_000 if coarse else 50_000_000
+        racy = bool((np.abs(times - scanned_ns) <= margin_ns).any())
+        return replace(self, racy=racy)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sidecar, whole or not at all. OSError where that fails."""
+        header, sections = _packed(self)
+        sidecar.write(os.fspath(path), header, sections)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], root: str | None = None, verify: bool | None = None
+    ) -> Index:
+        """The index that was saved, by memory map, or SidecarError.
+
+        root:    where the data is now; else where it was.
+        verify:  read everything and check it; by default up to `limits.sidecar_bytes_verified_max`.
+        """
+        where = os.fspath(path)
+        header, sections = sidecar.read(where, verify)
+        if verify is None:
+            verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
+        try:
+            index = _unpacked(header, sections, root)
+            flaw = _flaw(index, int(header["count"])) if verify else None
+        except _MALFORMED as error:
+            raise sidecar.damaged(where, f"the header is malformed ({error!r})") from None
+        if flaw is not None:
+            raise sidecar.damaged(where, flaw)
+        return index
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+def _fingerprint(index: Index) -> str:
+    """128 bits over what makes the data what it is; not where it lies or when it was written."""
+    state = hashlib.blake2b(digest_size=16)
+    for layout, part in zip(index.layouts, index.fields, strict=True):
+        record = layout.record_bytes if isinstance(layout, Fixed) else None
+        state.update(repr((part.name, part.dtype.str, part.shape, record)).encode())
+        if isinstance(layout, Fixed) and layout.stride_bytes != layout.record_bytes:
+            state.update(f"stride:{layout.stride_bytes};".encode())
+        if part.codec is not None:
+            codec = json.dumps([part.codec.name, dict(part.codec.options)], sort_keys=True)
+            state.update(codec.encode())
+        for name, values in layout.sections("", index.files).items():
+            _absorb(state, name, values)
+    state.update(repr((index.format, index.count, index.classes)).encode())
+    _absorb(state, "names", index.files.names)
+    _absorb(state, "ends", index.files.ends)
+    _absorb(state, "size", index.files.size)
+    if index.label_column is not None:
+        _absorb(state, "labels", index.label_column)
+    if index.names is not None:
+        _absorb(state, "keys", index.names.text)
+        _absorb(state, "key ends", index.names.ends)
+    return state.hexdigest()
+
+
+def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None:
+    state.update(f"{name}:{column.dtype.str}:{column.size};".encode())
+    state.update(np.ascontiguousarray(column).data)
+
+
+# -- sidecar ---------------------------------------------------------------------------------------
+
+
+def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
+    """The index as a JSON header and sections."""
+    sections = {f"files.{key}": column for key, column in _columns(index.files)}
+    shared = index.sources is index.files
+    if not shared:
+        sections |= {f"sources.{key}": column for key, column in _columns(index.sources)}
+    for number, layout in enumerate(index.layouts):
+        sections |= layout.sections(f"field{number}", index.files)
+    if index.label_column is not None:
+        sections["labels"] = index.label_column
+    if index.names is not None:
+        sections |= {"keys.text": index.names.text, "keys.ends": index.names.ends}
+    header = {
+        "format": index.format,
+        "count": index.count,
+        "root": index.files.root,
+        "fields": [
+            {
+                "name": part.name,
+                "dtype": part.dtype.str,
+                "shape": part.shape,
+                **layout.described(),
+                **({} if part.codec is None else {"codec": _plain(part.codec)}),
+            }
+            for part, layout in zip(index.fields, index.layouts, strict=True)
+        ],
+        "classes": index.classes,
+        "options": dict(index.options),
+        "stamp": index.stamp,
+        "sources": "files" if shared else "own",
+        "racy": index.racy,
+        "fingerprint": index.fingerprint,
+    }
+    return header, sections
+
+
+def _columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
+    return [(key, getattr(files, key)) for key in ("names", "ends", "size", "mtime_ns")]
+
+
+def _unpacked(
+    header: sidecar.Header, sections: Mapping[str, npt.NDArray[Any]], root: str | None
+) -> Index:
+    """The index of a header and sections; errors of the builtin kinds where they do not fit."""
+    where = str(header["root"]) if root is None else root
+    files = _files(sections, "files", where)
+    sources = files if header["sources"] == "files" else _files(sections, "sources", where)
+    described = list(header["fields"])
+    classes = header["classes"]
+    return Index(
+        format=str(header["format"]),
+        files=files,
+        fields=tuple(_field(part) for part in described),
+        layouts=tuple(
+            of_sections(part, f"field{number}", sections, files)
+            for number, part in enumerate(described)
+        ),
+        sources=sources,
+        classes=None if classes is None else tuple(str(name) for name in classes),
+        label_column=column(sections, "labels", np.int64) if "labels" in sections else None,
+        names=_names(sections) if "keys.ends" in sections else None,
+        options=dict(header["options"]),
+        stamp=header.get("stamp"),
+        racy=bool(header["racy"]),
+        fingerprint=str(header["fingerprint"]),
+    )
+
+
+def _plain(codec: Codec) -> list[Any]:
+    return [codec.name, dict(codec.options)]
+
+
+def _names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
+    return Names(column(sections, "keys.text", np.uint8), column(sections, "keys.ends", np.int64))
+
+
+def _files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
+    return Files(
+        root,
+        column(sections, f"{prefix}.names", np.uint8),
+        column(sections, f"{prefix}.ends", np.int64),
+        column(sections, f"{prefix}.size", np.int64),
+        column(sections, f"{prefix}.mtime_ns", np.int64),
+    )
+
+
+def _field(part: Mapping[str, Any]) -> Field:
+    dtype = np.dtype(str(part["dtype"]))
+    if dtype.hasobject:
+        raise ValueError(f"a field of {dtype}")
+    shape = part["shape"]
+    codec = part.get("codec")
+    return Field(
+        str(part["name"]),
+        dtype,
+        None if shape is None else tuple(int(n) for n in shape),
+        None if codec is None else Codec(str(codec[0]), dict(codec[1])),
+    )
+
+
+def _flaw(index: Index, count: int) -> str | None:
+    """What makes the index impossible, or None."""
+    for name, files in (("files", index.files), ("sources", index.sources)):
+        flaw = _files_flaw(files)
+        if flaw is not None:
+            return f"{name}: {flaw}"
+    if (index.files.size < 0).any():
+        return "a file's size is negative"
+    if not index.layouts or any(layout.count != count for layout in index.layouts):
+        return f"the columns do not hold {count:,} samples"
+    if count > limits.order_count_max:
+        return f"{count:,} samples are more than limits.order_count_max"
+    names = index.names
+    if names is not None:
+        if len(names) != count or (int(names.ends[-1]) if count else 0) != len(names.text):
+            return "the keys do not match the samples"
+        if (np.diff(names.ends, prepend=0) < 0).any():
+            return "the keys' ends are not monotonic"
+    labels = index.label_column
+    if labels is not None and len(labels) != count:
+        return "there are not as many labels as samples"
+    if labels is not None and index.classes is not None:
+        unknown = (labels < 0) | (labels >= len(index.classes))
+        if unknown.any():
+            return "a label is not the number of a class"
+    for layout, part in zip(index.layouts, index.fields, strict=True):
+        if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
+            return f"field {part.name!r} does not fill its record"
+        if (part.codec is None) == isinstance(layout, Chunked):
+            return f"field {part.name!r} has bands without a codec, or a codec without bands"
+        flaw = layout.flaw(index.files)
+        if flaw is not None:
+            return flaw
+    return None
+
+
+def _files_flaw(files: Files) -> str | None:
+    if not len(files.ends) == len(files.size) == len(files.mtime_ns):
+        return "columns differ in length"
+    if (np.diff(files.ends, prepend=0) < 0).any():
+        return "the names' ends are not monotonic"
+    if (int(files.ends[-1]) if len(files.ends) else 0) != len(files.names):
+        return "the names' ends do not match the names"
+    return None
