@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from penstock import limits
-from penstock.messages import ANSWER, ASK, LEFT, PIECE, REFUSAL, Job
-from penstock.mpi_peer import MPIPeer, communicator
-from penstock.peer import Reason
+from penstock.cache.mpi import MPIPeer, communicator
+from penstock.cache.peer import Reason
+from penstock.cache.peer_protocol import ANSWER, ASK, LEFT, PIECE, REFUSAL, Job
 from penstock.testing.peer import Fetching, answer_all, drive, requested
 
 job = Job("job")

@@ -17,9 +17,9 @@ import pytest
 from mpi4py import MPI
 
 from penstock import limits
+from penstock.cache.mpi import MPIPeer
+from penstock.cache.peer import NONE, Bytes, Keys, Numbers, Part, Peer, PeerEvents
 from penstock.engine.protocol import Buffer
-from penstock.mpi_peer import MPIPeer
-from penstock.peer import NONE, Bytes, Keys, Numbers, Part, Peer, PeerEvents
 from penstock.testing import PeerSuite
 
 limits.peer_leave_s = 0.05  # nodes that are not led right now do not hear who leaves

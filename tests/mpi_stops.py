@@ -14,8 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from penstock import limits
-from penstock.mpi_peer import MPIPeer, communicator
-from penstock.peer import PeerCompletion, Reason
+from penstock.cache.mpi import MPIPeer, communicator
+from penstock.cache.peer import PeerCompletion, Reason
 from penstock.testing.peer import Fetching, answer_all, drive
 
 TIMEOUT_S = 0.3

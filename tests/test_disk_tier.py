@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.disk_tier import DiskTier, noted
+from penstock.cache.disk import DiskTier, noted
+from penstock.cache.shared_memory import LEFT_OUT, MINE, READY
 from penstock.errors import StateError, StorageError, UsageError
-from penstock.tier import LEFT_OUT, MINE, READY
 
 IDENTITY = b"of these tests.."
 SLOTS = 8
@@ -269,7 +269,7 @@ def test_a_note_is_for_later_runs(folder: Path) -> None:
 HOLDER = """
 import json, sys
 import numpy as np
-from penstock.disk_tier import DiskTier
+from penstock.cache.disk import DiskTier
 folder, address = sys.argv[1], json.loads(sys.argv[2])
 identity = b"of these tests.."
 if address is None:

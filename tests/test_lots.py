@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.cache import Joined, join
+from penstock.cache.join import Joined, join
 from penstock.lots import choose_lot
 from penstock.order.shuffle_blocks import Measured
 from penstock.topology import Place

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from penstock.cache.rendezvous import gather_of, told
 from penstock.errors import UsageError
-from penstock.membership import gather_of, told
 from penstock.topology import Place
 
 MPI_BEGUN = """
 import json, os, sys
 from penstock.errors import UsageError
-from penstock.membership import gather_of
+from penstock.cache.rendezvous import gather_of
 from penstock.topology import Place, detect
 try:
     gather_of(Place(*json.loads(sys.argv[1])), sys.modules, os.environ)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.cache.peer import MemoryPeer, Reason
 from penstock.clock import JumpingClock
 from penstock.errors import UsageError
-from penstock.peer import MemoryPeer, Reason
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import cache
+from penstock.cache import join
+from penstock.cache.replicas import Layout, Replicas
+from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
 from penstock.lots import key_lengths, room_for, samples_in
 from penstock.order.order import Order
 from penstock.placement import Placement
 from penstock.plan import Steps
-from penstock.replicas import Layout, Replicas
 from penstock.replication import Uses
-from penstock.tier import alignment_default
 from ranks import Rank, begin, ended
 from test_cache import expected, global_batches, run, total
 from test_replication import dealt, hits_of
@@ -230,7 +230,7 @@ def most(
     """What a host could find among its copies, knowing the whole run, if fetches took no time."""
     ranks = tuple(hosts.count(each) for each in range(len(set(hosts))))
     count = dataset.index.count
-    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=cache._seed)
+    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join._seed)
     stream = []
     for epoch in range(epochs):
         for step in range(len(steps)):

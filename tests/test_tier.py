@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cache.shared_memory import BUSY, MINE, READY, Address, RamTier, Slots, gather
 from penstock.errors import ForkError, LimitError, StateError, StorageError, UsageError
-from penstock.tier import BUSY, MINE, READY, Address, RamTier, Slots, gather
 
 IDENTITY = b"of these tests.."
 SLOTS = 12

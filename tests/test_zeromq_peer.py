@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
+from penstock.cache.peer import PeerCompletion, PeerEvents, Reason
+from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
 from penstock.clock import JumpingClock, SystemClock
 from penstock.errors import UsageError
-from penstock.peer import PeerCompletion, PeerEvents, Reason
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching, drive, requested
-from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
 
 SECOND_NS = 1_000_000_000
 DEADLINE_S = 60
@@ -499,7 +499,7 @@ def test_node_comes_back() -> None:
 
 NODE = """
 import sys
-from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
 public, secret, other_address, other_public = (each.encode() for each in sys.argv[1:])
 peer = ZeroMQPeer(1, "job", KeyPair(public, secret))
 peer.meet({0: Member(other_address.decode(), other_public)})
@@ -597,7 +597,7 @@ def test_host_that_is_not_here() -> None:
 
 def test_without_pyzmq() -> None:
     """The error says what to install."""
-    code = "import sys; sys.modules['zmq'] = None; import penstock.zeromq_peer"
+    code = "import sys; sys.modules['zmq'] = None; import penstock.cache.zeromq"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -21,7 +21,7 @@ from benchmarks.baselines.peer_loop import (
     source,
 )
 from benchmarks.baselines.serve import Epochs, serve
-from penstock.peer import Peer, PeerRequest
+from penstock.cache.peer import Peer, PeerRequest
 
 JOB = "benchmark"
 SECOND_NS = 1_000_000_000
@@ -36,7 +36,7 @@ def answer(peer: Peer, request: PeerRequest, flat: np.ndarray) -> None:
 
 def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
     """Answers over ZeroMQ until its input ends."""
-    from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+    from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
 
     peer = ZeroMQPeer(1, JOB, KeyPair(public.encode(), secret.encode()))
     peer.meet({0: Member(asker, asker_public.encode())})
@@ -51,7 +51,7 @@ def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
 def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     import zmq
 
-    from penstock.zeromq_peer import KeyPair, Member, ZeroMQPeer
+    from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
 
     keys = [KeyPair.made(), KeyPair.made()]
     peer = ZeroMQPeer(0, JOB, keys[0])
@@ -70,7 +70,7 @@ def over_mpi() -> None:
     """Rank 1 answers until rank 0 leaves."""
     from mpi4py import MPI
 
-    from penstock.mpi_peer import MPIPeer, communicator
+    from penstock.cache.mpi import MPIPeer, communicator
 
     peer = MPIPeer(communicator(MPI.COMM_WORLD.rank), JOB)
     if peer.node == 0:

@@ -1,6 +1,6 @@
 """Messages of 1 MiB by bare pyzmq: one process answers, the other asks, many in flight.
 
-The sockets, their CURVE and their threads are those of `penstock.zeromq_peer`. A request is a
+The sockets, their CURVE and their threads are those of `penstock.cache.zeromq`. A request is a
 number; nothing is checked, timed or counted.
 """
 

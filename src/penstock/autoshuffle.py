@@ -17,11 +17,11 @@ import numpy as np
 
 from .batch import gap_for
 from .budget import Budget
+from .cache import store_of
 from .dataset import Dataset
 from .engine import Probed, engine_for
 from .errors import UsageError
 from .index import Chunked, cost_of, measured_of
-from .membership import store_of
 from .order import (
     Blocking,
     Order,

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.disk_tier import DiskTier
-from penstock.tier import MINE, READY, Address, RamTier
+from penstock.cache.disk import DiskTier
+from penstock.cache.shared_memory import MINE, READY, Address, RamTier
 
 IDENTITY = b"of these tests.."
 LENGTH = 3000
@@ -23,8 +23,8 @@ LENGTH = 3000
 RANK = """
 import json, os, sys
 import numpy as np
-from penstock.disk_tier import DiskTier
-from penstock.tier import BUSY, MINE, Address, RamTier
+from penstock.cache.disk import DiskTier
+from penstock.cache.shared_memory import BUSY, MINE, Address, RamTier
 
 pid, fd, seed, slots, length = map(int, sys.argv[1:6])
 folder, identity = sys.argv[6], b"of these tests.."
@@ -208,7 +208,7 @@ def test_memory_goes_with_the_last_process() -> None:
         [
             sys.executable,
             "-c",
-            "import json; from penstock.tier import RamTier\n"
+            "import json; from penstock.cache.shared_memory import RamTier\n"
             f"tier = RamTier.create(10, 100_000, {IDENTITY!r}); tier.populate()\n"
             "print(json.dumps(tier.address), flush=True); input()",
         ],

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import errors
+from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
-from ..membership import Gather
 from ..topology import Place
 from .boundaries import reached
 

@@ -26,8 +26,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from ..budget import Budget
+from ..cache import Gather
 from ..errors import ForkError, FormatError, MissingError, UsageError
-from ..membership import Gather
 from ..topology import detect
 from . import loading
 from .agreement import Gathers, gathers, together
@@ -79,7 +79,7 @@ class Checkpoints:
              the rate while writing.
     rank, world_size:  of the ranks that hold the same state; None detects them.
     gather:  how these tell each other; None is groups of torch.distributed. See
-             `penstock.membership.Gather`. Of three, several are used at once; with one alone, the
+             `penstock.cache.Gather`. Of three, several are used at once; with one alone, the
              next save begins when the one before is committed.
     local:   a folder of this host, or several, the fastest first: see `Tier`. A save lies there
              until it is committed, so that the next may begin earlier, and is committed by the next

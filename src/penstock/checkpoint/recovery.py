@@ -7,8 +7,8 @@ import warnings
 from typing import Any, NamedTuple
 
 from ..budget import Budget
+from ..cache import Gather
 from ..errors import DataError, FormatError, MissingError, PenstockError
-from ..membership import Gather
 from ..topology import Place
 from . import shards
 from .agreement import together

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..budget import Budget
+from ..cache import Gather
 from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError
-from ..membership import Gather
 from ..topology import Place
 from . import shards
 from .agreement import together

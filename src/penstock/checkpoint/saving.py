@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..cache import Gather
 from ..errors import PenstockError, UsageError
-from ..membership import Gather
 from ..topology import Place
 from . import loading
 from .agreement import together

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cache import Gather, machine_identity
 from ..engine import storing, sync_folder
 from ..errors import DataError, StorageError, UsageError
-from ..membership import Gather, machine_identity
 from ..topology import Place
 from . import shards
 from .agreement import together

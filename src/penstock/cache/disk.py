@@ -14,7 +14,7 @@ lot or an entry that a crash has torn, or that is damaged in any other way, fail
 which is compared on every read, and is read from storage again. The room of such a lot, and of one
 whose writer was killed, is not used again before the folder is emptied.
 
-Which slots are ready, and who fills the others, is in shared memory (`penstock.tier`): the first
+Which slots are ready, and who fills the others, is in shared memory (`penstock.cache.shared_memory`): the first
 rank makes it from the table, the others attach to it.
 """
 
@@ -35,11 +35,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .engine import Arena, Buffer, crc32c
-from .errors import StorageError, UsageError
-from .extent import Int
-from .tier import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_identity
+from .. import limits
+from ..engine import Arena, Buffer, crc32c
+from ..errors import StorageError, UsageError
+from ..extent import Int
+from .shared_memory import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_identity
 
 _PAGE = 4096
 _MAGIC = b"PENSTIER"

@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import UsageError
-from .topology import Place
+from ..errors import UsageError
+from ..topology import Place
 
 Gather = Callable[[str], list[str]]
 """Tells all ranks what each of them says: called on every rank at once, returns the texts in order

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UsageError
-from .extent import Extents, Int, Placed
-from .index import Chunked, Index, Samples
-from .plan import pieced
+from ..errors import UsageError
+from ..extent import Extents, Int, Placed
+from ..index import Chunked, Index, Samples
+from ..plan import pieced
 
 Keys = npt.NDArray[np.uint64]
 """Fields of samples: sample * fields + field."""

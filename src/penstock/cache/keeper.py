@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .addressed import Addressed, Keys
-from .disk_tier import DiskTier
-from .engine import Buffer, Completion, Purpose
-from .extent import Int, Requests, merge
-from .placement import Placement
-from .tier import BUSY, MINE, READY, RamTier
+from .. import limits
+from ..engine import Buffer, Completion, Purpose
+from ..extent import Int, Requests, merge
+from ..placement import Placement
+from .disk import DiskTier
+from .key_index import Addressed, Keys
+from .shared_memory import BUSY, MINE, READY, RamTier
 
 Tier: TypeAlias = RamTier | DiskTier
 

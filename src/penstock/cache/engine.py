@@ -1,9 +1,9 @@
 """A rank's engine over the caches of its job: own slab, peers, storage.
 
-`CachedEngine` executes requests of keys (`penstock.addressed`), and decides for each by arithmetic
+`CachedEngine` executes requests of keys (`penstock.cache.key_index`), and decides for each by arithmetic
 where its bytes come from:
 
-    there is a replica             copied from it (`penstock.replicas`), where that was asked for
+    there is a replica             copied from it (`penstock.cache.replicas`), where that was asked for
     the lot is kept by this node   copied from the slab, into which the first who wants it reads it;
                                    or out of the lot read from this node's disk
     by another node                asked of that node, which reads what it does not have yet
@@ -33,19 +33,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import limits
-from .addressed import Addressed
-from .budget import Budget
-from .disk_tier import DiskTier
-from .engine import Buffer, Choice, Completion, Failure, Purpose, Reader, check, check_purpose
-from .errors import UsageError
-from .extent import Int, Requests, merge
+from .. import limits
+from ..budget import Budget
+from ..engine import Buffer, Choice, Completion, Failure, Purpose, Reader, check, check_purpose
+from ..errors import UsageError
+from ..extent import Int, Requests, merge
+from ..placement import Placement
+from ..schedule.rotation import beginning
+from .disk import DiskTier
 from .keeper import Keeper, Wanted
+from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest
-from .placement import Placement
 from .replicas import Replicas, Timed
-from .schedule.rotation import beginning
-from .tier import RamTier
+from .shared_memory import RamTier
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000

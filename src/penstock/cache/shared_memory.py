@@ -23,10 +23,10 @@ from typing import ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from .engine import Buffer
-from .errors import ForkError, LimitError, StateError, StorageError, UsageError
-from .extent import Int
+from .. import _core
+from ..engine import Buffer
+from ..errors import ForkError, LimitError, StateError, StorageError, UsageError
+from ..extent import Int
 
 T = TypeVar("T")
 

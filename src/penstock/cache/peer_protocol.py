@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import limits
-from .engine import Mask
+from .. import limits
+from ..engine import Mask
 from .peer import Bytes, Fetch, Keys
 
 VERSION = 1

@@ -32,10 +32,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from . import limits
-from .clock import Clock, SystemClock
-from .engine import Buffer, Mask, check_buffers, described, refuse
-from .errors import UsageError
+from .. import limits
+from ..clock import Clock, SystemClock
+from ..engine import Buffer, Mask, check_buffers, described, refuse
+from ..errors import UsageError
 
 Keys = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.int64]

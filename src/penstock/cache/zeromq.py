@@ -3,7 +3,7 @@
 Each node answers at one bound socket (ROUTER) and asks through one connection to each node that it
 has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
 
-Messages are those of `penstock.messages`. The bytes of an answer come in pieces of
+Messages are those of `penstock.cache.peer_protocol`. The bytes of an answer come in pieces of
 `limits.peer_piece_bytes`, the first with it. Nothing that came is believed: a piece is compared
 with what the fetch has room for, and an answer with the node that was asked.
 
@@ -23,25 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from . import limits
-from .clock import Clock, SystemClock
-from .engine import Buffer, Mask
-from .errors import UsageError
-from .index import missing
-from .messages import (
-    ANSWER,
-    HEADER_BYTES,
-    PIECE,
-    REFUSAL,
-    REQUEST_BYTES,
-    Frame,
-    Job,
-    Wrong,
-    packed,
-    pieces,
-    requested,
-    unpacked,
-)
+from .. import limits
+from ..clock import Clock, SystemClock
+from ..engine import Buffer, Mask
+from ..errors import UsageError
+from ..index import missing
 from .peer import (
     NONE,
     Bytes,
@@ -55,6 +41,20 @@ from .peer import (
     Reason,
     Unanswered,
     check_fetch,
+)
+from .peer_protocol import (
+    ANSWER,
+    HEADER_BYTES,
+    PIECE,
+    REFUSAL,
+    REQUEST_BYTES,
+    Frame,
+    Job,
+    Wrong,
+    packed,
+    pieces,
+    requested,
+    unpacked,
 )
 
 try:

@@ -1,6 +1,6 @@
 """Peers over MPI, where mpiexec or srun started the ranks: whatever network MPI knows.
 
-Requests and answers are those of `penstock.messages`, with tag 0. The bytes of an answer follow it
+Requests and answers are those of `penstock.cache.peer_protocol`, with tag 0. The bytes of an answer follow it
 with a tag of their fetch, in messages of at most `limits.peer_piece_bytes`, long parts as they lie
 in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when the message
 for it is there (a matched probe), so that nothing has to be taken back when the time is over. Where
@@ -29,12 +29,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import limits
-from .clock import Clock, SystemClock
-from .engine import Buffer
-from .errors import StorageError, UsageError
-from .index import missing
-from .messages import (
+from .. import limits
+from ..clock import Clock, SystemClock
+from ..engine import Buffer
+from ..errors import StorageError, UsageError
+from ..index import missing
+from .peer import (
+    NONE,
+    Bytes,
+    Fetch,
+    Fetches,
+    Keys,
+    Numbers,
+    Part,
+    PeerEvents,
+    Queue,
+    Reason,
+    Unanswered,
+    check_fetch,
+)
+from .peer_protocol import (
     ANSWER,
     ASK,
     HEADER_BYTES,
@@ -50,20 +64,6 @@ from .messages import (
     pieces,
     requested,
     unpacked,
-)
-from .peer import (
-    NONE,
-    Bytes,
-    Fetch,
-    Fetches,
-    Keys,
-    Numbers,
-    Part,
-    PeerEvents,
-    Queue,
-    Reason,
-    Unanswered,
-    check_fetch,
 )
 
 try:

@@ -19,12 +19,12 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from . import limits
-from .addressed import Keys
-from .engine import Buffer
-from .extent import Int
-from .replication import Soonest
-from .tier import fence, gather
+from .. import limits
+from ..engine import Buffer
+from ..extent import Int
+from ..replication import Soonest
+from .key_index import Keys
+from .shared_memory import fence, gather
 
 _ways = 8
 _sweeps = 64  # in an epoch
@@ -136,7 +136,7 @@ class _Shelf:
 
 
 class Replicas:
-    """Copies of keys (`penstock.addressed`), as one rank of a node finds and makes them.
+    """Copies of keys (`penstock.cache.key_index`), as one rank of a node finds and makes them.
 
     memories: `layout.bytes` of each rank of the node, which they share; zeros at first.
     own:      which one is this rank's.

@@ -18,22 +18,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from . import limits
-from .addressed import Addressed
-from .assignment import Locality
-from .budget import Budget
-from .cached import CachedEngine
-from .disk_tier import DiskTier, noted
-from .engine import engine_for
-from .errors import PenstockError, UsageError
-from .index import Index, cost_of, measured_of
-from .lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in
-from .membership import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
+from .. import limits
+from ..assignment import Locality
+from ..budget import Budget
+from ..engine import engine_for
+from ..errors import PenstockError, UsageError
+from ..index import Index, cost_of, measured_of
+from ..lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in
+from ..placement import Placement
+from ..topology import Place
+from .disk import DiskTier, noted
+from .engine import CachedEngine
+from .key_index import Addressed
 from .peer import Peer
-from .placement import Placement
+from .rendezvous import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
 from .replicas import Layout, Replicas
-from .tier import RamTier, alignment_default
-from .topology import Place
+from .shared_memory import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B
@@ -234,7 +234,7 @@ def _peers(cache: Cache, gather: Gather, place: Place) -> str:
     """How this rank would exchange samples."""
     if cache.peers == "zeromq" or (cache.peers == "auto" and not is_mpi(gather)):
         return "zeromq"
-    from .mpi_peer import unusable  # its library is optional
+    from .mpi import unusable  # its library is optional
 
     why = unusable(place.world_size)
     if why is None:
@@ -361,7 +361,7 @@ class _Parts:
 
     def speak_mpi(self, job: _Job) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
-        from .mpi_peer import MPIPeer, communicator
+        from .mpi import MPIPeer, communicator
 
         self.peer = MPIPeer(communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
 
@@ -388,7 +388,7 @@ class _Parts:
                 )
                 saying["disk"] = (self.disk.folder, self.disk.address)
         if job.placement.nodes > 1 and self.peer is None:
-            from .zeromq_peer import KeyPair, ZeroMQPeer  # its library is optional
+            from .zeromq import KeyPair, ZeroMQPeer  # its library is optional
 
             keys = KeyPair.made()
             host = cache.listen or reachable_address(os.environ)
@@ -414,7 +414,7 @@ class _Parts:
                 for rank in job.neighbours
             ]
         if "peer" in leader:
-            from .zeromq_peer import Member, ZeroMQPeer
+            from .zeromq import Member, ZeroMQPeer
 
             assert isinstance(self.peer, ZeroMQPeer)
             met = (member["peer"] for member in members)
