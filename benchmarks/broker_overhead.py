@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.lease import Measured, Report
-from penstock.tenant import Tenant
+from penstock.sharing.client import Tenant
+from penstock.sharing.lease import Measured, Report
 
 from . import __main__ as command
 from .contender import ROOT

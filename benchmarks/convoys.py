@@ -22,7 +22,7 @@ from penstock.index.layout import Fixed
 from penstock.index.table import Field, Index
 from penstock.order.order import Order
 from penstock.plan import Steps, plan_window
-from penstock.schedule import stagger
+from penstock.sharing.schedule import stagger
 
 from . import __main__ as command
 from .record import Record, Row

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.schedule import (
+from penstock.schedule import rotation
+from penstock.sharing.schedule import (
     RULES,
     Comparison,
     Objective,
@@ -28,7 +29,6 @@ from penstock.schedule import (
     list_schedule,
     lower_bound,
     persched,
-    rotation,
     simulate,
     stagger,
 )

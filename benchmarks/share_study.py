@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.allocation import (
+from penstock.sharing.allocation import (
     JobProfile,
     Objective,
     Resources,
@@ -26,7 +26,7 @@ from penstock.allocation import (
     predict,
     score,
 )
-from penstock.knapsack import Solver
+from penstock.sharing.share_lp import Solver
 
 HOST = Resources(cores=32, bytes_per_s=1.5e9)
 

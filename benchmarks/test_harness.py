@@ -26,9 +26,9 @@ from benchmarks.share.mixes import neighbour
 from benchmarks.share.predictions import LEAST, divisions
 from benchmarks.share.work import TOKENS, Job
 from benchmarks.suite import FLOORS, Race, Reference
-from penstock.allocation import Resources
 from penstock.order.order import Order
-from penstock.throughput import Share
+from penstock.sharing.allocation import Resources
+from penstock.sharing.throughput_model import Share
 
 SERVE = """
 import argparse, numpy as np, os, time

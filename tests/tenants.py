@@ -159,9 +159,9 @@ class Caller:
 def main() -> None:
     """What the process of a job does."""
     from penstock import limits
-    from penstock.lease import Measured, Report
-    from penstock.tenant import Tenant
-    from penstock.throughput import JobProfile, Share, predict
+    from penstock.sharing.client import Tenant
+    from penstock.sharing.lease import Measured, Report
+    from penstock.sharing.throughput_model import JobProfile, Share, predict
 
     limits.broker_retry_s = 0.2  # tests wait for it
     path, name, rank, said, greed, step_s = json.loads(sys.argv[1])

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
-from penstock.allocation import (
+from penstock.errors import UsageError
+from penstock.sharing.allocation import (
     Contention,
     JobProfile,
     Objective,
@@ -26,8 +27,7 @@ from penstock.allocation import (
     score,
     whole_workers,
 )
-from penstock.errors import UsageError
-from penstock.knapsack import Solver
+from penstock.sharing.share_lp import Solver
 
 CPU = JobProfile(samples_per_s=1000, cpu_s=10e-3, storage_bytes=1e3, remaining_samples=1e5)
 READ = JobProfile(samples_per_s=1000, cpu_s=1e-5, storage_bytes=1e6, remaining_samples=1e5)

@@ -20,10 +20,10 @@ import pytest
 
 from command import run
 from penstock import limits
-from penstock.allocation import Resources
-from penstock.broker import Broker
 from penstock.errors import UsageError
-from penstock.ledger import Ledger
+from penstock.sharing.allocation import Resources
+from penstock.sharing.broker import Broker
+from penstock.sharing.ledger import Ledger
 from tenants import Caller, Ended, Job, broker, job
 
 CORES, RATE = 4.0, 100e6

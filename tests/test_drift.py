@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.allocation import JobProfile, Resources, Share, allocate, even_share
-from penstock.drift import Drift, worthwhile
 from penstock.errors import UsageError
+from penstock.sharing.allocation import JobProfile, Resources, Share, allocate, even_share
+from penstock.sharing.change_detector import Drift, worthwhile
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3, stream_bytes_per_s=1e8)
 FOLLOWED = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.knapsack import Program, exact, greedy, highs
+from penstock.sharing.share_lp import Program, exact, greedy, highs
 
 CLOSE = 1e-7
 

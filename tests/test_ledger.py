@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.allocation import JobProfile, Objective, Resources, Share, allocate, predict
 from penstock.errors import UsageError
-from penstock.lease import Lease, Measured, Report, Terms
-from penstock.ledger import Ledger
+from penstock.sharing.allocation import JobProfile, Objective, Resources, Share, allocate, predict
+from penstock.sharing.lease import Lease, Measured, Report, Terms
+from penstock.sharing.ledger import Ledger
 
 HOST = Resources(cores=8, bytes_per_s=1e9)
 TERMS = Terms()

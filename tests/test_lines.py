@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.lines import Gone, Lines, Wrong
+from penstock.sharing.wire import Gone, Lines, Wrong
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 messages = st.dictionaries(st.text(max_size=9), values, max_size=4).map(

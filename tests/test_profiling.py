@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.meter import Counters, Meter, Span
-from penstock.profiling import Profiler, measured
-from penstock.throughput import JobProfile
+from penstock.sharing.job_profile import Profiler, measured
+from penstock.sharing.throughput_model import JobProfile
 
 MS = 1_000_000
 

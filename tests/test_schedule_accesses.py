@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.schedule import (
+from penstock.schedule import rotation
+from penstock.sharing.schedule import (
     SHARED,
     list_schedule,
     lower_bound,
-    rotation,
     stagger,
     two_task_bound,
     two_tasks,

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 
 from penstock import limits
 from penstock.errors import LimitError, UsageError
-from penstock.schedule import (
+from penstock.sharing.schedule import (
     RULES,
     Pattern,
     PeriodicJob,

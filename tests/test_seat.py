@@ -16,7 +16,7 @@ import penstock
 import penstock.torch
 from opened import Opened
 from penstock.meter import Counters
-from penstock.seat import job_of
+from penstock.sharing.leased_budget import job_of
 from penstock.topology import Place
 from tenants import broker
 

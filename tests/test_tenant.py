@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from penstock import limits
-from penstock.allocation import Resources
-from penstock.broker import Broker
 from penstock.budget import Budget
 from penstock.errors import UsageError
-from penstock.lease import Lease, Measured, Report, Terms, granted
-from penstock.ledger import Ledger
-from penstock.lines import socket_path
-from penstock.tenant import Tenant
+from penstock.sharing.allocation import Resources
+from penstock.sharing.broker import Broker
+from penstock.sharing.client import Tenant
+from penstock.sharing.lease import Lease, Measured, Report, Terms, granted
+from penstock.sharing.ledger import Ledger
+from penstock.sharing.wire import socket_path
 
 HOST = Resources(cores=4, bytes_per_s=1e8)
 REPORT = Report(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.allocation import Contention, JobProfile, Resources, Share, predict
 from penstock.errors import UsageError
+from penstock.sharing.allocation import Contention, JobProfile, Resources, Share, predict
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3)
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.allocation import Resources
 from penstock.errors import UsageError
-from penstock.lease import Grant, Measured, Report, Terms
-from penstock.ledger import Ledger
-from penstock.transfers import Transfers
-from penstock.watcher import watch
-from penstock.window import Window
+from penstock.sharing.allocation import Resources
+from penstock.sharing.lease import Grant, Measured, Report, Terms
+from penstock.sharing.ledger import Ledger
+from penstock.sharing.monitor import watch
+from penstock.sharing.transfer_permit import Window
+from penstock.sharing.transfer_policy import Transfers
 from tenants import Job, Lease, broker
 
 MB = 1e6

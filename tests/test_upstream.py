@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from command import run
 from penstock import limits
-from penstock.address import Address, key_of
-from penstock.allocation import Resources
 from penstock.errors import UsageError
-from penstock.holding import Holding
-from penstock.lease import Lease, Measured, Report
-from penstock.ledger import Ledger
-from penstock.lines import Sealed, Wrong
-from penstock.watcher import watch
+from penstock.sharing.address import Address, key_of
+from penstock.sharing.allocation import Resources
+from penstock.sharing.fallback_rate import Holding
+from penstock.sharing.lease import Lease, Measured, Report
+from penstock.sharing.ledger import Ledger
+from penstock.sharing.monitor import watch
+from penstock.sharing.wire import Sealed, Wrong
 from tenants import Job, broker
 
 KEY = b"sixteen bytes and more"

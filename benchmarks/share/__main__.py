@@ -22,7 +22,7 @@ from benchmarks.contender import ROOT
 from benchmarks.corpus import Corpora, Sizes
 from benchmarks.race import say
 from benchmarks.record import Record, Row
-from penstock.allocation import Resources
+from penstock.sharing.allocation import Resources
 
 from . import arrivals, changes, elsewhere, mixes, predictions
 from .host import Site

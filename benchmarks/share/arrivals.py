@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.pairing import bootstrap_interval
 from benchmarks.race import say
 from benchmarks.record import Row
-from penstock.allocation import Objective, Resources
+from penstock.sharing.allocation import Objective, Resources
 
 from .host import Host, Running, Site
 from .modes import even_shares, served

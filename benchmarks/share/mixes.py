@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.cluster import at_least
 from benchmarks.race import say
 from benchmarks.record import Row
-from penstock.allocation import Objective, Resources, allocate
-from penstock.throughput import JobProfile, Share
+from penstock.sharing.allocation import Objective, Resources, allocate
+from penstock.sharing.throughput_model import JobProfile, Share
 
 from .host import Host, Site, Window
 from .modes import Brokered, Mode, Static, Unmanaged, even

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.contender import ContenderError
-from penstock.allocation import Objective, Resources, even_share
-from penstock.throughput import Share
+from penstock.sharing.allocation import Objective, Resources, even_share
+from penstock.sharing.throughput_model import Share
 
 from .host import UNLIMITED, Host
 

@@ -14,14 +14,9 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .address import Address, key_of
-from .allocation import Resources
-from .broker import Broker
 from .engine import this_machine
 from .errors import UsageError
-from .ledger import Ledger
-from .lines import socket_path
-from .upstream import Upstream
+from .sharing import Address, Broker, Ledger, Resources, Upstream, key_of, socket_path
 
 
 def broker(

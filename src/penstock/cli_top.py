@@ -19,10 +19,8 @@ import rich.text
 import typer
 
 from . import terminal
-from .allocation import UNITS
 from .errors import UsageError
-from .lines import socket_path
-from .watcher import watch
+from .sharing import UNITS, socket_path, watch
 
 State = dict[str, Any]
 

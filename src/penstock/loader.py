@@ -36,8 +36,8 @@ from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
 from .order import Shuffle, shuffle_quality
 from .plan import Assignment, Group, StepPlan, Steps
-from .seat import Seat
 from .session import Session
+from .sharing import Seat
 from .topology import Place
 from .workers import timed_out
 

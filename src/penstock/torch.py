@@ -48,7 +48,7 @@ from .plan import Assignment
 from .processes import WorkerProcesses
 from .reader import BatchReader
 from .resident import Resident, Wanted, spaced
-from .seat import Seat
+from .sharing import Seat
 from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
 from .topology import Place, detect
 from .walk import Walk

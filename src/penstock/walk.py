@@ -10,7 +10,7 @@ from typing import Any
 from .epochs import Epochs, Task
 from .meter import Meter
 from .pacing import Pacing
-from .seat import Seat
+from .sharing import Seat
 from .workers import Ahead, Workers
 
 _heed_s = 0.1  # how soon somebody who waits for processors learns that there are more

@@ -22,7 +22,7 @@ from typing import Literal
 
 from .. import limits
 from ..errors import UsageError
-from ..throughput import check_number
+from ..sharing import check_number
 
 OVERHEAD = 0.035
 """Of training's own time, what saving may cost; CheckFreq's bound."""

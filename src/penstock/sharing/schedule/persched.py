@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import limits
-from ..errors import LimitError, UsageError
+from ... import limits
+from ...errors import LimitError, UsageError
 from .jobs import Objective, Outcome, PeriodicJob, outcome, require, require_jobs, require_objective
 
 _gain_min = 1e-6

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import limits
-from .errors import UsageError
+from .. import limits
+from ..errors import UsageError
 from .lease import Grant, Terms
 from .schedule import Rule, Waiting, grant
 

@@ -10,12 +10,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from . import limits
+from .. import limits
 from .address import Address
-from .holding import Holding
+from .client import Tenant
+from .connection import by_network
+from .fallback_rate import Holding
 from .ledger import Ledger
-from .link import by_network
-from .tenant import Tenant
 
 
 class Upstream:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import limits
+from .. import limits
 
 VERSION = 1
 Message = dict[str, Any]

@@ -10,9 +10,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from . import limits
+from .. import limits
 from .address import Address
-from .lines import Gone, Lines, Message, Sealed, Wrong, peer_of, socket_path
+from .wire import Gone, Lines, Message, Sealed, Wrong, peer_of, socket_path
 
 log = logging.getLogger("penstock")
 

@@ -26,14 +26,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import limits
+from .. import limits
+from ..clock import Clock, SystemClock
+from ..errors import UsageError
 from .address import Address, awake
-from .clock import Clock, SystemClock
-from .errors import UsageError
+from .federation import Upstream
 from .lease import Report
 from .ledger import Ledger
-from .lines import VERSION, Gone, Lines, Message, Peer, Sealed, Wrong, peer_of
-from .upstream import Upstream
+from .wire import VERSION, Gone, Lines, Message, Peer, Sealed, Wrong, peer_of
 
 log = logging.getLogger("penstock")
 

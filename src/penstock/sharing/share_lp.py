@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UsageError
+from ..errors import UsageError
 
 Float = npt.NDArray[np.float64]
 Solver = Literal["exact", "highs", "greedy"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import LimitError, UsageError
+from ...errors import LimitError, UsageError
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds, require_jobs, require_objective
 from .online import RULES, Rule, simulate
 from .persched import Pattern, persched

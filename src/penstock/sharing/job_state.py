@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from . import limits
+from .. import limits
+from ..errors import UsageError
 from .allocation import Share
-from .drift import Drift
-from .errors import UsageError
+from .change_detector import Drift
 from .lease import Lease, Measured, Terms
-from .throughput import JobProfile, Prediction, predict
+from .throughput_model import JobProfile, Prediction, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
 """Of a job: its share is the best for it as measured; or an even one, because nothing is known of

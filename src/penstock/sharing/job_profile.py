@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .meter import Counters
+from ..meter import Counters
 
 _window_ns = 1_000_000_000
 _batches = 4

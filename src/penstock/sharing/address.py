@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .errors import UsageError
+from ..errors import UsageError
 
 _key_bytes_min = 16
 _key_bytes_max = 4096

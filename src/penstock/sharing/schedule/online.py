@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from .. import limits
-from ..errors import LimitError, UsageError
+from ... import limits
+from ...errors import LimitError, UsageError
 from .jobs import Outcome, PeriodicJob, outcome, require, require_jobs
 
 RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]

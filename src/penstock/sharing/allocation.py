@@ -1,7 +1,7 @@
 """Which shares of a host are best for all jobs on it. Pure.
 
-Throughput is linear in the share up to a ceiling (`penstock.throughput`), so the best shares are a
-linear program (`penstock.knapsack`), in which by default nobody is left with less than an even
+Throughput is linear in the share up to a ceiling (`penstock.sharing.throughput_model`), so the best shares are a
+linear program (`penstock.sharing.share_lp`), in which by default nobody is left with less than an even
 split would give.
 """
 
@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from . import limits
-from .errors import UsageError
-from .knapsack import SOLVERS, Float, Program, Solver
-from .throughput import Contention, JobProfile, Prediction, Share, check_number, predict
+from .. import limits
+from ..errors import UsageError
+from .share_lp import SOLVERS, Float, Program, Solver
+from .throughput_model import Contention, JobProfile, Prediction, Share, check_number, predict
 
 __all__ = [
     "Allocation",
@@ -176,7 +176,7 @@ def allocate(
     floors:  a number is the part of what an even split would bring that each job keeps, 1.0 all of
              it; 0.0 is without floors, which may stop jobs altogether. Or samples/s, one a job.
     solver:  "exact", without a library; "highs", the same by SciPy; "greedy": see
-             `penstock.knapsack`.
+             `penstock.sharing.share_lp`.
     whole:   whole workers, at least one each (UsageError with fewer cores than jobs). A job may
              then be below its floor by what less than a worker does; fractions are time-shared.
 

@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Callable
 
-from .errors import UsageError
+from ..errors import UsageError
+from .connection import Call, Link, usual_or
 from .lease import Lease, Report, Terms
-from .lines import VERSION, Message
-from .link import Call, Link, usual_or
+from .wire import VERSION, Message
 
 
 class Tenant:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 Objective = Literal["efficiency", "dilation"]
 """What is to be best: efficiency is wanted high, dilation low."""

@@ -9,13 +9,13 @@ import threading
 import time
 from types import TracebackType
 
-from . import limits
-from .errors import UsageError
+from .. import limits
+from ..errors import UsageError
+from ..topology import detect
+from .connection import Link, usual_or
 from .lease import Grant, Terms
-from .lines import VERSION, Message
-from .link import Link, usual_or
-from .seat import job_of
-from .topology import detect
+from .leased_budget import job_of
+from .wire import VERSION, Message
 
 _burst_s = 0.1
 """What was not used may be made up for, for so long."""

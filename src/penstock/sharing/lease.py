@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
-from . import limits
-from .budget import Budget
-from .errors import UsageError
+from .. import limits
+from ..budget import Budget
+from ..errors import UsageError
 
 _steps_ahead = 4
 """Of these one is being used and one read, and what is late in between does not show."""

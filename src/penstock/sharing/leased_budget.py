@@ -11,12 +11,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 
-from .budget import Budget
+from ..budget import Budget
+from ..meter import Counters
+from ..topology import Place
+from .client import Tenant
+from .job_profile import Profiler, Window
 from .lease import Lease, Measured, Report, granted
-from .meter import Counters
-from .profiling import Profiler, Window
-from .tenant import Tenant
-from .topology import Place
 
 
 class Seat:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .. import limits
-from ..errors import UsageError
-from ..extent import Int
+from ... import limits
+from ...errors import UsageError
+from ...extent import Int
 
 Capacity = int | Sequence[int] | Int
 """Accesses at a time: of all alike, or of each by its number."""

@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from . import limits
+from .. import limits
+from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
-from .drift import Drift, worthwhile
-from .errors import UsageError
+from .change_detector import Drift, worthwhile
+from .job_state import Job, Member, limited, profile_of
 from .lease import Grant, Lease, Measured, Report, Terms
-from .tenancy import Job, Member, limited, profile_of
-from .throughput import JobProfile, predict
-from .transfers import Key, Transfers
+from .throughput_model import JobProfile, predict
+from .transfer_policy import Key, Transfers
 
 _least = 0.01
 """How much of an even split is in what is dealt. So each job has a little of everything, also of

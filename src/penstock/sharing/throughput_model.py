@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from . import limits
-from .errors import UsageError
+from .. import limits
+from ..errors import UsageError
 
 Binding = Literal["model", "workers", "streams", "bandwidth"]
 """What a job waits for: its model, the processor, answers to its reads, or its byte rate."""

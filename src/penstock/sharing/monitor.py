@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from . import limits
-from .errors import UsageError, WorkerError
-from .lines import Gone, Lines, Message, Wrong
+from .. import limits
+from ..errors import UsageError, WorkerError
+from .wire import Gone, Lines, Message, Wrong
 
 
 def watch(path: Path) -> Iterator[dict[str, Any]]:

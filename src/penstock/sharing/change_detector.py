@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import limits
+from .. import limits
+from ..errors import UsageError
 from .allocation import Allocation, Objective, score
-from .errors import UsageError
-from .throughput import JobProfile, Share, predict
+from .throughput_model import JobProfile, Share, predict
 
 _followed = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
-from ..extent import Int
+from ...errors import UsageError
+from ...extent import Int
 from .colouring import Capacity, capacities, coloured, fewest, numbers, ranks
 
 SHARED = -1
