@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.assignment import expected_moves
 from penstock.order.order import Order
+from penstock.plan.assignment import expected_moves
 
 from . import emulation
 from .__main__ import build_floors, finish, rows_of

@@ -21,7 +21,7 @@ from penstock.extent import Files
 from penstock.index.layout import Fixed
 from penstock.index.table import Field, Index
 from penstock.order.order import Order
-from penstock.plan import Steps, plan_window
+from penstock.plan.steps import Steps, plan_window
 from penstock.sharing.schedule import stagger
 
 from . import __main__ as command

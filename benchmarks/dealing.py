@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.assignment import Locality, expected_moves, seat
 from penstock.order.order import Order
-from penstock.placement import Placement
-from penstock.plan import Steps
+from penstock.plan.assignment import Locality, expected_moves, seat
+from penstock.plan.placement import Placement
+from penstock.plan.steps import Steps
 
 COUNT = 10**9
 NODES = 4096

@@ -31,7 +31,7 @@ def rows(path: Path, record_bytes: int, repeats: int) -> tuple[list[Row], dict[s
 def planners(path: Path, record_bytes: int) -> dict[str, Callable[[], int]]:
     """Functions that plan one epoch and return its number of samples."""
     import penstock
-    from penstock.plan import Steps, plan_window
+    from penstock.plan.steps import Steps, plan_window
 
     index = penstock.open(path, record_bytes=record_bytes).index
     count: int = index.count

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.schedule import rotation
+from penstock.plan import rotation
 from penstock.sharing.schedule import (
     RULES,
     Comparison,

@@ -20,7 +20,7 @@ from penstock.extent import Files
 from penstock.index.formats import FORMATS, Place
 from penstock.index.layout import Chunked
 from penstock.index.table import Index
-from penstock.plan import plan_samples
+from penstock.plan.steps import plan_samples
 
 ROOT = "/fuzz"
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.assignment import Locality, expected_moves, seat
 from penstock.course import Course
 from penstock.errors import UsageError
 from penstock.order.mixture import Mixture, Recipe, slots_of
 from penstock.order.order import Order, Ordering
-from penstock.placement import Placement
-from penstock.plan import Steps, plan_window
-from penstock.session import Session
+from penstock.plan.assignment import Locality, expected_moves, seat
+from penstock.plan.placement import Placement
+from penstock.plan.session import Session
+from penstock.plan.steps import Steps, plan_window
 from test_plan import fixed_index
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cursor import Cursor, Identity
 from penstock.errors import UsageError
+from penstock.plan.cursor import Cursor, Identity
 
 
 def cursor(steps: int = 10) -> Cursor:

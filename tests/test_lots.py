@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import penstock
 from penstock import limits
 from penstock.cache.join import Joined, join
-from penstock.lots import choose_lot
 from penstock.order.shuffle_blocks import Measured
+from penstock.plan.cache_blocks import choose_lot
 from penstock.topology import Place
 from test_cache import Gathering, run, total
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.order.order import Order
-from penstock.placement import Placement, Tier, shares_of
+from penstock.plan.placement import Placement, Tier, shares_of
 
 
 @st.composite

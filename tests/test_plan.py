@@ -17,7 +17,7 @@ from penstock import limits
 from penstock.errors import UsageError
 from penstock.extent import Placed, Requests, merge, separate
 from penstock.order.order import Order
-from penstock.plan import Steps, plan_window
+from penstock.plan.steps import Steps, plan_window
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Order, limits, shuffle_quality
 from penstock.order.quality import expected_kernel, inversions, label_mix
-from penstock.placement import Placement
+from penstock.plan.placement import Placement
 
 
 def discordant(one: list[int], other: list[int]) -> int:

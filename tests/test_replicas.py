@@ -18,11 +18,11 @@ from penstock.cache import join
 from penstock.cache.replicas import Layout, Replicas
 from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
-from penstock.lots import key_lengths, room_for, samples_in
 from penstock.order.order import Order
-from penstock.placement import Placement
-from penstock.plan import Steps
-from penstock.replication import Uses
+from penstock.plan.cache_blocks import key_lengths, room_for, samples_in
+from penstock.plan.placement import Placement
+from penstock.plan.replica_policy import Uses
+from penstock.plan.steps import Steps
 from ranks import Rank, begin, ended
 from test_cache import expected, global_batches, run, total
 from test_replication import dealt, hits_of

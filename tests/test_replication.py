@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import limits, replication
+from penstock import limits
 from penstock.order.order import Order
-from penstock.plan import Steps
-from penstock.replication import Soonest, Uses, expected_hits
+from penstock.plan import replica_policy
+from penstock.plan.replica_policy import Soonest, Uses, expected_hits
+from penstock.plan.steps import Steps
 
 
 @st.composite
@@ -109,7 +110,7 @@ def most_hits(stream: list[list[int]], room: int) -> int:
 )
 def test_no_policy_finds_more(stream, room, sorted_min):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replication, "_sorted_min", sorted_min)
+        patch.setattr(replica_policy, "_sorted_min", sorted_min)
         assert hits_of(stream, room) == most_hits(stream, room)
 
 
@@ -154,7 +155,7 @@ def hits_of(stream: list[list[int]], room: int) -> int:
 def test_of_any_sizes_the_soonest_that_fit_stay(batches, moves, room, sorted_min):
     """All in the sequence of their times, up to the first for which there is no room."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replication, "_sorted_min", sorted_min)
+        patch.setattr(replica_policy, "_sorted_min", sorted_min)
         soonest, model, number = Soonest(room, room), {}, 0  # entry -> (time, size)
         for batch, moved in zip(batches, moves, strict=False):
             new = []

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.order.order import Order
-from penstock.plan import Steps
-from penstock.session import Session
+from penstock.plan.session import Session
+from penstock.plan.steps import Steps
 from test_plan import fixed_index
 
 RECORD = 1000

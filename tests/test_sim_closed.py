@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.assignment import expected_moves, seat
 from penstock.errors import UsageError
+from penstock.plan.assignment import expected_moves, seat
 from penstock.sim.closed import (
     FORM,
     RESOURCES,

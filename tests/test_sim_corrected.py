@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.assignment import Locality
 from penstock.errors import UsageError
 from penstock.order.order import Order
-from penstock.placement import Placement
+from penstock.plan.assignment import Locality
+from penstock.plan.placement import Placement
 from penstock.sim import POLICIES, Scenario, load, simulate
 from penstock.sim.corrected import TRAFFIC, _needed, bound, run
 from penstock.sim.devices import rates_at, shares

@@ -15,12 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .assignment import Locality
-from .cursor import Cursor, Identity
 from .errors import UsageError
 from .order import Marks, Order, Ordering
-from .plan import Assignment, Ids, Steps
-from .replication import Uses
+from .plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
 from .topology import Place, detect
 
 

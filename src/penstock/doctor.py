@@ -41,8 +41,8 @@ from .engine import (
 )
 from .errors import MissingError
 from .index import measured_of
-from .lots import LotChoice, choose_lot
 from .order import Blocking
+from .plan import LotChoice, choose_lot
 from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline
 
 Level = Literal["good", "note", "warning"]

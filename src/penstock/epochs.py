@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from . import limits
 from .course import Course
-from .cursor import Cursor, Identity
 from .order import Marks, Order
+from .plan import Cursor, Identity
 from .topology import detect
 
 

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, readahead_for, samples_of
 from .budget import Budget
 from .cache import Cache, Joined, join
 from .collate import Arrays, Collation, Leaves
 from .course import Course, positive
-from .cursor import Cursor
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
@@ -31,12 +29,10 @@ from .errors import CollateError, ForkError, PenstockError, UsageError
 from .explain import Explanation, explain, setup_of
 from .history import epoch_record
 from .index import Chunked
-from .lots import lot_statistics
 from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
 from .order import Shuffle, shuffle_quality
-from .plan import Assignment, Group, StepPlan, Steps
-from .session import Session
+from .plan import Assignment, Cursor, Group, Locality, Session, StepPlan, Steps, lot_statistics
 from .sharing import Seat
 from .topology import Place
 from .workers import timed_out

@@ -29,7 +29,6 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
-from .assignment import Locality
 from .autoshuffle import AutoShuffle
 from .batch import Batch
 from .budget import Budget
@@ -44,7 +43,7 @@ from .loader import Loader
 from .meter import Counters, Meter
 from .metrics import serve_if_asked
 from .order import Order, Shuffle
-from .plan import Assignment
+from .plan import Assignment, Locality
 from .processes import WorkerProcesses
 from .reader import BatchReader
 from .resident import Resident, Wanted, spaced

@@ -38,8 +38,7 @@ from ..budget import Budget
 from ..engine import Buffer, Choice, Completion, Failure, Purpose, Reader, check, check_purpose
 from ..errors import UsageError
 from ..extent import Int, Requests, merge
-from ..placement import Placement
-from ..schedule.rotation import beginning
+from ..plan import Placement, beginning
 from .disk import DiskTier
 from .keeper import Keeper, Wanted
 from .key_index import Addressed

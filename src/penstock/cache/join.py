@@ -19,13 +19,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from .. import limits
-from ..assignment import Locality
 from ..budget import Budget
 from ..engine import engine_for
 from ..errors import PenstockError, UsageError
 from ..index import Index, cost_of, measured_of
-from ..lots import LotChoice, choose_lot, key_lengths, lots_in, room_for, samples_in
-from ..placement import Placement
+from ..plan import (
+    Locality,
+    LotChoice,
+    Placement,
+    choose_lot,
+    key_lengths,
+    lots_in,
+    room_for,
+    samples_in,
+)
 from ..topology import Place
 from .disk import DiskTier, noted
 from .engine import CachedEngine

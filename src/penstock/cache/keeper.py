@@ -21,7 +21,7 @@ import numpy.typing as npt
 from .. import limits
 from ..engine import Buffer, Completion, Purpose
 from ..extent import Int, Requests, merge
-from ..placement import Placement
+from ..plan import Placement
 from .disk import DiskTier
 from .key_index import Addressed, Keys
 from .shared_memory import BUSY, MINE, READY, RamTier

@@ -236,7 +236,7 @@ def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
 
         E[(K - b)+] / b  =  (1 - q/N) P[Bin(N b - 1, q/N) = b] - (1 - q) P[Bin(N b - 1, q/N) >= b]
 
-    which for q = 1 is (1 - 1/N) P[Bin(N b, 1/N) = b], as `penstock.assignment.expected_moves` has
+    which for q = 1 is (1 - 1/N) P[Bin(N b, 1/N) = b], as `penstock.plan.expected_moves` has
     it. Owners are taken to be independent of the order; with F samples and steps of B multiply by
     about sqrt(1 - B/F).
     """

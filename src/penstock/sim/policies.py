@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..assignment import seat
 from ..errors import UsageError
-from ..lots import lots_fitting
-from ..placement import Placement
+from ..plan import Placement, lots_fitting, seat
 from .scenario import Scenario
 from .workload import BYTES, Ints, Nodes, Window, Workload
 

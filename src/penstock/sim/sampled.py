@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..lots import lots_fitting
+from ..plan import lots_fitting
 from .arguments import Float
 from .importance import ByValue, Cache, Fixed, Recent, Value, drawn, replay
 from .policies import Traffic

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import limits
-from .extent import Int
-from .index import Index
-from .order import Measured
+from .. import limits
+from ..extent import Int
+from ..index import Index
+from ..order import Measured
 
 _enough = 0.9
 """Of what large reads give, in the first epoch, in which alone lots are read from storage."""

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from . import limits
-from .order import Ordering
-from .plan import Group, Planned, StepPlan, Steps, plan_window
+from .. import limits
+from ..order import Ordering
+from .steps import Group, Planned, StepPlan, Steps, plan_window
 
 
 class Session:

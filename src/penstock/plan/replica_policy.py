@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .extent import Int
-from .order import Order
-from .plan import Ids, Steps
+from .. import limits
+from ..extent import Int
+from ..order import Order
+from .steps import Ids, Steps
 
 Mask = npt.NDArray[np.bool_]
 

@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
+from .. import limits
+from ..errors import UsageError
+from ..extent import Extents, Int, Placed, Requests, interleave, merge, separate
+from ..index import Chunked, Field, Layout
+from ..order import Marks, Ordering
 from .assignment import Locality
-from .errors import UsageError
-from .extent import Extents, Int, Placed, Requests, interleave, merge, separate
-from .index import Chunked, Field, Layout
-from .order import Marks, Ordering
-from .schedule.rotation import beginning
+from .rotation import beginning
 
 Ids = npt.NDArray[np.uint64]
 

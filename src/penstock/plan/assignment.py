@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UsageError
-from .extent import Int
+from ..errors import UsageError
+from ..extent import Int
 from .placement import Nodes, Placement
 
 _radix_bins = 1 << 16  # numpy sorts 16-bit keys by radix, wider ones by comparison

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import limits
-from .errors import StateError, UsageError
+from .. import limits
+from ..errors import StateError, UsageError
 
 _version = 1
 

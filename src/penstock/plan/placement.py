@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .errors import UsageError
-from .extent import Int
-from .order import Order, Words, words_of
+from .. import limits
+from ..errors import UsageError
+from ..extent import Int
+from ..order import Order, Words, words_of
 
 Nodes = npt.NDArray[np.int32]
 """Nodes by number, -1 for none."""
