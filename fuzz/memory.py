@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.batch import fields_of
 from penstock.engine.store import Listing, Source, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
 from penstock.index.formats import FORMATS, Place
 from penstock.index.layout import Chunked
 from penstock.index.table import Index
+from penstock.loader.batch import fields_of
 from penstock.plan.steps import plan_samples
 
 ROOT = "/fuzz"

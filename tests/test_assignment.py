@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.course import Course
 from penstock.errors import UsageError
+from penstock.loader.sampler import Course
 from penstock.order.mixture import Mixture, Recipe, slots_of
 from penstock.order.order import Order, Ordering
 from penstock.plan.assignment import Locality, expected_moves, seat

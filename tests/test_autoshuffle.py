@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.autoshuffle import decide
 from penstock.engine.open import engine_for
 from penstock.engine.probe import copying_bytes_per_s, large_extents, probe
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
+from penstock.loader.auto_shuffle import decide
 
 COUNT, RECORD = 4096, 512
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.dataset import locate, sidecar_paths
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -27,6 +26,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from penstock.loader.dataset import locate, sidecar_paths
 
 LONG_AGO_NS = 10**18 + 1
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.decode import Job
 from penstock.errors import CollateError
-from penstock.reader import BatchReader
+from penstock.loader.batch_reader import BatchReader
+from penstock.loader.decode import Job
 
 
 def job_of(

@@ -21,7 +21,7 @@ from benchmarks.emulation import Mount, Shared
 
 import penstock
 from penstock import limits
-from penstock.reader import BatchReader
+from penstock.loader.batch_reader import BatchReader
 
 ROOT = Path(__file__).parent.parent
 MIB = 1 << 20

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import loader as loaders
 from penstock.budget import Budget
 from penstock.engine.native import Choice, NativeEngine
 from penstock.engine_wrappers import Throttled
-from penstock.explain import PARTS, READY, Explanation, Setup, explain, shares_of
 from penstock.extent import Files
-from penstock.history import epoch_record
+from penstock.loader import loader as loaders
+from penstock.loader.epoch_record import epoch_record
+from penstock.loader.explain import PARTS, READY, Explanation, Setup, explain, shares_of
+from penstock.loader.workers import Timed
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, waited_for
-from penstock.workers import Timed
 
 RECORD = 4096
 SECOND = 1_000_000_000

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.dataset import Dataset
 from penstock.engine.store import Posix
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
 from penstock.index import codecs
 from penstock.index.layout import Chunked, Fixed, Pieces, Table
 from penstock.index.table import Codec, Field, Index
+from penstock.loader.dataset import Dataset
 
 BYTES = np.dtype(np.uint8)
 

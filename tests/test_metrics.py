@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import metrics
 from penstock.errors import UsageError
+from penstock.loader import metrics
+from penstock.loader.perfetto import Trace
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
-from penstock.timeline import Trace
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -243,10 +243,10 @@ def test_a_trace_of_a_killed_run(records: penstock.Dataset, tmp_path: Path) -> N
     """Holds whole events of all steps but the last: with the bracket that viewers do without, it
     is JSON."""
     script = f"""
-        import os, signal, penstock, penstock.metrics
+        import os, signal, penstock, penstock.loader.metrics
         data = penstock.open({str(tmp_path / "records.bin")!r}, record_bytes=512, index="memory")
         loader = penstock.Loader(data, 8)
-        trace = penstock.metrics.trace(loader, {str(tmp_path / "run.json")!r})
+        trace = penstock.loader.trace(loader, {str(tmp_path / "run.json")!r})
         for batch in loader:
             if batch.step == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -261,10 +261,10 @@ def test_a_trace_of_a_killed_run(records: penstock.Dataset, tmp_path: Path) -> N
 def test_a_trace_ends_with_its_program(records: penstock.Dataset, tmp_path: Path) -> None:
     """Closed or not, and also what a child process was given by fork, which does not write."""
     script = f"""
-        import os, penstock, penstock.metrics
+        import os, penstock, penstock.loader.metrics
         data = penstock.open({str(tmp_path / "records.bin")!r}, record_bytes=512, index="memory")
         loader = penstock.Loader(data, 8)
-        trace = penstock.metrics.trace(loader, {str(tmp_path / "run.json")!r})
+        trace = penstock.loader.trace(loader, {str(tmp_path / "run.json")!r})
         if os.fork() == 0:
             raise SystemExit
         os.wait()

@@ -14,8 +14,8 @@ import pytest
 import penstock
 import penstock.torch
 from contention import contended
-from penstock.pacing import Pacing
-from penstock.workers import Timed
+from penstock.loader.cpu_throttle import Pacing
+from penstock.loader.workers import Timed
 
 CREDIT_S = 0.05
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from penstock import ForkError, UsageError, WorkerError, limits
-from penstock.processes import WorkerProcesses
-from penstock.workers import Ahead, Inline, Workers, WorkerThreads
+from penstock.loader.worker_processes import WorkerProcesses
+from penstock.loader.workers import Ahead, Inline, Workers, WorkerThreads
 from shared_memory import named_memory
 
 KINDS: dict[str, Callable[..., Workers]] = {
@@ -306,8 +306,8 @@ def test_fork_after_use(processes: WorkerProcesses) -> None:
 
 PROGRAM = """
 import os, signal, sys, threading
-from penstock.processes import WorkerProcesses
-from penstock.workers import Ahead
+from penstock.loader.worker_processes import WorkerProcesses
+from penstock.loader.workers import Ahead
 
 def opening(number):
     def fetch(task):

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 import penstock
 from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
-from penstock import Budget, Loader, loader
+from penstock import Budget, Loader
 from penstock.engine.native import Arena
 from penstock.index.layout import Table
+from penstock.loader import loader
 
 
 def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:

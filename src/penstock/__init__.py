@@ -5,10 +5,8 @@ for batch in penstock.Loader(ds, batch_size=256, seed=0):
     ...
 """
 
-from .batch import Batch, Ragged
 from .budget import Budget
 from .cache import Cache
-from .dataset import Dataset, open
 from .errors import (
     ChangedError,
     CollateError,
@@ -26,8 +24,7 @@ from .errors import (
     WorkerError,
 )
 from .index import Index
-from .loader import Loader
-from .mixed import mix
+from .loader import Batch, Dataset, Loader, Ragged, mix, open
 from .order import Order, rng, shuffle, shuffle_quality
 
 __version__ = "0.1.0"

@@ -20,10 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import limits
-from .batch import gap_for
 from .budget import Budget
-from .dataset import Dataset
-from .decode import Decode
 from .engine import (
     Choice,
     Probed,
@@ -37,6 +34,7 @@ from .engine import (
 from .errors import PenstockError, UsageError
 from .extent import Extents, Files, Requests
 from .index import Chunked, cost_of
+from .loader import Dataset, Decode, gap_for
 from .plan import plan_samples
 from .roofline import Demand, Resource, Supply
 

@@ -19,15 +19,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from . import exits, terminal
-from .autoshuffle import decide, record_of, told
 from .budget import Budget
 from .convert import Converted
 from .convert import convert as converted
-from .dataset import Dataset, locate, sidecar_paths
-from .dataset import open as open_dataset
 from .engine import Progress, store_at
 from .errors import SidecarError, UsageError
 from .index import FORMATS, Chunked, Index
+from .loader import Dataset, decide, locate, record_of, sidecar_paths, told
+from .loader import open as open_dataset
 
 try:
     import rich.box

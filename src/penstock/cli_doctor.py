@@ -77,8 +77,8 @@ def doctor(
 
       penstock doctor /data/shards --json | jq .first.bound
     """
-    from .dataset import open as open_dataset
     from .doctor import Job, examine, examine_folder, is_empty
+    from .loader import open as open_dataset
 
     function = None if decode is None else function_named("--decode", decode)
     options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)

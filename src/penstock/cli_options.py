@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .dataset import locate, sidecar_paths
 from .engine import is_url, located
 from .errors import SidecarError, UsageError
 from .index import Index
+from .loader import locate, sidecar_paths
 
 Path = Annotated[
     str,

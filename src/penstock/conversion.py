@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from . import limits
-from .dataset import Dataset
-from .dataset import open as open_dataset
 from .engine import Part, storing
 from .errors import StorageError, UsageError
 from .extent import Int
-from .loader import Loader
+from .loader import Dataset, Loader
+from .loader import open as open_dataset
 from .order import Order, Shuffle
 from .recipes import SUFFIXES, Held, Recipe
 

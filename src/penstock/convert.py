@@ -25,9 +25,9 @@ from . import limits
 from .conversion import Converted, Progress
 from .convert_lmdb import Environment
 from .convert_shards import Shards
-from .dataset import Dataset
 from .engine import is_url, store_at
 from .errors import ChangedError, UsageError
+from .loader import Dataset
 from .recipes import Container, Keys, recipe
 
 __all__ = ["Converted", "convert"]

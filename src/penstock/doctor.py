@@ -15,12 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from . import limits
-from .autoshuffle import decide, record_of
-from .batch import gap_for, readahead_for
 from .budget import Budget
 from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
-from .dataset import Dataset
-from .decode import Decode
 from .engine import (
     LOCAL,
     Choice,
@@ -41,6 +37,7 @@ from .engine import (
 )
 from .errors import MissingError
 from .index import measured_of
+from .loader import Dataset, Decode, decide, gap_for, readahead_for, record_of
 from .order import Blocking
 from .plan import LotChoice, choose_lot
 from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline

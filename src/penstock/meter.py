@@ -57,7 +57,7 @@ class Requested(NamedTuple):
 
 
 class Timeline(Protocol):
-    """Writes down when each step did what; see `penstock.timeline`."""
+    """Writes down when each step did what; see `penstock.loader.perfetto`."""
 
     def requested(self, epoch: int, step: int, what: Requested) -> None:
         """A step's reads were handed to the engine, now."""

@@ -12,11 +12,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from . import limits
-from .batch import Batch
-from .dataset import Dataset
 from .engine import Bytes, Parts, atomic_file
 from .errors import UsageError
 from .index import Field, Fixed, Index
+from .loader import Batch, Dataset
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]

@@ -7,7 +7,7 @@ forecast: resources that are busy at the same time may take from each other. The
 the one that binds; how much the next is above it is what can be gained before that one binds.
 
 `roofline` works on what was measured before a run, `verdict` adds what a run has counted, of any
-loader. A loader of penstock knows more of itself than that: `penstock.explain`.
+loader. A loader of penstock knows more of itself than that: `penstock.loader.explain`.
 """
 
 from __future__ import annotations

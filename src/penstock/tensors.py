@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .batch import Batch
-from .batch import Ragged as RaggedArrays
+from .loader import Batch
+from .loader import Ragged as RaggedArrays
 
 
 class Ragged(NamedTuple):
@@ -26,7 +26,7 @@ class Ragged(NamedTuple):
 
 
 class Tensors:
-    """The leaves of our batches; see `penstock.collate.Leaves`."""
+    """The leaves of our batches; see `penstock.loader.Leaves`."""
 
     def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
         if not isinstance(leaf, torch.Tensor):

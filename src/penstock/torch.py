@@ -29,29 +29,39 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
-from .autoshuffle import AutoShuffle
-from .batch import Batch
 from .budget import Budget
 from .cache import Cache
-from .course import Course
-from .dataset import Dataset
-from .decode import Decode
-from .epochs import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .errors import LimitError, UsageError
-from .explain import Explanation, Setup, explain
-from .loader import Loader
+from .loader import (
+    AutoShuffle,
+    Batch,
+    BatchReader,
+    Course,
+    Dataset,
+    Decode,
+    Epochs,
+    Explanation,
+    Inline,
+    Loader,
+    Ordered,
+    Sampled,
+    Setup,
+    Task,
+    Walk,
+    WorkerProcesses,
+    Workers,
+    WorkerThreads,
+    explain,
+    fingerprint_of,
+    serve_if_asked,
+)
 from .meter import Counters, Meter
-from .metrics import serve_if_asked
 from .order import Order, Shuffle
 from .plan import Assignment, Locality
-from .processes import WorkerProcesses
-from .reader import BatchReader
 from .resident import Resident, Wanted, spaced
 from .sharing import Seat
 from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
 from .topology import Place, detect
-from .walk import Walk
-from .workers import Inline, Workers, WorkerThreads
 
 __all__ = ["DataLoader", "DeviceLoader", "Ragged"]
 

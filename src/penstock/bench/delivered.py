@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import Batch, Ragged
+from ..loader import Batch, Ragged
 
 LABELS = frozenset({"label", "labels", "y", "__key__", "__url__", "__id__", "__epoch__"})
 """Fields that are no part of a sample's bytes on disk."""

@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...batch import Batch, Ragged
 from ...budget import Budget
-from ...dataset import Dataset
-from ...dataset import open as open_dataset
 from ...engine import Posix
 from ...errors import FormatError
 from ...index import Field, Index, Table
-from ...loader import Loader
+from ...loader import Batch, Dataset, Loader, Ragged
+from ...loader import open as open_dataset
 from ...order import Shuffle
 from ..delivered import LABELS
 from .samples import busy, pixels, places, stacked

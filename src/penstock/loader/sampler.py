@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .errors import UsageError
-from .order import Marks, Order, Ordering
-from .plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
-from .topology import Place, detect
+from ..errors import UsageError
+from ..order import Marks, Order, Ordering
+from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
+from ..topology import Place, detect
 
 
 class Share(NamedTuple):

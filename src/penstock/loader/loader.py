@@ -16,25 +16,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from .autoshuffle import AutoShuffle
+from ..budget import Budget
+from ..cache import Cache, Joined, join
+from ..engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
+from ..errors import CollateError, ForkError, PenstockError, UsageError
+from ..index import Chunked
+from ..meter import Counters, Meter, Requested, waited_for
+from ..order import Shuffle, shuffle_quality
+from ..plan import Assignment, Cursor, Group, Locality, Session, StepPlan, Steps, lot_statistics
+from ..sharing import Seat
+from ..topology import Place
+from .auto_shuffle import AutoShuffle
 from .batch import Batch, fault_of, fields_of, gap_for, readahead_for, samples_of
-from .budget import Budget
-from .cache import Cache, Joined, join
 from .collate import Arrays, Collation, Leaves
-from .course import Course, positive
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
-from .engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
-from .errors import CollateError, ForkError, PenstockError, UsageError
+from .epoch_record import epoch_record
 from .explain import Explanation, explain, setup_of
-from .history import epoch_record
-from .index import Chunked
-from .meter import Counters, Meter, Requested, waited_for
 from .metrics import serve_if_asked
-from .order import Shuffle, shuffle_quality
-from .plan import Assignment, Cursor, Group, Locality, Session, StepPlan, Steps, lot_statistics
-from .sharing import Seat
-from .topology import Place
+from .sampler import Course, positive
 from .workers import timed_out
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
@@ -283,7 +283,7 @@ class Loader:
         what would help, by how much at most. print() shows it.
 
         From what was counted since the loader was made, or since an earlier explanation; nothing is
-        read or measured for it. See `penstock.explain.Explanation`.
+        read or measured for it. See `penstock.loader.Explanation`.
         """
         choice = None if self._engine is None else self._engine.choice
         threads = 0 if self._decode is None else self._decode_threads

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from . import limits
-from .budget import Budget
-from .meter import Counters
+from .. import limits
+from ..budget import Budget
+from ..meter import Counters
 
 Part = Literal["compute", "storage", "decode", "network", "copy"]
 """What time in steps is spent on: the user's step; waiting for storage, decoding, other hosts; and

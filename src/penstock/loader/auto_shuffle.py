@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from .batch import gap_for
-from .budget import Budget
-from .cache import store_of
-from .dataset import Dataset
-from .engine import Probed, engine_for
-from .errors import UsageError
-from .index import Chunked, cost_of, measured_of
-from .order import (
+from ..budget import Budget
+from ..cache import store_of
+from ..engine import Probed, engine_for
+from ..errors import UsageError
+from ..index import Chunked, cost_of, measured_of
+from ..order import (
     Blocking,
     Order,
     Ordering,
@@ -32,14 +30,16 @@ from .order import (
     shuffle_quality,
     window_samples,
 )
-from .plan import Steps
-from .topology import Place
+from ..plan import Steps
+from ..topology import Place
+from .batch import gap_for
+from .dataset import Dataset
 
 log = logging.getLogger("penstock")
 
 
 class AutoShuffle:
-    """Chooses the order of a dataset: `penstock.course.OrderChoice`.
+    """Chooses the order of a dataset: `penstock.loader.OrderChoice`.
 
     record:  once chosen, what was: shuffle, block, group, reached, reason, quality; and, of the
              rank that measured, latency_ns, bytes_per_s, requests and took_s. {} before.

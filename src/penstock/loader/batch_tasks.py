@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from . import limits
-from .course import Course
-from .order import Marks, Order
-from .plan import Cursor, Identity
-from .topology import detect
+from .. import limits
+from ..order import Marks, Order
+from ..plan import Cursor, Identity
+from ..topology import detect
+from .sampler import Course
 
 
 class Task(NamedTuple):

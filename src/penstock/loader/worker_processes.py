@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import limits
+from .. import limits
+from ..errors import UsageError, WorkerError
 from .decode import raisable
-from .errors import UsageError, WorkerError
 from .workers import Opening, Spent, Timed, check_process, opened, timed_out
 
 Reduce = Callable[[Any], Any]

@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import ForkError, UsageError, WorkerError
+from .cpu_throttle import Pacing
 from .decode import end_with_interpreter, raisable
-from .errors import ForkError, UsageError, WorkerError
-from .pacing import Pacing
 
 Fetch = Callable[[Any], Any]
 """Turns a task into a result."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .meter import Counters
+from ..meter import Counters
 
 SOURCES = {
     "storage_bytes": "bytes",

@@ -9,11 +9,11 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from . import limits
+from .. import limits
+from ..errors import UsageError
+from ..index import JointIndex, join
+from ..order import Mixture, Recipe, Shuffle, Unit, Weights, slots_of
 from .dataset import Dataset
-from .errors import UsageError
-from .index import JointIndex, join
-from .order import Mixture, Recipe, Shuffle, Unit, Weights, slots_of
 
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]

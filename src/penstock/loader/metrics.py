@@ -1,7 +1,7 @@
 """Counters of running loaders for Prometheus, and traces of their steps for Perfetto: on request.
 
-    penstock.metrics.serve(loader, port=9100)       # http://127.0.0.1:9100/metrics
-    with penstock.metrics.trace(loader, "run.json"):  # load it in ui.perfetto.dev
+    penstock.loader.serve(loader, port=9100)       # http://127.0.0.1:9100/metrics
+    with penstock.loader.trace(loader, "run.json"):  # load it in ui.perfetto.dev
         ...
 
 PENSTOCK_METRICS_PORT=9100 in the environment serves every loader of an unchanged program; each rank
@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import PenstockError, UsageError
+from ..meter import Counters, Meter
 from .decode import end_with_interpreter
-from .errors import PenstockError, UsageError
-from .meter import Counters, Meter
-from .timeline import Trace
+from .perfetto import Trace
 
 __all__ = ["Endpoint", "exposition", "serve", "trace"]
 

@@ -15,14 +15,14 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ..engine import is_url, mirrored, read_extent
+from ..engine import store as stores
+from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
+from ..extent import Int
+from ..index import FORMATS, Field, Index, Place, choose
+from ..order import Order, Ordering, Shuffle
+from ..plan import StepPlan, plan_samples
 from .batch import fields_of
-from .engine import is_url, mirrored, read_extent
-from .engine import store as stores
-from .errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
-from .extent import Int
-from .index import FORMATS, Field, Index, Place, choose
-from .order import Order, Ordering, Shuffle
-from .plan import StepPlan, plan_samples
 
 Options = dict[str, Any]
 
@@ -203,7 +203,7 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
         if "\0" in each:
             raise UsageError(f"the path {each!r} holds a zero byte")
     if any(is_url(each) for each in given):
-        from .engine import locate_objects  # its library is optional
+        from ..engine import locate_objects  # its library is optional
 
         found = locate_objects(*given)
         names = found.names if found.kind == "pattern" else ()

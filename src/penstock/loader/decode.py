@@ -18,9 +18,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
-from .meter import Span
-from .pacing import Pacing
+from .cpu_throttle import Pacing
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .errors import CollateError
+from ..errors import CollateError
 
 Take = Callable[[int], npt.NDArray[np.uint8]]
 """Gives a writable uint8 array of so many bytes."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..budget import Budget
+from ..engine import Arena, Reader, engine_for
+from ..order import Marks
+from ..plan import Ids, plan_samples
 from .batch import Batch, fault_of, fields_of, gap_for, samples_of
-from .budget import Budget
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, Job
-from .engine import Arena, Reader, engine_for
-from .order import Marks
-from .plan import Ids, plan_samples
 
 _poll_ns = 100_000_000
 

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from .epochs import Epochs, Task
-from .meter import Meter
-from .pacing import Pacing
-from .sharing import Seat
+from ..meter import Meter
+from ..sharing import Seat
+from .batch_tasks import Epochs, Task
+from .cpu_throttle import Pacing
 from .workers import Ahead, Workers
 
 _heed_s = 0.1  # how soon somebody who waits for processors learns that there are more

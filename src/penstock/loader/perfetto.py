@@ -18,8 +18,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from .errors import UsageError
-from .meter import Requested, Span
+from ..errors import UsageError
+from ..meter import Requested, Span
 
 log = logging.getLogger("penstock")
 _reads_max = 1024
@@ -28,7 +28,7 @@ _first_thread = 10
 
 
 class Trace:
-    """Writes the steps of one loader; see `penstock.metrics.trace`.
+    """Writes the steps of one loader; see `penstock.loader.trace`.
 
     Closing ends the file; so do the end of the interpreter, and of the last of `steps`. A context
     manager that closes. For several threads.

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
-from .budget import Budget
+from .. import limits
+from ..budget import Budget
+from ..engine import Buffer, Choice, Failure, changed
+from ..engine import failure as failure_at
+from ..errors import FormatError, PenstockError
+from ..extent import Int
+from ..index import Chunked, Field, Index, codecs
+from ..plan import Group, Ids, Rows, StepPlan
 from .decode import Samples
-from .engine import Buffer, Choice, Failure, changed
-from .engine import failure as failure_at
-from .errors import FormatError, PenstockError
-from .extent import Int
-from .index import Chunked, Field, Index, codecs
-from .plan import Group, Ids, Rows, StepPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
