@@ -107,7 +107,8 @@ class Bench:
 
 def check(bench: Bench) -> None:
     """Before anything is timed: the values are those of the order on the CPU."""
-    from penstock import Order, gpu
+    from penstock import Order
+    from penstock.torch import gpu
 
     from . import published
 
@@ -136,7 +137,7 @@ def check(bench: Bench) -> None:
 
 def rows(bench: Bench) -> None:
     """Rows of many sizes."""
-    from penstock import gpu
+    from penstock.torch import gpu
 
     for width, target in ROW_TARGETS.items():
         count = max(2, bench.sizes.rows_bytes // width)
@@ -158,8 +159,9 @@ def rows(bench: Bench) -> None:
 
 def elements(bench: Bench) -> None:
     """Elements of 8, 4 and 2 bytes: by the way chosen, in one pass, by buckets; and by others."""
-    from penstock import Order, gpu
-    from penstock import _order_triton as kernels
+    from penstock import Order
+    from penstock.torch import feistel_triton as kernels
+    from penstock.torch import gpu
 
     n = bench.sizes.elements
     for dtype, target in ((torch.int64, 0.20), (torch.int32, 0.15), (torch.int16, None)):
@@ -211,7 +213,7 @@ def against_others(
 def indices(bench: Bench) -> None:
     """A permutation written to memory, against a fill of the same bytes."""
     from penstock import Order
-    from penstock import _order_triton as kernels
+    from penstock.torch import feistel_triton as kernels
 
     n = bench.sizes.indices
     for dtype, target in ((torch.int64, 0.8), (torch.int32, None)):
@@ -226,7 +228,7 @@ def indices(bench: Bench) -> None:
 
 def small(bench: Bench) -> None:
     """Few elements: what a call costs, caches emptied before each."""
-    from penstock import gpu
+    from penstock.torch import gpu
 
     for n in bench.sizes.few:
         x = torch.arange(n, device=bench.device)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from penstock.torch import DataLoader
+from penstock.torch.loader import DataLoader
 
 
 class Line(torch.utils.data.Dataset[Any]):

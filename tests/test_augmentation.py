@@ -127,7 +127,7 @@ def values(loaders: list[Any]) -> dict[tuple[int, int], float]:
 def test_decode_draws_the_same_on_any_world(dataset: penstock.Dataset) -> None:
     """Augmentation depends on no rank, thread or worker, nor on who is asked for batches; a rank
     without a sample in the last step manages too."""
-    torch_face = pytest.importorskip("penstock.torch")
+    torch_face = pytest.importorskip("penstock.torch.loader")
     expected = {
         (epoch, sample): penstock.rng(SEED, epoch, sample).random()
         for epoch in range(2)

@@ -159,7 +159,7 @@ def test_quality_of_any_loader(dataset: penstock.Dataset) -> None:
 def test_torch_takes_it_too(dataset: penstock.Dataset) -> None:
     """penstock.torch.DataLoader knows the kinds of shuffle by name, and records the choice."""
     pytest.importorskip("torch")
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     loader = DataLoader(dataset, 64, shuffle="auto", seed=4)
     seen = [int(i) for batch in loader for i in batch["__id__"]]

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 from penstock import StateError, UsageError  # noqa: E402
-from penstock.torch import DataLoader, DeviceLoader  # noqa: E402
+from penstock.torch.loader import DataLoader, DeviceLoader  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

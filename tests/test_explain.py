@@ -528,7 +528,7 @@ class Items:
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_bound_by_storage_in_workers(workers: Any) -> None:
     """What a dataset waits for is taken for storage."""
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(Items(wait_s=0.05), 2, num_workers=1, workers=workers), 8)
     assert found.shares["storage"] > 0.5
@@ -539,7 +539,7 @@ def test_bound_by_storage_in_workers(workers: Any) -> None:
 
 def test_bound_by_decode_in_workers() -> None:
     """What runs on a processor is decode, also where others keep it from running."""
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(Items(work_s=0.01), 4, num_workers=1), 10)
     assert (found.bound, found.shares["decode"] > 0.7) == ("decode", True)
@@ -548,7 +548,7 @@ def test_bound_by_decode_in_workers() -> None:
 
 def test_taking_turns() -> None:
     """Without workers the longer turn binds: a step of 30 ms, and not the 8 ms of loading."""
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(Items(wait_s=0.002), 4), 8, 0.03)
     assert found.bound == "compute"
@@ -556,7 +556,7 @@ def test_taking_turns() -> None:
 
 
 def test_the_threads_face_is_the_loader(records: penstock.Dataset) -> None:
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(records, 16, decode=lambda s: len(s["data"])), 4)
     assert found.counters.samples == 64

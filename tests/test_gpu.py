@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from penstock import Order, UsageError, gpu  # noqa: E402
+from penstock import Order, UsageError
+from penstock.torch import gpu  # noqa: E402
 
 pytest.importorskip("triton", reason="penstock's extra gpu is not installed")
 COMPILED = os.environ.get("TRITON_INTERPRET") != "1"  # see conftest.py
@@ -25,7 +26,7 @@ DEVICE = "cuda" if COMPILED else "cpu"
 
 from benchmarks import published  # noqa: E402
 
-from penstock import _order_triton as kernels  # noqa: E402
+from penstock.torch import feistel_triton as kernels  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
 few = settings(max_examples=200 if COMPILED else 8)

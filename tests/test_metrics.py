@@ -137,7 +137,7 @@ def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: s
         if {face!r} == "loader":
             loader = penstock.Loader(data, 8)
         else:
-            from penstock.torch import DataLoader
+            from penstock.torch.loader import DataLoader
             loader = DataLoader([1] * 16, 2, num_workers=1)
         steps = sum(1 for _ in loader)
         print(urllib.request.urlopen("http://127.0.0.1:{port}/metrics").read().decode())
@@ -324,7 +324,7 @@ def test_memory_of_a_trace_is_bounded(tmp_path: Path) -> None:
 
 def test_workers_are_traced(tmp_path: Path) -> None:
     """Of workers that load whole batches, what the user sees: waiting and computing."""
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     loader = DataLoader([1] * 16, 4, num_workers=1, workers="threads")
     with metrics.trace(loader, tmp_path / "run.json"):

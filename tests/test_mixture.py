@@ -237,7 +237,7 @@ def test_what_cannot_be_mixed(parts: list[penstock.Dataset], tmp_path: Path) -> 
 def test_torch_takes_a_mixture(parts: list[penstock.Dataset], workers: str) -> None:
     """torch's face gives the same rows, with threads and with processes, and resumes them."""
     torch = pytest.importorskip("torch")
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     arguments: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": 1, "workers": workers}
     loader = DataLoader(mixed(parts), 16, **arguments)

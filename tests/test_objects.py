@@ -352,7 +352,7 @@ def test_parse(s3: S3) -> None:
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_worker_processes(s3: S3, tmp_path: Path, start: str) -> None:
     """Worker processes that are not forked read objects by themselves."""
-    import penstock.torch
+    import penstock.torch.loader
 
     s3.put_folder(tree(tmp_path / "data", 12))
     remote = penstock.open(f"s3://{s3.name}")
@@ -370,7 +370,7 @@ def test_worker_processes(s3: S3, tmp_path: Path, start: str) -> None:
 
 def test_forked_worker_processes(s3: S3, tmp_path: Path) -> None:
     """Forked worker processes are an error that says what to do, and no hang."""
-    import penstock.torch
+    import penstock.torch.loader
 
     s3.put_folder(tree(tmp_path / "data", 12))
     loader = penstock.torch.DataLoader(

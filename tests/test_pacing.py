@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock
-import penstock.torch
+import penstock.torch.loader
 from contention import contended
 from penstock.loader.cpu_throttle import Pacing
 from penstock.loader.workers import Timed

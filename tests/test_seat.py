@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock
-import penstock.torch
+import penstock.torch.loader
 from opened import Opened
 from penstock.meter import Counters
 from penstock.sharing.leased_budget import job_of

@@ -30,7 +30,7 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 import penstock  # noqa: E402
 from penstock import ForkError, StateError, UsageError, WorkerError  # noqa: E402
 from penstock.errors import CollateError  # noqa: E402
-from penstock.torch import DataLoader, Ragged  # noqa: E402
+from penstock.torch.loader import DataLoader, Ragged  # noqa: E402
 
 
 class Point(NamedTuple):
@@ -603,7 +603,7 @@ def test_start_methods(method: str) -> None:
     """Workers may be started in any way that multiprocessing knows."""
     script = f"""
 import torch
-from penstock.torch import DataLoader
+from penstock.torch.loader import DataLoader
 if __name__ == "__main__":
     data = torch.utils.data.TensorDataset(torch.arange(5))
     loader = DataLoader(data, 2, num_workers=1, multiprocessing_context={method!r})
@@ -624,7 +624,7 @@ def test_exit_with_live_iterators(records: penstock.Dataset) -> None:
     """A program ends at once with iterators alive, of every kind of worker."""
     script = f"""
 import time, torch, penstock
-from penstock.torch import DataLoader
+from penstock.torch.loader import DataLoader
 records = penstock.open({records.path!r}, record_bytes=16)
 items = torch.utils.data.TensorDataset(torch.arange(1000))
 loaders = [DataLoader(data, 2, num_workers=2, workers=workers)

@@ -203,7 +203,7 @@ def test_a_deadline_ends_the_wait(path: Path) -> None:
     """With `timeout`, the batch that does not come is an error within that time, and one that can
     be acted on; when storage answers again, batches go on."""
     pytest.importorskip("torch")
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
     timeout_s = 1.0
     with Shared() as storage:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import penstock
-from penstock.torch import DataLoader
+from penstock.torch.loader import DataLoader
 
 
 class Rows(torch.utils.data.Dataset[Any]):

@@ -31,7 +31,7 @@ _content_type = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Observed(Protocol):
-    """A loader, of penstock or of penstock.torch."""
+    """A loader, of penstock or of penstock.torch.loader."""
 
     @property
     def meter(self) -> Meter: ...

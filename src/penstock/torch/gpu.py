@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .errors import UsageError
-from .order import Order, shuffle_array
+from ..errors import UsageError
+from ..order import Order, shuffle_array
 
 __all__ = ["available", "inverse", "permutation", "shuffle", "take"]
 
@@ -170,12 +170,12 @@ def _kernels(device: torch.device) -> ModuleType | None:
 def _compiler() -> ModuleType | None:
     """The kernels, where Triton is installed."""
     try:
-        from . import _order_triton
+        from . import feistel_triton
     except ModuleNotFoundError as missing:
         if missing.name != "triton":
             raise
         return None
-    return _order_triton
+    return feistel_triton
 
 
 def _cache_bytes(device: torch.device) -> int:

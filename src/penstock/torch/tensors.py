@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .loader import Batch
-from .loader import Ragged as RaggedArrays
+from ..loader import Batch
+from ..loader import Ragged as RaggedArrays
 
 
 class Ragged(NamedTuple):

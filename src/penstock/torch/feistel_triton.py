@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .order import TABLE_COUNT_MAX, Order, Permutation
+from ..order import TABLE_COUNT_MAX, Order, Permutation
 
 _FIRST = tl.constexpr(0x85EBCA6B)
 _SECOND = tl.constexpr(0xC2B2AE35)

@@ -1,6 +1,6 @@
 """PyTorch's DataLoader, driven by penstock: the same arguments, an exact order, exact resume.
 
-    from penstock.torch import DataLoader
+    from penstock.torch.loader import DataLoader
 
 Takes a penstock dataset, which penstock also reads, or any map-style torch dataset, of which it
 takes over order, ranks, workers and state, while the dataset does its own reading. This is the only
@@ -29,10 +29,10 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_col
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
 
-from .budget import Budget
-from .cache import Cache
-from .errors import LimitError, UsageError
-from .loader import (
+from ..budget import Budget
+from ..cache import Cache
+from ..errors import LimitError, UsageError
+from ..loader import (
     AutoShuffle,
     Batch,
     BatchReader,
@@ -55,13 +55,13 @@ from .loader import (
     fingerprint_of,
     serve_if_asked,
 )
-from .meter import Counters, Meter
-from .order import Order, Shuffle
-from .plan import Assignment, Locality
-from .resident import Resident, Wanted, spaced
-from .sharing import Seat
+from ..meter import Counters, Meter
+from ..order import Order, Shuffle
+from ..plan import Assignment, Locality
+from ..sharing import Seat
+from ..topology import Place, detect
+from .device_dataset import Resident, Wanted, spaced
 from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
-from .topology import Place, detect
 
 __all__ = ["DataLoader", "DeviceLoader", "Ragged"]
 
@@ -468,7 +468,7 @@ class DeviceLoader:
     decode:       as for `DataLoader`, but called once for each sample, with "__epoch__" 0: random
                   augmentation belongs behind the loader, on the batches.
 
-    On a GPU with Triton installed samples are found by the GPU itself (`penstock.gpu.take`), else
+    On a GPU with Triton installed samples are found by the GPU itself (`penstock.torch.take`), else
     by their numbers. Rows that differ in length lie one after the other, twice while they are read.
     Raises UsageError, and LimitError where the device has no room.
     """

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..errors import CollateError, LimitError, UsageError
+from ..order import Order
+from ..plan import Ids
 from . import gpu
-from .errors import CollateError, LimitError, UsageError
-from .order import Order
-from .plan import Ids
 from .tensors import Ragged
 
 
