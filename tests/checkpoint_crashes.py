@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, boundaries, load
+from penstock.checkpoint import Checkpoints, Tier, fault_points, load
 from penstock.errors import PenstockError
 
 SAVES = 3
@@ -187,7 +187,7 @@ def _save(
         if next(passed) == at or (isinstance(at, str) and at in what):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    boundaries.watcher = watcher
+    fault_points.watcher = watcher
     try:
         with Checkpoints(
             folder,

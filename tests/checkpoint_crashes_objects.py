@@ -21,7 +21,7 @@ from typing import Any
 
 from checkpoint_crashes import job, judged, state_of
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.prefix import Prefix
+from penstock.checkpoint.object_repository import Prefix
 from services import environment, moto
 
 SAVES = 2

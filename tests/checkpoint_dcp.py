@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import checkpoint_ranks
-from penstock.checkpoint import boundaries
+from penstock.checkpoint import fault_points
 from penstock.checkpoint.dcp import Reader, Storage
 
 ROWS = 37
@@ -155,7 +155,7 @@ def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
         if dies(what):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    boundaries.watcher = watcher
+    fault_points.watcher = watcher
     try:
         dcp.save(second, storage_writer=writer)
     except (CheckpointException, RuntimeError):

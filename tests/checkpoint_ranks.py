@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, boundaries
+from penstock.checkpoint import Checkpoints, Tier, fault_points
 from penstock.errors import PenstockError, StalledError
 
 
@@ -228,7 +228,7 @@ def partly(folder: Path, rank: int) -> Any:
         if rank == 0 and what.startswith(f"write {folder}/step-2.") and what.endswith("/index"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    boundaries.watcher = watcher
+    fault_points.watcher = watcher
     with Checkpoints(folder) as before:
         before.save(1, model())
     dist.barrier()

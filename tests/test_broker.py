@@ -464,6 +464,6 @@ def test_off_is_no_place() -> None:
     ],
 )
 def test_rates(text: str, rate: float) -> None:
-    from penstock.cli_broker import rate_of
+    from penstock.cli.broker import rate_of
 
     assert rate_of("--bytes-per-s", text) == rate

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import ceilings, limits
+from penstock import limits
 from penstock.bench.observe import CHARGED, Observer
+from penstock.doctor import ceilings
 from penstock.engine.host_info import mount_of
 from penstock.engine.open import engine_for
 from penstock.engine.page_cache import residency

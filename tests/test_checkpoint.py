@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.division import divided
 from penstock.checkpoint.manifest import padded
+from penstock.checkpoint.partition import divided
+from penstock.checkpoint.pytree import rebuilt, taken
 from penstock.checkpoint.staging import Staging
-from penstock.checkpoint.tree import rebuilt, taken
 from penstock.engine.native import crc32c
 
 

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint import Checkpoints, boundaries
-from penstock.checkpoint.division import dealt
+from penstock.checkpoint import Checkpoints, fault_points
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.loading import verified
+from penstock.checkpoint.partition import dealt
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -372,7 +372,7 @@ def test_killed_at_every_boundary(tmp_path: Path) -> None:
 
             try:
                 with Storage(folder, keep=2) as storage:
-                    boundaries.watcher = watcher
+                    fault_points.watcher = watcher
                     state = {"a": torch.arange(20) + 2, "b": torch.ones(7), "n": 2}
                     dcp.save(state, storage_writer=storage.writer(2, loader={"at": 2}))
                 os._exit(0)

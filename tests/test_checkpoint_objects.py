@@ -30,7 +30,7 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verified
-from penstock.checkpoint.prefix import Prefix
+from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from services import S3, SECRET, Fault, Proxy, environment, moto
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import checkpoint_ranks
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.division import divided, piece_bytes
 from penstock.checkpoint.folder import Folder
+from penstock.checkpoint.partition import divided, piece_bytes
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, boundaries, load
+from penstock.checkpoint import Checkpoints, Tier, fault_points, load
 from penstock.errors import MissingError, StorageError, UsageError
 
 MIB = 1 << 20
@@ -329,13 +329,13 @@ def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
             raise StorageError("the answer was lost")
 
     with Checkpoints(home, local=tier) as checkpoints:
-        boundaries.watcher = watcher
+        fault_points.watcher = watcher
         try:
             checkpoints.save(1, state(1))
             with pytest.raises(StorageError, match="the answer was lost"):
                 checkpoints.wait()
         finally:
-            boundaries.watcher = None
+            fault_points.watcher = None
         assert checkpoints.stats()["held"] == [1]
         checkpoints.save(2, state(2))
         saved = checkpoints.wait()

@@ -11,7 +11,7 @@ pytest.importorskip("moto")
 from penstock import limits
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.prefix import Prefix
+from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import MissingError, StorageError
 from services import Fault
 from test_checkpoint_objects import Place, place, service  # noqa: F401

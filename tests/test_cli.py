@@ -171,7 +171,7 @@ def test_interrupting_leaves_nothing_half_written(tmp_path):
         (root / str(number)).mkdir(parents=True)
         (root / str(number) / "x").touch()
     code = (
-        "import os, signal, penstock.cli, penstock.engine.store as s\n"
+        "import os, signal, penstock.cli.app, penstock.engine.store as s\n"
         "scan = s._core.scan\n"
         "class Core:\n"
         "    stat = staticmethod(s._core.stat)\n"
@@ -191,7 +191,7 @@ def test_interrupting_leaves_nothing_half_written(tmp_path):
 
 def test_without_its_packages_the_command_line_says_what_to_install():
     """No traceback where typer is missing."""
-    code = "import sys; sys.modules['typer'] = None; import penstock.cli"
+    code = "import sys; sys.modules['typer'] = None; import penstock.cli.app"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[cli]'\n"

@@ -26,12 +26,12 @@ from hypothesis import strategies as st
 import penstock
 from command import run
 from penstock import UsageError
-from penstock.conversion import MANIFEST, locked
-from penstock.convert import convert
-from penstock.convert_shards import Shards
+from penstock.convert.convert import convert
+from penstock.convert.encoding import Held
+from penstock.convert.manifest import MANIFEST, locked
+from penstock.convert.shards import Shards
 from penstock.engine import atomic_file, native
 from penstock.errors import ChangedError, StorageError
-from penstock.recipes import Held
 
 LONG_AGO_NS = 10**18 + 1
 
@@ -361,7 +361,7 @@ def test_extensions_by_content(data: bytes, extension: str) -> None:
 CHILD = """
 import os, signal, sys, json
 import penstock
-from penstock.convert import convert
+from penstock.convert.convert import convert
 source, destination, options, number, what = json.loads(sys.argv[1])
 penstock.limits.commit_samples_max = 7
 seen = 0
@@ -605,7 +605,7 @@ def test_calls_that_cannot_be(
 LIMITED = """
 import json, resource, signal, sys
 import penstock
-from penstock.convert import convert
+from penstock.convert.convert import convert
 source, destination, options, limit = json.loads(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 dataset = penstock.open(source, index="memory")
@@ -667,7 +667,7 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     """A shard that does not hold what it was given gets no name."""
     whole = convert(opened(photos), tmp_path / "whole", to="tfrecord", raw=True)
     assert whole.samples == 40
-    from penstock.recipes import recipe
+    from penstock.convert.encoding import recipe
 
     source = opened(photos)
     right = recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
@@ -830,7 +830,7 @@ def test_command_line(numbers: Path, tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from penstock.cli import main
+from penstock.cli.app import main
 def event(name, arguments):
     if name == "os.rename" and "000002" in str(arguments[1]):
         os.kill(os.getpid(), signal.SIGINT)

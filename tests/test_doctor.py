@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import penstock
-import penstock.cli
-from penstock.cli_options import function_named
-from penstock.doctor import Job, examine
+import penstock.cli.app
+from penstock.cli.options import function_named
+from penstock.doctor.doctor import Job, examine
 from penstock.engine.host_info import Machine, this_machine
 from penstock.engine.native import open_files_max
 from penstock.errors import UsageError
 
-RUN = [sys.executable, "-m", "penstock.cli"]
+RUN = [sys.executable, "-m", "penstock.cli.app"]
 
 
 class Said(NamedTuple):
@@ -148,10 +148,10 @@ def test_photos_with_their_decoder(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("penstock.cli:nothing", "cannot be had"),
+        ("penstock.cli.app:nothing", "cannot be had"),
         ("penstock.limits:MIB", "name a function"),
         ("nothing_here:decode", "No module named 'nothing_here'"),
-        ("penstock.cli", "use module:function"),
+        ("penstock.cli.app", "use module:function"),
         (":main", "use module:function"),
     ],
 )
@@ -217,7 +217,7 @@ def public() -> Iterator[Path]:
 
 AS_NOBODY = """
 import contextlib, io, json, os, sys
-import penstock.cli
+import penstock.cli.app
 
 def said(*arguments):
     sys.argv = ["penstock", "doctor", *arguments]

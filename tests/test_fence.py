@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.division import Cut
 from penstock.checkpoint.fence import Fence
-from penstock.checkpoint.tree import taken
+from penstock.checkpoint.partition import Cut
+from penstock.checkpoint.pytree import taken
 from penstock.errors import UsageError
 
 Optimizer = torch.optim.Optimizer

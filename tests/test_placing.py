@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.placing import HOME, Choice, Rates, Room, Waiting, dealt
+from penstock.checkpoint.tier_choice import HOME, Choice, Rates, Room, Waiting, dealt
 
 SIZES = st.integers(1, 100)
 RATES = st.integers(1, 50).map(float)

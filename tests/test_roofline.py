@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.roofline import (
+from penstock.doctor.roofline import (
     NAMES,
     RESOURCES,
     Counted,
@@ -23,6 +22,7 @@ from penstock.roofline import (
     staging,
     verdict,
 )
+from penstock.errors import UsageError
 
 rates = st.floats(1e-3, 1e12)
 demands = st.builds(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock
 from command import run
-from penstock import cli
+from penstock.cli import app
 from penstock.errors import UsageError
 from penstock.sim import corrected, scenario, simulate
 from penstock.sim.calibrate import Measured, calibrate, resized
@@ -215,7 +215,7 @@ def test_bad_options_are_one_message(
     words = ["penstock", "simulate", *map(str, arguments), "--no-sweeps"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        app.main()
     assert ended.value.code == 1
     assert said in capsys.readouterr().err
 

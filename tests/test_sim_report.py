@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
 from command import run
-from penstock import cli, sim
+from penstock import sim
+from penstock.cli import app
 from penstock.errors import UsageError
 from penstock.page import svg, words
 from penstock.sim import report, sweep
@@ -355,7 +356,7 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["penstock", "simulate", *arguments])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        app.main()
     assert ended.value.code == 1
     assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before

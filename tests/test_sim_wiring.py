@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import cli
+from penstock.cli import app
 from penstock.errors import UsageError
 from penstock.sim import (
     POLICIES,
@@ -437,7 +437,7 @@ def command(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["penstock", *words])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        app.main()
     return int(ended.value.code or 0)
 
 

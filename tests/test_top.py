@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import run
-from penstock import cli_top, terminal
+from penstock.cli import console as terminal
+from penstock.cli import top
 from tenants import Job, broker, environ
 
 DECODES = {"samples_per_s": 1000.0, "cpu_s": 10e-3, "storage_bytes": 10e3}
@@ -184,7 +185,7 @@ def test_any_state_on_any_width(state: dict[str, Any], width: int) -> None:
     reaches the terminal but what can be printed."""
     written = io.StringIO()
     console = rich.console.Console(file=written, width=width, force_terminal=False)
-    console.print(cli_top.shown(state, width))
+    console.print(top.shown(state, width))
     lines = written.getvalue().splitlines()
     assert all(rich.console.Console().measure(line).maximum <= width for line in lines)
     assert "".join(lines).isprintable()
@@ -195,5 +196,5 @@ def test_any_state_on_any_width(state: dict[str, Any], width: int) -> None:
 
 def test_names_are_not_markup() -> None:
     """A name in brackets is shown as it is."""
-    assert terminal.escaped("[red]x[/]") in cli_top._plain("[red]x[/]")
-    assert "\x1b" not in cli_top._plain("\x1b[2Jx\n")
+    assert terminal.escaped("[red]x[/]") in top._plain("[red]x[/]")
+    assert "\x1b" not in top._plain("\x1b[2Jx\n")

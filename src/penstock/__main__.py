@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line and exit."""
     if sys.argv[1:2] == ["bench"]:
-        from .cli_bench import main as run
+        from .cli import main as run
     else:
         from .cli import main as run
     run()

@@ -15,8 +15,8 @@ import records as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import cli
 from penstock.bench import compare, recorded, results
+from penstock.cli import app
 from penstock.errors import FormatError, MissingError
 
 
@@ -283,7 +283,7 @@ def test_dlio_summary_may_hold_nan_and_nothing_else_be_there(tmp_path):
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr(sys, "argv", ["penstock", "bench", "compare", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        app.main()
     return int(ended.value.code or 0)
 
 

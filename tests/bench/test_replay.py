@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import cli
 from penstock.bench import replay as replays
 from penstock.bench import replay_engine, replay_files, trace_sources, trace_strace
 from penstock.budget import Budget
+from penstock.cli import app
 from penstock.engine import page_cache
 from penstock.engine import trace_file as traces
 from penstock.engine.trace_file import CLOSE, MAP, OPEN, READ, STAT, Operations, Trace, Writer, load
@@ -451,7 +451,7 @@ def run(monkeypatch, capsys) -> Callable[..., Ran]:
     def ran(*arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            app.main()
         return Ran(*capsys.readouterr(), int(ended.value.code or 0))
 
     return ran

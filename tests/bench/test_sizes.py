@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.bench.sizes import near_squares, shapes
 from penstock.bench.workload import Data, Hdf5
-from penstock.cli_generate import sizes_of_file
+from penstock.cli.generate import sizes_of_file
 from penstock.errors import UsageError
 
 UNET3D = Data(

@@ -16,11 +16,7 @@ from typing import IO, Any, Protocol, cast
 import numpy as np
 
 from ..budget import Budget
-from ..checkpoint import shards
-from ..checkpoint.flushing import Flush, laid_out
-from ..checkpoint.folder import Folder
-from ..checkpoint.manifest import Piece
-from ..checkpoint.staging import Staging
+from ..checkpoint import Flush, Folder, Piece, Staging, laid_out, shards
 from ..engine import storing
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from .checkpoint_shapes import Bytes, State, Tensor

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conversion import locked
+from ..convert import locked
 from ..engine import Part, storing, sync_folder
 from ..errors import StorageError, UsageError
 from .contents import Contents, contents

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..doctor import Examination, examine
-from ..doctor import Job as Doing
-from ..roofline import (
+from ..doctor import (
     Counted,
     Data,
     Demand,
+    Examination,
     Resource,
     Supply,
     computing,
+    examine,
     roofline,
     staging,
     verdict,
 )
+from ..doctor import Job as Doing
 from .contenders.penstock import dataset_of, decode_of
 from .contenders.task import Task
 from .run import Job

@@ -30,22 +30,22 @@ from ..cache import Gather
 from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..topology import detect
 from . import loading
-from .agreement import Gathers, gathers, together
-from .behind import Within, given_up, started
-from .division import Cut, divided, piece_bytes
+from .all_gather import Gathers, gathers, together
+from .background import Within, given_up, started
+from .drain import Done, Relay
 from .fence import Fence
 from .flushing import Flush
-from .home import KEEP_MIN, Entry, Lock
-from .homes import home_of
 from .interval import OVERHEAD, Advice, Costs, Failures, advised
 from .loading import Checkpoint
 from .pace import Pace
+from .partition import Cut, divided, piece_bytes
+from .pytree import Taken, taken, tensors
 from .recovery import recovered
-from .relay import Done, Relay
+from .repositories import home_of
+from .repository import KEEP_MIN, Entry, Lock
 from .saving import Save, committed
 from .staging import Staged, Staging, staged_bytes
 from .tiers import Local, Tier, Tiers, tiers_of
-from .tree import Taken, taken, tensors
 
 Busy = Literal["wait", "skip"]
 
@@ -169,7 +169,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, loader: Any = None) -> bool:
         """Begin to save a state; it may change once this returns. False where it was skipped.
 
-        state:   see `penstock.checkpoint.tree`; UsageError names what of it cannot be saved.
+        state:   see `penstock.checkpoint.pytree`; UsageError names what of it cannot be saved.
         loader:  saved with it: what has a `state_dict`, or such a state.
 
         Takes as long as a copy in memory. It is committed later: `wait` returns then. Raises what

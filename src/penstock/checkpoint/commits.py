@@ -25,9 +25,9 @@ from typing import NamedTuple, TypeVar
 from .. import limits
 from ..engine import Bucket, Found, Refused, in_threads, patiently, whole
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from .boundaries import reached
-from .home import AGAIN
+from .fault_points import reached
 from .manifest import seal, unsealed
+from .repository import AGAIN
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class Commits:
 
 
 class Claim:
-    """One writer per prefix: that of the last claim. See `penstock.checkpoint.home.Lock`."""
+    """One writer per prefix: that of the last claim. See `penstock.checkpoint.Lock`."""
 
     def __init__(self, commits: Commits, number: int, data: bytes, conditional: bool) -> None:
         self._commits, self._conditional = commits, conditional

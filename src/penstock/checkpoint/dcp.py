@@ -46,16 +46,16 @@ from torch.futures import Future
 
 from ..budget import Budget
 from ..errors import StorageError, UsageError
-from . import tensors, tree
-from .behind import Within
+from . import pytree, tensors
+from .array_leaves import Leaf, Memory
+from .background import Within
 from .dcp_metadata import BYTES, DCP, LOADER, content_of
 from .dcp_reading import Reader
-from .division import Cut, dealt, piece_bytes
 from .flushing import Flush, laid_out
-from .home import KEEP_MIN, Home, Lock
-from .homes import full_path, home_of
-from .leaves import Leaf, Memory
 from .manifest import Index, Piece, padded
+from .partition import Cut, dealt, piece_bytes
+from .repositories import full_path, home_of
+from .repository import KEEP_MIN, Home, Lock
 from .staging import Staged, Staging
 
 __all__ = ["Reader", "Storage", "Writer"]
@@ -174,7 +174,7 @@ class Writer(StorageWriter, AsyncStager):
     def __init__(self, storage: Storage, step: int, loader: Any) -> None:
         self._storage = storage
         self._step = step
-        parts = tree.taken(loader.state_dict() if hasattr(loader, "state_dict") else loader)
+        parts = pytree.taken(loader.state_dict() if hasattr(loader, "state_dict") else loader)
         whole = [Cut(number, 0, block.bytes) for number, block in enumerate(parts.blocks)]
         self._loader = _Loader(parts, Staging().stage(parts.blocks, whole))
         self._coordinator = False
@@ -197,7 +197,7 @@ class Writer(StorageWriter, AsyncStager):
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """A copy of the state on the CPU, made at the speed of memory."""
-        blocks: list[tree.Block] = []
+        blocks: list[pytree.Block] = []
         numbers: dict[tuple[Any, ...], int] = {}
         of_tensor: list[int] = []
 
@@ -454,7 +454,7 @@ class _Parts:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self.blocks: list[tree.Block] = []
+        self.blocks: list[pytree.Block] = []
         self.cuts: list[Cut] = []
         self.pieces: list[Piece] = []
 
@@ -464,7 +464,7 @@ class _Parts:
         self.pieces.append(Piece(name, dtype, (cut.bytes,), where, self._file, 0, cut.bytes, 0))
 
     def add_raw(self, name: str, data: Memory, dtype: str) -> None:
-        self.blocks.append(tree.Block(name, len(data), data.ctypes.data, "cpu", (), True))
+        self.blocks.append(pytree.Block(name, len(data), data.ctypes.data, "cpu", (), True))
         self.add(len(self.blocks) - 1, Cut(0, 0, len(data)), dtype, ())
 
     def extend(self, other: _Parts) -> None:
@@ -476,14 +476,14 @@ class _Parts:
 class _Loader(NamedTuple):
     """A loader's state, and the memory that its blocks were copied to."""
 
-    parts: tree.Taken
+    parts: pytree.Taken
     staged: Staged
 
     @property
     def bytes(self) -> int:
         return len(self.staged.memory)
 
-    def blocks(self) -> list[tuple[tree.Block, Memory]]:
+    def blocks(self) -> list[tuple[pytree.Block, Memory]]:
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(self.parts.blocks)]
         return list(zip(self.parts.blocks, _parts(self.staged, cuts), strict=True))
 
@@ -500,9 +500,9 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _block(leaf: Leaf) -> tree.Block:
+def _block(leaf: Leaf) -> pytree.Block:
     dense = leaf.value.is_contiguous()
-    return tree.Block(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
+    return pytree.Block(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
 
 
 def _mapped(

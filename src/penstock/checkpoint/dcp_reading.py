@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ..errors import FormatError, MissingError, UsageError
-from . import shards, tensors, tree
+from . import pytree, shards, tensors
+from .array_leaves import Memory
 from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
-from .homes import home_of
-from .leaves import Memory
 from .manifest import Piece
+from .repositories import home_of
 
 _READ_BYTES = 256 << 20
 """Chunks that are read before their tensors are filled."""
@@ -83,7 +83,7 @@ class Reader(StorageReader):
         keys = [(LOADER, name, ()) for name in sizes]
         found = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
         skeleton = self._index.content["loader"]
-        return tree.rebuilt(
+        return pytree.rebuilt(
             skeleton, lambda name: found[LOADER, name, ()][: sizes[name]], self._where
         )
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UsageError
-from .division import Cut
-from .tree import Block
+from .partition import Cut
+from .pytree import Block
 
 
 class Fence:

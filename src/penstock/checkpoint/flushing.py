@@ -23,8 +23,8 @@ from ..budget import Budget
 from ..engine import storing, write_all
 from ..errors import StorageError, UsageError
 from ..sharing import Window
-from .boundaries import reached
-from .leaves import Memory
+from .array_leaves import Memory
+from .fault_points import reached
 from .manifest import Piece, Shard, damaged, ending
 
 _PAGE = 4096

@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 from ..engine import storing, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
-from . import home
-from .boundaries import reached
+from . import repository
+from .array_leaves import Memory
+from .fault_points import reached
 from .flushing import Flush, Source
-from .home import AGAIN, Entry, Home
-from .leaves import Memory
 from .manifest import Index, Piece, Shard, index_bytes, index_of
+from .repository import AGAIN, Entry, Home
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
@@ -80,7 +80,7 @@ class Folder(Home):
         with self.opened(file) as source, synced(begun, name) as path:
             flush.copy(path, source)
 
-    def commit(self, begun: str, index: Index, lock: home.Lock) -> Entry:
+    def commit(self, begun: str, index: Index, lock: repository.Lock) -> Entry:
         """Where only the very last step failed, syncing a name that is there already, the next
         commit syncs it, too."""
         self._clear()

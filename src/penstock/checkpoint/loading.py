@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
-from . import shards, tree
-from .home import Entry, Home
-from .leaves import Memory
+from . import pytree, shards
+from .array_leaves import Memory
 from .manifest import Index, Piece, check_covered
+from .repository import Entry, Home
 
 STATE = "state"
 """The kind of index whose content is a tree."""
@@ -23,7 +23,7 @@ class Checkpoint(NamedTuple):
     loader: Any
 
 
-def content_of(parts: tree.Taken) -> Any:
+def content_of(parts: pytree.Taken) -> Any:
     """What an index says of a state."""
     return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
 
@@ -47,7 +47,7 @@ def loaded(home: Home, entry: Entry) -> Checkpoint:
         return memory[piece.name][start : start + piece.padded]
 
     shards.read(home, entry.path, pieces, target)
-    state = tree.rebuilt(index.content["tree"], lambda name: memory[name][: sizes[name]], where)
+    state = pytree.rebuilt(index.content["tree"], lambda name: memory[name][: sizes[name]], where)
     return Checkpoint(index.step, state["state"], state["loader"])
 
 

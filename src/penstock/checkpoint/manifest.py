@@ -65,7 +65,7 @@ class Index(NamedTuple):
     """What a checkpoint is. With this file, and not before, there is one.
 
     attempt:  the try that made it; ranks: that wrote it.
-    kind:     what `content` describes: "state" is of `penstock.checkpoint.tree`.
+    kind:     what `content` describes: "state" is of `penstock.checkpoint.pytree`.
     """
 
     step: int

@@ -11,10 +11,10 @@ from ..cache import Gather
 from ..errors import DataError, FormatError, MissingError, PenstockError
 from ..topology import Place
 from . import shards
-from .agreement import together
+from .all_gather import together
 from .flushing import Flush
-from .home import Home, Lock
 from .manifest import Shard, index_bytes, index_of
+from .repository import Home, Lock
 from .tiers import Held, Tiers, bring, held_in, shards_in
 
 _SESSION = 8

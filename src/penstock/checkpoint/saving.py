@@ -14,13 +14,13 @@ from ..cache import Gather
 from ..errors import PenstockError, UsageError
 from ..topology import Place
 from . import loading
-from .agreement import together
-from .division import Cut
+from .all_gather import together
 from .flushing import Flush, laid_out
-from .home import Home, Lock
 from .manifest import Index, Piece, Shard
+from .partition import Cut
+from .pytree import Taken
+from .repository import Home, Lock
 from .staging import Staged
-from .tree import Taken
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..engine import crc32c
+from .array_leaves import Memory
 from .flushing import Source
-from .home import Home
-from .leaves import Memory
 from .manifest import TRAILER_BYTES, Piece, Shard, damaged, manifest_place, padded, pieces_of
+from .repository import Home
 
 _READ_BYTES = 4 << 20
 """Read and summed at a time, while the processor's caches hold it."""

@@ -17,10 +17,10 @@ import numpy as np
 
 from .. import _core
 from ..errors import LimitError
-from .division import Cut
-from .leaves import Memory
+from .array_leaves import Memory
 from .manifest import ALIGNMENT, padded
-from .tree import Block, packed, tensors
+from .partition import Cut
+from .pytree import Block, packed, tensors
 
 _THREADS = 4
 """Most that copy: memory is used up by fewer than a large machine has."""

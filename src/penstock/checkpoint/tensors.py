@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from .leaves import Leaf, Memory, span
+from .array_leaves import Leaf, Memory, span
 
 
 def is_tensor(value: Any) -> bool:

@@ -26,14 +26,14 @@ from ..engine import storing, sync_folder
 from ..errors import DataError, StorageError, UsageError
 from ..topology import Place
 from . import shards
-from .agreement import together
-from .boundaries import reached
+from .all_gather import together
+from .fault_points import reached
 from .flushing import Flush
 from .folder import INDEX, Folder, Lock, emptied, put_index, reading
-from .home import Home
-from .homes import full_path
 from .manifest import Index, Shard, index_bytes, index_of, seal, unsealed
-from .placing import HOME, Rates, Room
+from .repositories import full_path
+from .repository import Home
+from .tier_choice import HOME, Rates, Room
 
 _RESERVE = 16
 """One part in so many of a tier's file system is left to others."""

@@ -1,0 +1,123 @@
+"""`penstock broker`: serves a host's budget to the jobs on it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+from pathlib import Path
+from socket import gethostname
+from typing import Annotated
+
+import typer
+
+from ..engine import this_machine
+from ..errors import UsageError
+from ..sharing import Address, Broker, Ledger, Resources, Upstream, key_of, socket_path
+from . import console
+
+
+def broker(
+    cores: Annotated[
+        float | None, typer.Option(help="That loaders share. (default: all that may be used here)")
+    ] = None,
+    bytes_per_s: Annotated[
+        str | None, typer.Option(help="Of storage, such as 1GB/s. (default: not limited)")
+    ] = None,
+    socket: Annotated[
+        str | None, typer.Option(help="Where to serve, instead of the usual place.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Whose members may join, too.")] = None,
+    objective: Annotated[
+        str, typer.Option(help="What to maximise: utilisation, samples or makespan.")
+    ] = "utilisation",
+    floor: Annotated[
+        float, typer.Option(help="Of what an even split would bring: what each job keeps, 0.01..1.")
+    ] = 1.0,
+    listen: Annotated[
+        str | None, typer.Option(help="Where brokers of other hosts join: tcp://0.0.0.0:7077.")
+    ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(help="The broker that divides storage: tcp://storage-1:7077.")
+    ] = None,
+    key_file: Annotated[
+        str | None, typer.Option(help="What both sides of --listen and --upstream have in common.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of this host, for --upstream. (default: its host name)")
+    ] = None,
+) -> None:
+    """Share this host's cores and storage bandwidth among the jobs on it.
+
+    Loaders find it by themselves, also those that run already: they report what they can do and
+    what a sample costs them, and are leased what brings the accelerators most work together, with
+    nobody below what an even split would bring. When the broker ends, each goes on with its own
+    budget.
+
+    Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
+    below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it. Members of a
+    --group may join a broker that serves in a folder which they can enter, and are told where by
+    PENSTOCK_BROKER.
+
+    Hosts that share storage divide its bandwidth with a broker for all of them (--listen), of which
+    each host's broker is a job (--upstream). --bytes-per-s of a host is then what it takes at most.
+    Every line carries a code made with the key, so nobody joins without it; lines are not
+    encrypted. Make the key with `(umask 077; openssl rand -hex 32 > key)`. While the broker above
+    is away, a host takes no more than its floor: its part of an even split when it last heard.
+
+    Examples:
+
+      penstock broker --cores 8 --bytes-per-s 1GB/s
+
+      penstock broker --cores 32 --group research --socket /run/penstock/broker.sock
+
+      penstock broker --listen tcp://0.0.0.0:7077 --key-file key --bytes-per-s 10GB/s
+
+      penstock broker --upstream tcp://storage-1:7077 --key-file key --cores 32
+    """
+    path = Path(socket) if socket is not None else socket_path(os.environ)
+    if path is None:
+        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
+    resources = Resources(
+        cores=this_machine().usable_cores if cores is None else cores,
+        bytes_per_s=math.inf if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
+    )
+    ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
+    outer = above = None
+    if (key_file is None) != (listen is None and upstream is None):
+        raise UsageError("--key-file is for --listen and --upstream, and they need it: give both")
+    if key_file is not None:
+        key = key_of(Path(key_file))
+        outer = None if listen is None else (Address(listen), key)
+        if upstream is not None:
+            host = gethostname() if name is None else name
+            above = Upstream(Address(upstream), key, host, resources.bytes_per_s)
+    with Broker(path, ledger, group=group, listen=outer, upstream=above) as serving:
+        signal.signal(signal.SIGTERM, lambda *_: serving.stop())
+        limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
+        console.say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
+        serving.serve()
+
+
+_UNITS = {
+    "": 1,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def rate_of(option: str, text: str) -> float:
+    """Bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
+    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGT]?i?)B?(?:/s)?\s*", text)
+    with contextlib.suppress(ValueError, KeyError):
+        if found is not None:
+            return float(found[1]) * _UNITS[found[2]]
+    raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s")

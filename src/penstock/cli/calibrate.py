@@ -1,0 +1,75 @@
+"""`penstock simulate --from-run`: the scenario of a recorded run, or of another size of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..engine import copying_bytes_per_s
+from ..errors import UsageError
+from . import console
+
+
+def scenario_of(
+    files: list[Path],
+    *,
+    nodes: int | None = None,
+    ram_mb: float | None = None,
+    storage: str | None = None,
+    network_mb_s: float | None = None,
+    write: Path | None = None,
+) -> Any:
+    """Calibrates with the records in these files; says where each value is from.
+
+    nodes, ram_mb:  of the cluster to be simulated; as in the run, unless given.
+    storage:        rates that were measured, such as 1=95,8=600: MB/s by hosts.
+    write:          where the scenario goes as a file, too.
+    """
+    from ..sim import calibrate, record
+
+    memory = copying_bytes_per_s() / 1e6
+    measured = calibrate.Measured(_rates(storage), network_mb_s, memory)
+    found = calibrate.calibrate(record.load_run(files), measured)
+    wanted = calibrate.resized(found.scenario, nodes=nodes, ram_mb=ram_mb)
+    found = calibrate.Calibration(wanted, found.policy, found.sources)
+    for key, source in found.sources.items():
+        console.say(f"{key}: {source}")
+    console.say(f"the run was of the policy {found.policy}")
+    if write is not None:
+        try:
+            write.write_text(found.yaml())
+        except OSError as error:
+            raise UsageError(f"cannot write {write}: {error.strerror}") from None
+    return wanted
+
+
+def command_of(
+    files: list[Path],
+    nodes: int | None,
+    ram_mb: float | None,
+    storage: str | None,
+    network_mb_s: float | None,
+) -> list[str]:
+    """The words that repeat this."""
+    words = [word for file in files for word in ("--from-run", str(file))]
+    options = {"nodes": nodes, "ram-mb": ram_mb, "storage": storage, "network-mb-s": network_mb_s}
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def _rates(given: str | None) -> dict[int, float] | None:
+    """Of text such as 1=95,8=600."""
+    if given is None:
+        return None
+    found = {}
+    for part in given.split(","):
+        hosts, _, rate = part.partition("=")
+        try:
+            found[int(hosts)] = float(rate)
+        except ValueError:
+            found[0] = 0.0
+    if min(found) < 1 or min(found.values()) <= 0:
+        raise UsageError(f"--storage is {given!r}: use MB/s by hosts, such as 1=95,8=600")
+    return found

@@ -1,0 +1,281 @@
+"""`penstock checkpoint`: what a folder of checkpoints holds, whether it is whole, less of it; and
+how often to make one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rich.box
+import rich.table
+import typer
+
+from ..errors import DataError, FormatError
+from ..page import words
+from . import console
+
+if TYPE_CHECKING:
+    from ..checkpoint import Advice, Entry, Home
+
+app = typer.Typer(
+    help="Checkpoints: list them, verify them, remove old ones; how often to save one.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Place = Annotated[str, typer.Argument(help="The folder or URL that `Checkpoints` was given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """Checkpoints: list them, verify them, remove old ones; how often to save one."""
+
+
+@app.command("list")
+def listed(folder: Place, as_json: AsJson = False) -> None:
+    """List what is committed, in the order in which it was; the last is what a job goes on with.
+
+    Reads the indices alone: `verify` reads everything.
+
+    Examples:
+
+      penstock checkpoint list run/checkpoints
+
+      penstock checkpoint list run/checkpoints --json | jq .checkpoints[-1].step
+    """
+    from ..checkpoint import home_of
+
+    place = home_of(folder)
+    rows = [_described(place, entry) for entry in place.entries()]
+    left = [os.path.basename(path) for path in place.leftovers()]
+    if as_json:
+        found = {"folder": place.path, "checkpoints": rows, "leftovers": left}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return
+    if not rows:
+        console.show(f"no checkpoint in {console.escaped(place.path)}")
+    else:
+        _show(rows)
+    for name in left:
+        console.show(f"{console.escaped(name)}: on its way, or left by a job that was killed")
+
+
+@app.command()
+def verify(
+    folder: Place,
+    step: Annotated[int | None, typer.Option(help="Of this step alone.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte and compare it with its checksum. Exit code 1 where one is damaged.
+
+    Examples:
+
+      penstock checkpoint verify run/checkpoints
+
+      penstock checkpoint verify run/checkpoints --step 12000
+    """
+    from ..checkpoint import home_of, verified
+
+    place = home_of(folder)
+    entries = [place.entry(step)] if step is not None else place.entries()
+    rows: list[dict[str, Any]] = []
+    with console.progress(f"Reading {place.path}", "checkpoints") as seen:
+        for number, entry in enumerate(entries):
+            seen(number, len(entries))
+            row: dict[str, Any] = {"step": entry.step, "path": entry.path, "damage": None}
+            began = time.monotonic()
+            try:
+                row["bytes"] = verified(place, entry)
+            except DataError as error:
+                row["damage"] = str(error)
+            rows.append(row | {"seconds": round(time.monotonic() - began, 3)})
+    bad = [row for row in rows if row["damage"] is not None]
+    if as_json:
+        sys.stdout.write(json.dumps({"folder": place.path, "checkpoints": rows}, indent=2) + "\n")
+    for row in () if as_json else rows:
+        how = f"whole, {console.size(row['bytes'])} read" if not row["damage"] else row["damage"]
+        console.show(f"step {row['step']}: {console.escaped(how)}")
+    if bad:
+        raise FormatError(
+            f"{len(bad)} of {len(rows)} checkpoints are damaged: load another step, and remove"
+            " them when you have one"
+        )
+
+
+@app.command()
+def prune(
+    folder: Place,
+    keep: Annotated[int, typer.Option(min=2, help="How many stay, the last ones.")] = 3,
+    dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,
+    leftovers: Annotated[
+        bool,
+        typer.Option(
+            help="In an object store, too, remove what jobs that were killed have left. A job that"
+            " writes there is stopped by that: its next save is refused."
+        ),
+    ] = False,
+) -> None:
+    """Remove all checkpoints but the last ones, and what jobs that were killed have left.
+
+    Refused while a job writes to the folder: it prunes by itself. In an object store nobody can
+    tell, so that leftovers stay there unless `--leftovers` is given.
+
+    Examples:
+
+      penstock checkpoint prune run/checkpoints --keep 2
+
+      penstock checkpoint prune run/checkpoints --dry-run
+
+      penstock checkpoint prune s3://bucket/run --leftovers
+    """
+    from ..checkpoint import home_of
+
+    place = home_of(folder)
+    collecting = leftovers or not place.takes_over
+    locked = collecting and not dry_run
+    where = f"process {os.getpid()} on {os.uname().nodename}\n"
+    lock = place.lock(where) if locked else None
+    try:
+        gone = [entry.path for entry in place.entries()[:-keep]]
+        left = place.leftovers()
+        if not dry_run:
+            place.retain(keep)
+        if locked:
+            place.collect()
+    finally:
+        if lock is not None:
+            lock.close()
+    going = gone + (left if collecting else [])
+    for path in going:
+        said = "would be removed" if dry_run else "is removed"
+        if not dry_run and os.path.exists(path):
+            said = "is no checkpoint any more, but holds files of others"
+        console.show(f"{console.escaped(os.path.basename(path))} {said}")
+    for path in () if collecting else left:
+        console.show(
+            f"{console.escaped(os.path.basename(path))} stays: a job may be writing it; where none"
+            " is, add --leftovers"
+        )
+    if not going and (collecting or not left):
+        console.show("there is nothing to remove")
+
+
+@app.command()
+def interval(
+    blocked_s: Annotated[
+        float, typer.Option("--blocked-s", help="Seconds for which a save holds training up.")
+    ],
+    commit_s: Annotated[
+        float, typer.Option("--commit-s", help="Seconds from the call of save to the commit.")
+    ],
+    step_s: Annotated[float, typer.Option("--step-s", help="Seconds of a training step.")],
+    mtbf_h: Annotated[
+        float,
+        typer.Option("--mtbf-h", help="Hours between failures of the job, or of a node: --nodes."),
+    ],
+    nodes: Annotated[
+        int, typer.Option(help="Nodes of the job, each of which fails every --mtbf-h.")
+    ] = 1,
+    slowdown: Annotated[
+        float, typer.Option(help="What steps take longer while a save is written; 0.03 is 3 %.")
+    ] = 0.0,
+    restart_s: Annotated[
+        float, typer.Option("--restart-s", help="Seconds from a failure until training goes on.")
+    ] = 0.0,
+    overhead: Annotated[
+        float, typer.Option(help="The largest part of training's time that saves may take.")
+    ] = 0.035,
+    as_json: AsJson = False,
+) -> None:
+    """Say how often to save: what loses least to failures, or the shortest interval that is
+    possible where that is longer.
+
+    Saving often costs time in saves, saving seldom what is done once more after a failure; the
+    least of both is near sqrt(2 x cost of a save x time between failures). Two things may ask for
+    more: the save before has to be committed, and saves are not to take too much of training.
+
+    `checkpoints.last` says blocked_s and commit_s (its `seconds`) of a run, and
+    `checkpoints.advice(mtbf_s)` all of this from what it measured.
+
+    Examples:
+
+      penstock checkpoint interval --blocked-s 2 --commit-s 40 --step-s 0.5 --mtbf-h 24
+
+      penstock checkpoint interval ... --mtbf-h 20000 --nodes 512 --restart-s 600 --slowdown 0.03
+    """
+    from ..checkpoint import Costs, Failures, advised
+
+    costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
+    failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
+    found = advised(costs, failures, overhead)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(found) | {"lost": found.lost}, indent=2) + "\n")
+        return
+    _advise(found, overhead)
+
+
+def _described(place: Home, entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "step": entry.step,
+        "name": os.path.basename(entry.path),
+        "committed": place.committed_s(entry),
+        "damage": None,
+    }
+    try:
+        index = place.index(entry)
+    except DataError as error:
+        return row | {"damage": str(error)}
+    return row | {
+        "kind": index.kind,
+        "ranks": index.ranks,
+        "shards": len(index.shards),
+        "bytes": sum(shard.bytes for shard in index.shards),
+    }
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("step", "committed", "size", "ranks", "folder"):
+        table.add_column(heading, justify="right" if heading in ("step", "size") else "left")
+    for row in rows:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["committed"]))
+        size = "damaged" if row["damage"] else console.size(row["bytes"])
+        cells = (str(row["step"]), when, size, str(row.get("ranks", "")), row["name"])
+        table.add_row(*map(console.escaped, cells))
+    console.out.print(table)
+
+
+def _advise(found: Advice, overhead: float) -> None:
+    costs, part = found.costs, f"{100 * overhead:.3g} %"
+    often = _long(found.failures.job_mtbf_s)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("so that", "steps", "time", ""):
+        table.add_column(heading, justify="right" if heading in ("steps", "time") else "left")
+    for binds, least, why in (
+        ("failures", found.failure_steps, f"least is lost to a failure every {often}"),
+        ("commit", found.commit_steps, "the save before is committed"),
+        (
+            "overhead",
+            found.overhead_steps,
+            f"saves take at most {part} of training's time",
+        ),
+    ):
+        mark = "binds" if found.binds == binds else ""
+        table.add_row(why, f"{least:,}", _long(least * costs.step_s + costs.lost_s), mark)
+    console.out.print(table)
+    steps = words.counted(found.steps, "step")
+    console.show(f"save every {steps}, which is every {_long(found.seconds)}")
+    console.show(
+        f"lost: {found.lost:.2%} of all time; {found.saving:.2%} in saves, {found.redoing:.2%} done"
+        f" once more, {found.restarting:.2%} in restarts"
+    )
+    console.show(f"a failure costs {_long(found.lost_per_failure_s)} of training, on average")
+
+
+def _long(seconds: float) -> str:
+    return words.duration(seconds)

@@ -1,0 +1,106 @@
+"""`penstock bench compare`: results beside each other, and which differences are no noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.box
+import rich.table
+import typer
+
+from ..errors import UsageError
+from . import console
+from .simulate import screen, writable, write_text
+
+_SHOWN = 3
+"""Differences that are named."""
+
+
+def compare(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="record.json of runs, folders that hold one, or folders of DLIO with summary.json."
+        ),
+    ],
+    html: Annotated[
+        Path | None, typer.Option(help="Write the page of these results beside each other, too.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option(help="Compare what is not alike, such as other workloads or ranks.")
+    ] = False,
+) -> None:
+    """Compare results: each figure, its ratio to the first, and whether that is more than noise.
+
+    Intervals are of 95 %, by bootstrap over the epochs or steps of the runs; what has one value
+    only has none. Results of other workloads or another number of ranks are refused; another
+    machine, seed or version is said.
+
+    Examples:
+
+      penstock bench compare monday/record.json friday/record.json
+
+      penstock bench compare results/penstock results/dlio --html both.html
+    """
+    from ..bench import compare as comparing  # other commands start without it
+    from ..bench import recorded, report
+    from ..bench.results import read
+
+    writable(html)
+    values = [read(path) for path in results]
+    found = recorded.records(values, [str(path) for path in results])
+    runs = [run for record in found for run in record.runs]
+    if len(runs) < 2:
+        raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
+    unlike = comparing.differences(found)
+    serious = [each for each in unlike if each.serious]
+    if serious and not force:
+        said = "; ".join(map(str, serious[:_SHOWN]))
+        more = f"; and {len(serious) - _SHOWN} more" if len(serious) > _SHOWN else ""
+        raise UsageError(f"{said}{more}: compare runs of one workload, or give --force")
+    for record in found:
+        for note in record.values.get("notes") or ():
+            console.say(f"{record.name}: {note}")
+    for each in unlike:
+        console.say(f"warning: {each}")
+    rows = comparing.compared(runs)
+    for place in range(1, len(runs)):
+        _show(rows, runs[0].label, runs[place].label, place)
+    console.show(console.escaped(comparing.basis(runs)))
+    if html is not None:
+        write_text(html, report.page(values, [str(path) for path in results]))
+        console.show(f"page: {console.escaped(str(html))}")
+
+
+def _show(rows: Any, first: str, other: str, place: int) -> None:
+    """One run against the first."""
+    from ..bench.compare import verdict
+    from ..bench.headline import factor
+
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=console.escaped(f"{other} against {first}"),
+        title_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for heading in (first, other):
+        table.add_column(console.escaped(heading), justify="right", overflow="fold")
+    for heading in ("ratio", "95 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        ratio = row.ratios[place]
+        said = [
+            "–" if row.values[at] is None else row.metric.said(row.values[at]) for at in (0, place)
+        ]
+        told = verdict(row, place)
+        style = {"better": "green", "worse": "red"}.get(told)
+        cells = ["", ""]
+        if ratio is not None:
+            cells[0] = factor(ratio.value)
+            if ratio.low is not None and ratio.high is not None:
+                cells[1] = f"{factor(ratio.low)}–{factor(ratio.high)}"
+        table.add_row(row.metric.name, *said, *cells, told, style=style)
+    screen().print(table)

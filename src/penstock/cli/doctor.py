@@ -1,0 +1,200 @@
+"""`penstock doctor`: what is to be said of some data on this machine before a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rich.box
+import rich.table
+import typer
+
+from . import console
+from .options import (
+    Dtype,
+    Extension,
+    Format,
+    HeaderBytes,
+    Option,
+    RecordBytes,
+    Shape,
+    function_named,
+    options_of,
+    remembered,
+    without_secrets,
+)
+
+if TYPE_CHECKING:
+    from ..doctor import Examination, Resource, Roofline
+
+_MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow]warning[/]"}
+
+
+def doctor(
+    path: Annotated[
+        str,
+        typer.Argument(help="Data of any format that is read, or an empty folder for it."),
+    ],
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds that a rank computes on a batch: says whether data keeps up."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a step of one rank.")] = 256,
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks on this host.")] = 1,
+    decode: Annotated[
+        str | None,
+        typer.Option(help="module:function, as Loader(decode=) takes it: is timed, too."),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option(help="Time writing, by a temporary file in the data's folder.")
+    ] = False,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    option: Option = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what will be slow, and why: storage, memory, cores, limits, settings. Writes nothing.
+
+    Takes 2 to 3 seconds once the data is open. What is read is dropped from the page cache first,
+    and only that, so that storage is measured and not memory.
+
+    Examples:
+
+      penstock doctor /data/imagenet/train
+
+      penstock doctor /data/imagenet/train --step-seconds 0.25 --batch-size 256 --ranks 8
+
+      penstock doctor /data/photos --decode mytrain.data:decode
+
+      penstock doctor /new/storage --write
+
+      penstock doctor /data/shards --json | jq .first.bound
+    """
+    from ..doctor import Job, examine, examine_folder, is_empty
+    from ..loader import open as open_dataset
+
+    function = None if decode is None else function_named("--decode", decode)
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    if is_empty(path):
+        found = examine_folder(path, write=write)
+    else:
+        options = {**remembered(path, options), **options}
+        shown = without_secrets(path)
+        with (
+            console.progress(f"Looking at {shown}") as progress,
+            console.warnings_said(),
+        ):
+            dataset = open_dataset(path, index="read", progress=progress, **options)
+        job = Job(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
+        with console.progress(f"Measuring {shown}", "of the measurements") as seen:
+            found = examine(dataset, job, write=write, seen=seen)
+    if as_json:
+        sys.stdout.write(json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n")
+    else:
+        _show(found)
+
+
+def _show(found: Examination) -> None:
+    console.show(f"[bold]{console.escaped(found.path)}[/]: {console.escaped(_what(found))}")
+    _show_supplies(found)
+    if found.settings:
+        _show_table(
+            "what penstock chooses",
+            ("setting", "value", "why"),
+            [(each.name, each.value, each.why) for each in found.settings],
+        )
+    _show_findings(found)
+    if found.first is not None:
+        heading = "verdict" if found.later is None else "verdict: an epoch that reads storage"
+        _show_verdict(heading, found.first)
+    if found.later is not None:
+        _show_verdict("verdict: an epoch from the page cache", found.later)
+
+
+def _show_findings(found: Examination) -> None:
+    table = rich.table.Table.grid(padding=(0, 2))
+    for finding in found.findings:
+        cells = console.escaped(finding.about), console.escaped(finding.says)
+        table.add_row(_MARKS[finding.level], *cells)
+    console.show("")
+    console.out.print(table)
+
+
+def _what(found: Examination) -> str:
+    if found.dataset is None:
+        return "an empty folder" + ("" if found.written else "; --write measures writing to it")
+    index = found.dataset.index
+    samples = f"{index.count:,} sample{'s' * (index.count != 1)}"
+    files = f"{len(index.files):,} file{'s' * (len(index.files) != 1)}"
+    return (
+        f"{index.format}, {samples} of {console.size(index.mean_bytes)}, "
+        f"{console.size(index.total_bytes)} in {files}"
+    )
+
+
+def _show_supplies(found: Examination) -> None:
+    units: dict[Resource, tuple[str, Any]] = {
+        "bandwidth": ("storage, large reads", _per_s),
+        "iops": ("storage, reads of samples", lambda rate: f"{rate:,.0f} reads/s"),
+        "metadata": ("storage, opening files", lambda rate: f"{rate:,.0f} opens/s"),
+        "copy": ("memory, copying", _per_s),
+        "decode": ("decoding, all cores", lambda rate: f"{rate:,.0f} samples/s"),
+        "compute": ("compute", lambda rate: f"{rate:,.0f} samples/s"),
+    }
+    rows = [
+        (name, said(found.supplies[resource].per_s), found.supplies[resource].how)
+        for resource, (name, said) in units.items()
+        if resource in found.supplies
+    ]
+    if found.latency_ns is not None:
+        rows.insert(2, ("storage, one read alone", f"{found.latency_ns / 1e3:,.0f} us", "median"))
+    if found.written is not None:
+        rows.append(("storage, writing", _per_s(found.written.per_s), found.written.how))
+    if found.link is not None:
+        rows.append(("network", _per_s(found.link.per_s), found.link.how))
+    _show_table("what there is", ("resource", "gives", "measured"), rows)
+
+
+def _per_s(rate: float) -> str:
+    return f"{rate / 1e9:,.2f} GB/s" if rate >= 1e9 else f"{rate / 1e6:,.3g} MB/s"
+
+
+def _show_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
+    )
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(console.escaped(cell) for cell in row))
+    console.show("")
+    console.out.print(table)
+
+
+def _show_verdict(heading: str, found: Roofline) -> None:
+    _show_table(
+        heading,
+        ("resource", "allows", "of the lowest"),
+        [
+            (
+                each.resource,
+                f"{each.samples_per_s:,.0f} samples/s",
+                "binds" if each is found.ceilings[0] else _times(found, each.samples_per_s),
+            )
+            for each in found.ceilings
+        ],
+    )
+    for sentence in found.advice:
+        console.show(f"- {console.escaped(sentence)}")
+    if found.utilisation is not None:
+        console.show(f"- the accelerator computes for {found.utilisation:.0%} of the time, at most")
+
+
+def _times(found: Roofline, rate: float) -> str:
+    return f"{rate / found.samples_per_s:,.1f}x"

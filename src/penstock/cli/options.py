@@ -1,0 +1,129 @@
+"""What the commands that open data share: arguments that say where it is and how it is read."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from ..engine import is_url, located
+from ..errors import SidecarError, UsageError
+from ..index import Index
+from ..loader import locate, sidecar_paths
+
+Path = Annotated[
+    str,
+    typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
+]
+Format = Annotated[
+    str | None, typer.Option(help="A name that `penstock formats` lists; by default as detected.")
+]
+RecordBytes = Annotated[int | None, typer.Option(help="Size of one record.")]
+HeaderBytes = Annotated[int, typer.Option(help="Bytes to skip at the start of each file.")]
+Dtype = Annotated[str | None, typer.Option(help="Number type of a record, such as float32.")]
+Shape = Annotated[str | None, typer.Option(help="Shape of a record, such as 3,32,32.")]
+Extension = Annotated[
+    list[str] | None, typer.Option(help="Count only such files of a folder; may be repeated.")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="Any option of the format, as NAME=VALUE; repeatable."),
+]
+
+
+def options_of(
+    format: str | None,
+    record_bytes: int | None,
+    header_bytes: int,
+    dtype: str | None,
+    shape: str | None,
+    extension: list[str] | None,
+    option: list[str] | None,
+) -> dict[str, Any]:
+    """The options that were given, as `penstock.open` takes them."""
+    options = {
+        "format": format,
+        "record_bytes": record_bytes,
+        "header_bytes": header_bytes or None,
+        "dtype": dtype,
+        "shape": _parsed_shape(shape),
+        "extensions": extension or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    for each in option or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--option is {each!r}: use NAME=VALUE, such as label=class")
+        if name in given:
+            raise UsageError(f"{name} is given twice: give it once")
+        given[name] = _parsed_value(value)
+    return given
+
+
+def _parsed_value(text: str) -> Any:
+    """A value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.replace("x", ",").split(","))
+    except ValueError:
+        raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
+
+
+def remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What records were last indexed as, where nothing is said now: their files do not show it."""
+    if options:
+        return {}
+    place, store = locate(path)
+    for sidecar in sidecar_paths(place):
+        with suppress(OSError, SidecarError):
+            saved = Index.load(sidecar, store.root)
+            if saved.format == "records":
+                return {"format": saved.format, **saved.options}
+    return {}
+
+
+def without_secrets(path: str) -> str:
+    """What was asked for, as it may be shown."""
+    if not is_url(path):
+        return path
+    try:
+        return located(path).url
+    except UsageError:  # said when it is opened
+        return "the URL"
+
+
+def function_named(option: str, text: str) -> Callable[..., Any]:
+    """The function that an option names as module:function; modules are looked for in the current
+    folder, too, as `python -m` does. UsageError where there is none."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise UsageError(f"{option} is {text!r}: use module:function, such as mytrain.data:decode")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(
+            f"{option} is {text!r}, which cannot be had ({error}): name a module that can be "
+            f"imported from here, and a function in it"
+        ) from None
+    if not callable(found):
+        raise UsageError(f"{option} is {text!r}, which is {found!r}: name a function")
+    function: Callable[..., Any] = found
+    return function

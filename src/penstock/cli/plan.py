@@ -1,0 +1,204 @@
+"""`penstock plan`: the cheapest cluster that is fast enough, in closed form."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.box
+import rich.table
+import typer
+
+from ..errors import UsageError
+from ..page import words
+from . import console
+from .simulate import page_path, screen, writable, write_text, written
+
+
+def plan(
+    scenario: Annotated[
+        str, typer.Argument(help="A name of simulate --list, or the path of a .yaml file.")
+    ],
+    epoch_s: Annotated[
+        float, typer.Option("--epoch-s", help="Seconds that an epoch after the first may take.")
+    ],
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a node, a GB of cache on one, a GB/s of storage, in any currency, such as "
+            "node=9000,cache_gb=4,storage_gb_s=20000. (default: node=1, others nothing)"
+        ),
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="From:to, such as 4:512. (default: an eighth to 8 times the scenario's)"),
+    ] = None,
+    cache_mb: Annotated[
+        str | None,
+        typer.Option(help="Of each node, all tiers together, from:to; none at all, too."),
+    ] = None,
+    storage_mb_s: Annotated[
+        str | None,
+        typer.Option(help="That storage gives to the scenario's number of nodes, from:to."),
+    ] = None,
+    settings: Annotated[
+        int, typer.Option(help="How many settings to work out, at most about so many.")
+    ] = 1_000_000,
+    html: Annotated[
+        Path | None, typer.Option(help="The page to write. (default: NAME-plan.html, here)")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write what was found as one JSON object, too.")
+    ] = None,
+    csv_path: Annotated[
+        Path | None, typer.Option("--csv", help="Write all settings, one a line, too.")
+    ] = None,
+) -> None:
+    """Find the cheapest cluster whose epochs are short enough: nodes, caches and storage.
+
+    Works out a million sizes of a scenario in closed form; nothing is simulated, and all that is
+    printed and written says so. docs/simulator.md states what that leaves out: simulate what you
+    are about to buy.
+
+    Examples:
+
+      penstock plan s4 --epoch-s 60
+
+      penstock plan cluster.yaml --epoch-s 600 --prices node=9000,cache_gb=4,storage_gb_s=20000
+
+      penstock plan cluster.yaml --epoch-s 600 --nodes 8:64 --cache-mb 1000:1000000 --csv all.csv
+    """
+    from ..sim import report, sizing  # the command line does without the simulator's packages
+    from ..sim.scenario import load
+
+    chosen = load(scenario)
+    given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
+    ranges = [_range(option, text) for option, text in given.items()]
+    grid = sizing.grid_of(
+        chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
+    )
+    words = {"--epoch-s": f"{epoch_s:g}", "--prices": prices, **given}
+    words["--settings"] = None if settings == 1_000_000 else str(settings)
+    command = ["penstock", "plan", scenario]
+    command += [word for pair in words.items() if pair[1] is not None for word in pair if word]
+    page = html or page_path(f"{chosen.name}-plan")
+    writable(page, json_path, csv_path)
+    with (
+        console.progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
+        _table_of(csv_path, grid) as seen,
+    ):
+        found = sizing.sized(
+            chosen, grid, epoch_s, prices=_prices(prices), seen=seen, progress=progress
+        )
+    _show(found)
+    write_text(page, report.sizing_page(chosen, found, command=shlex.join(command)))
+    console.show(f"page: {console.escaped(str(page))}")
+    if json_path is not None:
+        write_text(json_path, json.dumps(_values(chosen, found), indent=1) + "\n")
+        console.show(f"results: {console.escaped(str(json_path))}")
+    if csv_path is not None:
+        console.show(f"all settings: {console.escaped(str(csv_path))}")
+
+
+def _range(option: str, text: str | None) -> Any:
+    from ..sim.sizing import Range
+
+    if text is None:
+        return None
+    try:
+        least, _, most = text.partition(":")
+        return Range(float(least), float(most or least))
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}: use from:to, such as 4:512") from None
+
+
+def _prices(text: str | None) -> Any:
+    from ..sim.sizing import Prices
+
+    if text is None:
+        return Prices()
+    try:
+        pairs = [each.split("=") for each in text.split(",")]
+        return Prices(**{"node": 0.0} | {key.strip(): float(value) for key, value in pairs})
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"--prices is {text!r}: use such as node=9000,cache_gb=4,storage_gb_s=20000"
+        ) from None
+
+
+def _show(found: Any) -> None:
+    title = (
+        f"{found.form}: the cheapest of {found.grid.settings:,} settings with epochs of at most "
+        f"{words.duration(found.epoch_s)}"
+    )
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
+    )
+    table.add_column("policy", no_wrap=True)
+    for heading in ("cost", "nodes", "cache each", "storage", "epoch 1", "later"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("waits for", no_wrap=True)
+    table.add_column("found by", no_wrap=True)
+    for policy, each in found.choices.items():
+        cells = ["none"] + [""] * 6
+        if each is not None:
+            cells = [words.number(each.cost), f"{each.nodes:,}", words.size(each.cache_mb)]
+            cells += [f"{words.size(each.storage_mb_s)}/s", words.brief(each.first_s)]
+            cells += [words.brief(each.later_s), each.binding]
+        style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)
+        table.add_row(policy, *cells, found.form, style=style)
+    screen().print(table)
+
+
+def _values(scenario: Any, found: Any) -> dict[str, Any]:
+    grid = found.grid
+    return {
+        "form": found.form,
+        "scenario": scenario.model_dump(mode="json"),
+        "epoch_s": found.epoch_s,
+        "prices": found.prices._asdict(),
+        "nodes": grid.nodes.tolist(),
+        "cache_mb": grid.cache_mb.tolist(),
+        "storage_mb_s": grid.storage_mb_s.tolist(),
+        "cheapest": {
+            policy: None if each is None else each._asdict()
+            for policy, each in found.choices.items()
+        },
+        "least_cost_by_nodes": {
+            policy: [cost if cost < float("inf") else None for cost in least.tolist()]
+            for policy, least in found.least.items()
+        },
+    }
+
+
+@contextlib.contextmanager
+def _table_of(path: Path | None, grid: Any) -> Iterator[Any]:
+    """Writes blocks of settings as lines, all of them or none."""
+    if path is None:
+        yield None
+        return
+    import numpy as np
+
+    from ..sim.closed import FORM
+
+    caches, storages = np.meshgrid(grid.cache_mb, grid.storage_mb_s, indexing="ij")
+    with written(path) as file:
+        lines = csv.writer(file, lineterminator="\n")
+        begun = False
+
+        def seen(block: Any) -> None:
+            nonlocal begun
+            if not begun:
+                columns = [f"{policy}_later_s" for policy in block.forecasts]
+                lines.writerow(["form", "nodes", "cache_mb", "storage_mb_s", "cost", *columns])
+                begun = True
+            times = [each.later_s for each in block.forecasts.values()]
+            columns = [each.ravel().tolist() for each in (caches, storages, block.cost, *times)]
+            lines.writerows((FORM, block.nodes, *row) for row in zip(*columns, strict=True))
+
+        yield seen

@@ -1,0 +1,487 @@
+"""`penstock bench run`: a workload, with any loader."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from ..errors import PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from ..bench.ranks import Crew
+    from ..bench.run import Job, Walks
+    from ..bench.workload import Workload
+
+T = TypeVar("T")
+
+# What is not needed before the first step is imported later: the first step should come soon.
+
+
+def run(
+    workload: Annotated[
+        str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as ++workload.reader.batch_size=8, as DLIO takes them."),
+    ] = None,
+    loader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
+            "or module:function for your own; repeatable. (default: penstock)"
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Emulated accelerators, where no mpiexec or torchrun starts them."
+        ),
+    ] = None,
+    compat: Annotated[
+        bool, typer.Option("--compat", help="As DLIO does: its order of samples, its leniency.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results. (default: bench-results/NAME/TIME)")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the checksum of each sample with what is on disk."),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Steps of an epoch at most, for a first look.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Times that each loader runs, in turn.")] = 1,
+    stage: Annotated[
+        Path | None,
+        typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="The page cache before each loader: cold (the data are put out of it), warm (read "
+            "once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
+        ),
+    ] = None,
+    writer: Annotated[
+        str,
+        typer.Option(
+            help="What saves checkpoints: torch, numpy, penstock, or module:name for your own. "
+            "(default: torch where it is installed)"
+        ),
+    ] = "auto",
+    scale: Annotated[
+        float, typer.Option(help="Shrink the tensors of checkpoints; the record says so.")
+    ] = 1.0,
+    control: Annotated[
+        bool, typer.Option(help="Also take the steps without reading: what could be reached.")
+    ] = True,
+    verdict: Annotated[
+        bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
+    ] = True,
+) -> None:
+    """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
+
+    Each step waits for a batch, "computes" as long as the workload says, and meets the other ranks.
+    Utilisation is given as it is (raw), as it would be without reading (ceiling), and as their
+    quotient (net). Files as DLIO writes them and record.json are in the folder of results.
+
+    Your own loader is any function in a module here that returns batches. It is given those of
+    path, batch_size, rank, world_size, seed and epochs that it takes.
+
+    Examples:
+
+      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+
+      penstock bench run mine.yaml --loader penstock --loader torch --ranks 4
+
+      penstock bench run resnet50_h100 --loader train:make_loader --limit 200
+    """
+
+    from ..bench.contenders import check
+
+    started, load_before = time.time(), os.getloadavg()
+    asked, given = _workload(workload, overrides or [], compat)
+    names = loader or ["penstock"]
+    if cache not in (None, "cold", "warm", "as-is"):
+        raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
+    # Whoever comes second must not find what the first one has read.
+    cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
+    for name in names:
+        check(name, asked.dataset.format)
+    _prepare(partial(_generate, asked))
+    results = _Results(out or _folder(asked, started, compat), given, started, load_before)
+    if not asked.workflow.train:
+        if asked.workflow.checkpoint:
+            results.checkpoints(asked, ranks, compat, verify, writer, scale)
+        return
+    job = _prepare(lambda _: _job(asked, compat, verify))
+    job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
+    job = replace(job, writer=writer, scale=scale)
+    for turn in range(repeat):
+        for name in names:
+            _prepare(lambda _: _make_cache(job, cached))
+            results.measure(replace(job, loader=name), ranks, turn)
+    results.write(verdict)
+
+
+class _Given(NamedTuple):
+    """Overrides of the workload, as they may be written; and the folder of the configuration."""
+
+    overrides: list[str]
+    subfolder: str
+
+
+def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, _Given]:
+    """The workload, and what else was said of it."""
+    from ..bench import overrides
+    from ..bench.strict import read_workload
+
+    warnings: list[str] = []
+    found = read_workload(source, texts, compat=compat, warn=warnings.append)
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)
+    own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
+    return found, _Given(overrides.shown(own), overrides.read(texts).subfolder)
+
+
+def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
+    """Work that each process does before there are ranks; with their barrier where a launcher made
+    them, so that one that fails ends the others."""
+    from ..bench.ranks import launch, launched
+
+    if launched(os.environ) is None:
+        return work(None)
+    done: list[T] = []
+    launch(None, lambda crew: done.append(work(crew.barrier)))
+    return done[0]
+
+
+def _job(workload: Workload, compat: bool, verify: bool) -> Job:
+    """What is to be run, by whichever loader."""
+    from ..bench.files import folder_of, found_paths
+    from ..bench.run import Job
+
+    data, root = workload.dataset, workload.storage.storage_root
+    parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
+    reader, seed = workload.reader, workload.train.seed
+    if "random" in (reader.file_shuffle, reader.sample_shuffle):
+        seed = int.from_bytes(os.urandom(6), "little")  # the record has it
+    job = Job(
+        loader="penstock",
+        workload=workload,
+        paths={part: found_paths(data, part, root) for part in parts},
+        folders={part: os.path.join(folder_of(data, root), part) for part in parts},
+        seed=seed,
+        compat=compat,
+    )
+    return replace(job, truth=_truth(job)) if verify else job
+
+
+def _make_cache(job: Job, how: str) -> None:
+    """Have the page cache hold all of the data, or none of it, as far as that can be."""
+    if how == "as-is":
+        return
+    from ..bench.replay_files import warm
+    from ..engine import evict
+    from . import console
+
+    paths = [path for part in job.paths.values() for path in part]
+    if how == "warm":
+        with console.progress("Reading the data once") as progress:
+            warm(paths, progress)
+    else:
+        evict(paths)
+
+
+def _truth(job: Job) -> dict[str, frozenset[int]]:
+    """The checksum of every sample on disk, by part."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ..bench.contenders.samples import opened
+    from ..bench.delivered import checksum
+    from . import console
+
+    data = job.workload.dataset
+
+    def sums(path: str) -> list[int]:
+        samples = opened(data, path)
+        return [checksum(samples[number]) for number in range(data.num_samples_per_file)]
+
+    found = {}
+    for part, paths in job.paths.items():
+        with (
+            console.progress(f"Checksums of {part}") as progress,
+            ThreadPoolExecutor(os.cpu_count()) as threads,
+        ):
+            seen: set[int] = set()
+            for done, each in enumerate(threads.map(sums, paths), 1):
+                seen.update(each)
+                progress(done, len(paths))
+            found[part] = frozenset(seen)
+    return found
+
+
+def _folder(workload: Workload, started: float, compat: bool) -> Path:
+    if workload.output.folder is not None:
+        return Path(workload.output.folder)
+    when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
+    return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
+
+
+def _generate(workload: Workload, barrier: Callable[[], None] | None) -> None:
+    """The data that the workload wants made, or what is missing of it: by each rank its share."""
+    if not workload.workflow.generate_data:
+        return
+    from ..bench.files import PARTS
+    from ..bench.generate import generate
+    from ..topology import detect
+    from . import console
+
+    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    with console.progress(f"Generating {data.data_folder}", "MB") as progress:
+        generate(
+            data,
+            PARTS,
+            root=workload.storage.storage_root,
+            rank=place.rank,
+            ranks=place.world_size,
+            barrier=barrier,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+        )
+    if barrier is not None:
+        barrier()
+
+
+class _Results:
+    """What was measured so far, and where it goes."""
+
+    def __init__(self, folder: Path, given: _Given, started: float, load: Sequence[float]) -> None:
+        self._folder, self._given = folder, given
+        self._started, self._load = started, load
+        self._runs: list[dict[str, Any]] = []
+        self._measured: list[tuple[Job, list[Walks]]] = []
+        above = (folder.absolute(), *folder.absolute().parents)
+        there = next(each for each in above if each.exists())
+        with self._storing(), tempfile.TemporaryFile(dir=there):
+            pass  # said before hours of measuring, not after; nothing is left
+
+    def _storing(self) -> AbstractContextManager[None]:
+        from ..engine import storing
+
+        return storing(str(self._folder), "run it again, or give another folder (--out)")
+
+    def measure(self, job: Job, ranks: int | None, turn: int) -> None:
+        """Run a loader; on the first rank, keep what was measured."""
+        from ..bench.ranks import launch
+        from ..bench.run import run as measured
+
+        try:
+            walks = launch(ranks, partial(measured, job))
+        finally:  # a rank that was killed has not removed what was staged
+            shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
+        if walks is None:
+            return
+        from ..bench.record import as_run
+
+        self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
+        self._measured.append((job, walks))
+
+    def checkpoints(
+        self,
+        workload: Workload,
+        ranks: int | None,
+        compat: bool,
+        verify: bool,
+        writer: str,
+        scale: float,
+    ) -> None:
+        """Checkpoints alone, saved and loaded."""
+        from ..bench.checkpoints import run_checkpoints
+        from ..bench.ranks import launch
+        from ..topology import Place
+
+        def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
+            place = Place(crew.rank, crew.ranks, "bench")
+            gather = partial(_gathered, crew)
+            found = run_checkpoints(
+                workload,
+                place,
+                crew.barrier,
+                gather,
+                writer=writer,
+                scale=scale,
+                verify=verify,
+                compat=compat,
+            )
+            return found, crew.ranks, crew.hosts
+
+        done = launch(ranks, work)
+        if done is None:
+            return
+        found, count, hosts = done
+        from . import console
+
+        for name, value in found["dlio"].items():
+            console.show(f"{name}: {value:,.4f}")
+        run = {"loader": "checkpoints", "epochs": [], **found}
+        folder = workload.checkpoint.checkpoint_folder
+        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
+        console.show(f"results: {console.escaped(str(path))}")
+
+    def write(self, verdict: bool) -> None:
+        """Show what was found; write record.json and the files that DLIO leaves."""
+        if not self._runs:
+            return
+        from ..bench import outputs
+        from ..bench.strict import as_dict
+        from . import console
+
+        job, walks = self._measured[0]
+        config, where = as_dict(job.workload), job.folders["train"]
+        if verdict:
+            self._judge(job, len(walks))
+        # Shown first: it is not lost where it cannot be written.
+        _show(job.workload.model.name, len(walks), self._runs)
+        path = self._record(
+            job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
+        )
+        for number, (each, found) in enumerate(self._measured):
+            name = self._name(number)
+            folder = self._folder / name if len(self._measured) > 1 else self._folder
+            with self._storing():
+                outputs.write(
+                    folder,
+                    each,
+                    found,
+                    self._runs[number],
+                    config=config,
+                    overrides=self._given.overrides,
+                    subfolder=self._given.subfolder,
+                )
+        console.show(f"results: {console.escaped(str(path))}")
+
+    def _judge(self, job: Job, ranks: int) -> None:
+        """What binds each run, where that can be measured."""
+        from ..bench.verdict import Verdicts
+        from . import console
+
+        try:
+            with console.progress("Measuring this machine", "of the measurements"):
+                verdicts = Verdicts(job, ranks)
+            for run in self._runs:
+                run["roofline"] = verdicts.of(run)
+        except PenstockError as error:
+            console.say(f"no verdict: {error}")
+
+    def _record(
+        self,
+        workload: Workload,
+        runs: list[dict[str, Any]],
+        compat: bool,
+        seed: int,
+        ranks: int,
+        hosts: int,
+        where: str,
+    ) -> Path:
+        from ..bench import outputs, record
+        from ..bench.overrides import shown
+        from ..bench.report import page
+        from ..bench.strict import as_dict
+
+        values = record.whole(
+            command=shlex.join(["penstock", *shown(sys.argv[1:])]),
+            workload=as_dict(workload),
+            overrides=self._given.overrides,
+            compat=compat,
+            seed=seed,
+            started=self._started,
+            ended=time.time(),
+            ranks=ranks,
+            hosts=hosts,
+            load_before=self._load,
+            path=where,
+            runs=runs,
+        )
+        with self._storing():
+            path = outputs.write_record(self._folder, values)
+            path.with_name("report.html").write_text(page([values]))
+        return path
+
+    def _name(self, number: int) -> str:
+        run = self._runs[number]
+        repeated = any(each["repeat"] > 1 for each in self._runs)
+        loader = str(run["loader"]).replace(":", ".")
+        return f"{loader}-{run['repeat']}" if repeated else loader
+
+
+def _gathered(crew: Crew, value: Any) -> list[Any]:
+    """What all ranks gave, on all."""
+    return crew.share(crew.gather(value)) or []
+
+
+def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
+    """The table: a column for each loader, the run of middling throughput where there are more."""
+    import rich.box
+    import rich.table
+
+    from . import console
+
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{console.escaped(name)}, {ranks} rank" + "s" * (ranks > 1),
+        title_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    columns = []
+    for loader in dict.fromkeys(run["loader"] for run in runs):
+        table.add_column(console.escaped(loader), justify="right")
+        columns.append(_column([run for run in runs if run["loader"] == loader]))
+    for line in (line for line in columns[0] if any(column[line] for column in columns)):
+        table.add_row(line, *(column[line] for column in columns))
+    console.out.print(table)
+    for sentence in runs[0].get("roofline", {}).get("advice", ()):
+        console.show(f"- {console.escaped(sentence)}")
+
+
+def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """The figures of a loader's runs, as people read them."""
+    from ..bench.metrics import interval
+    from . import console
+
+    run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
+    au, parts, waits = run["au"], run["decomposition"], run["stall_s"]
+    low, high = interval([each["samples_per_s"] for each in runs])
+    return {
+        "samples/s": f"{run['samples_per_s']:,.1f}",
+        "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
+        "bytes/s": f"{console.size(run['bytes_per_s'])}/s",
+        "utilisation, %": _percent(au["raw"]),
+        "without reading, %": _percent(au["ceiling"]),
+        "of that, %": _percent(au["net"]),
+        "waits for storage, %": _percent(parts["storage_wait"]),
+        "waits for ranks, %": _percent(parts["barrier"]),
+        "else, %": _percent(parts["other"]),
+        "a batch: median, ms": f"{1e3 * waits['p50']:,.2f}",
+        "99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
+        "start, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",
+        "staging, s": f"{run['staging_s']:,.2f}",
+        "CPU s/1000 samples": f"{run['cpu_s_per_1000'] or 0:,.2f}",
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"

@@ -1,0 +1,407 @@
+"""`penstock simulate`: a table in the terminal, and the page of `sim.report`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, get_args
+
+import rich.box
+import rich.console
+import rich.table
+import typer
+
+from ..errors import UsageError
+from ..page import words
+from . import calibrate, console
+
+_sweeps_at_once = 500_000_000
+"""Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
+
+_alone = 5_000_000
+"""Accesses of simulations that are done before another process has started."""
+
+
+def simulate(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A name that --list shows, or the path of a .yaml file.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Simulate only this policy; may be repeated. (default: the scenario's)"),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="corrected, parity (the published simulator) or both.")
+    ] = "corrected",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Vary nodes, cache or bandwidth; may be repeated. (default: all three, where "
+            "that takes a minute or so)"
+        ),
+    ] = None,
+    no_sweeps: Annotated[bool, typer.Option("--no-sweeps", help="Vary nothing.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="The page to write. (default: NAME.html, here)")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write all results as one JSON object, too.")
+    ] = None,
+    from_run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Instead of a scenario: what Loader.run_record() returned on a rank, as JSON; "
+            "once for each rank, or for some of them."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="With --from-run: on so many, with as large batches on each.")
+    ] = None,
+    ram_mb: Annotated[
+        float | None, typer.Option(help="With --from-run: with a cache of so many MB on each node.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-run: its rates, measured, MB/s by nodes such as 1=95,8=600."
+        ),
+    ] = None,
+    network_mb_s: Annotated[
+        float | None, typer.Option(help="With --from-run: the rate of a node's network, measured.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="With --from-run: write the scenario to this file, too.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the scenarios that come along, and the policies.")
+    ] = False,
+) -> None:
+    """Simulate policies of caching and prefetching on a cluster that is described.
+
+    Prints how long the run takes under each policy beside the lower bound, and writes one HTML page
+    that needs nothing else: epochs, where bytes came from, and what more nodes, larger caches or
+    faster storage would change. Equal scenarios give equal pages. docs/simulator.md states the
+    models and what a scenario holds.
+
+    Examples:
+
+      penstock simulate --list
+
+      penstock simulate s4
+
+      penstock simulate cluster.yaml --policy penstock --policy nopfs --policy lower_bound
+
+      penstock simulate cluster.yaml --sweep nodes --html nodes.html --json nodes.json
+
+      penstock simulate s1 --model both --no-sweeps
+
+      penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
+    """
+    from ..sim import report  # the command line does without the simulator's packages
+    from ..sim.scenario import load
+
+    if listed:
+        _list()
+        return
+    sized = (nodes, ram_mb, storage, network_mb_s)
+    if from_run:
+        if scenario is not None:
+            raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
+        chosen = calibrate.scenario_of(
+            from_run,
+            nodes=nodes,
+            ram_mb=ram_mb,
+            storage=storage,
+            network_mb_s=network_mb_s,
+            write=write,
+        )
+        source = calibrate.command_of(from_run, *sized)
+    else:
+        if any(each is not None for each in (*sized, write)):
+            raise UsageError(
+                "--nodes, --ram-mb, --storage, --network-mb-s and --write are of --from-run: give "
+                "that, or write a scenario"
+            )
+        if scenario is None:
+            raise UsageError(
+                "name a scenario: `penstock simulate --list` shows those that come along"
+            )
+        chosen = load(scenario)
+        source = [scenario]
+    policies = _each_of("--policy", policy, report.POLICIES) or list(chosen.policies)
+    models = _models(model)
+    if sweep and no_sweeps:
+        raise UsageError("--sweep and --no-sweeps are both given: give one")
+    page = html or page_path(chosen.name)
+    writable(page, json_path)
+    _simulate(
+        chosen,
+        policies,
+        models,
+        None if sweep is None else _each_of("--sweep", sweep, _keys()),
+        no_sweeps=no_sweeps,
+        page=page,
+        json_path=json_path,
+        command=_command(source, policy, model, sweep, no_sweeps),
+    )
+
+
+def _simulate(
+    scenario: Any,
+    policies: list[Any],
+    models: list[str],
+    keys: list[Any] | None,
+    *,
+    no_sweeps: bool,
+    page: Path,
+    json_path: Path | None,
+    command: str,
+) -> None:
+    from ..sim import report, sweep
+    from ..sim.results import Result
+
+    runs = [sweep.Run(scenario, policy, model) for model in models for policy in policies]
+    with console.progress(f"Simulating {scenario.name}", "simulations") as progress:
+        found = sweep.outcomes(runs, processes=_processes(sweep.accesses(runs)), progress=progress)
+    for model in models:
+        _show(model, [each for each in found if each.model == model])
+    if not any(isinstance(each, Result) for each in found):
+        raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
+
+    values = {key: sweep.points(scenario, key) for key in (keys or sweep.KEYS)}
+    count = sum(len(each) + 1 for each in values.values()) * len(policies)
+    accesses = count * sweep.accesses([sweep.Run(scenario, policies[0], models[0])])
+    remark = ""
+    if no_sweeps:
+        values = {}
+    elif keys is None and accesses > _sweeps_at_once:
+        remark = (
+            f"Without sweeps: their {count:,} simulations, {accesses / 1e9:,.1f} thousand million "
+            "accesses to samples, take minutes. --sweep nodes, cache or bandwidth makes them."
+        )
+        console.say(remark)
+        values = {}
+    with console.progress("Varying " + ", ".join(values), "simulations") as progress:
+        swept = sweep.sweeps(
+            scenario,
+            values,
+            policies=policies,
+            model=models[0],
+            processes=_processes(accesses),
+            progress=progress,
+        )
+    write_text(page, report.page(scenario, found, swept, command=command, remark=remark))
+    console.show(f"page: {console.escaped(str(page))}")
+    if json_path is not None:
+        write_text(json_path, json.dumps(_values(scenario, found, swept), indent=1) + "\n")
+        console.show(f"results: {console.escaped(str(json_path))}")
+
+
+def _processes(accesses: int) -> int:
+    return 1 if accesses < _alone else len(os.sched_getaffinity(0))
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def _keys() -> Sequence[str]:
+    from ..sim.sweep import KEYS
+
+    return KEYS
+
+
+def _each_of(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
+    """What was given, each once."""
+    for each in given or ():
+        if each not in known:
+            raise UsageError(f"{option} is {each!r}: use one of {', '.join(known)}")
+    return list(dict.fromkeys(given or ()))
+
+
+def _models(given: str) -> list[str]:
+    from ..sim import Model
+
+    models = list(get_args(Model))
+    if given not in (*models, "both"):
+        raise UsageError(f"--model is {given!r}: use one of {', '.join(models)}, both")
+    return models if given == "both" else [given]
+
+
+def _command(
+    source: Sequence[str],
+    policies: Sequence[str] | None,
+    model: str,
+    sweeps: Sequence[str] | None,
+    no_sweeps: bool,
+) -> str:
+    """What repeats this, wherever it writes to."""
+    words = ["penstock", "simulate", *source]
+    for policy in policies or ():
+        words += ["--policy", policy]
+    if model != "corrected":
+        words += ["--model", model]
+    for sweep in sweeps or ():
+        words += ["--sweep", sweep]
+    return shlex.join(words + ["--no-sweeps"] * no_sweeps)
+
+
+_full_width = 124  # of a table with all columns
+
+_ours = 'content="penstock simulate"'  # in the head of a page of ours
+
+
+def page_path(name: str) -> Path:
+    """Where the page goes if nobody says so: never over a file that is no such page."""
+    path = Path((re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-") or "scenario")[:80])
+    path = path.with_name(f"{path.name}.html")
+    try:
+        head = path.read_bytes()[:2000].decode(errors="replace")
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --html PATH") from None
+    if _ours not in head:
+        raise UsageError(f"{path} is here and no page of penstock simulate: give --html PATH")
+    return path
+
+
+# -- what is said and written ----------------------------------------------------------------------
+
+
+def _list() -> None:
+    from ..sim import load, names, report
+    from ..sim.sweep import data_mb
+
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("scenario", "nodes", "epochs", "data", "what"):
+        right = heading in ("nodes", "epochs", "data")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "what")
+    for name in names():
+        each = load(name)
+        training = each.training
+        data = words.size(data_mb(each))
+        table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
+    screen().print(table)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    table.add_column("what it does")
+    for policy, what in report.POLICIES.items():
+        table.add_row(policy, what)
+    screen().print(table)
+
+
+def _show(model: str, outcomes: Sequence[Any]) -> None:
+    """The table of one model, and why what is not in it cannot run."""
+    from ..sim import report
+    from ..sim.results import SOURCES, Result
+
+    results = report.ranked(outcomes)
+    bound = next((each for each in results if each.policy == "lower_bound"), None)
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
+    )
+    headings = ["run", "× bound", "before it", "epoch 1", "later"]
+    full = screen().width >= _full_width
+    headings += ["waiting", *SOURCES] if full else []
+    table.add_column("policy", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in results:
+        later = each.epochs_s[1:]
+        row = [
+            words.brief(each.total_s),
+            "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
+            words.brief(each.setup_s) if each.setup_s else "",
+            words.brief(float(each.epochs_s[0])),
+            words.brief(float(later.mean())) if len(later) else "",
+        ]
+        if full:
+            row.append(words.brief(max(0.0, float(each.stall_s.sum()))))
+        if full and each is not bound:
+            row += [words.size(float(total)) for total in each.moved_mb.sum(axis=0)]
+        style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
+        table.add_row(report.marked(each.policy), *row, style=style)
+    refusals = [each for each in outcomes if not isinstance(each, Result)]
+    for refusal in refusals:
+        table.add_row(report.marked(refusal.policy), "cannot run", style="dim")
+    screen().print(table)
+    for refusal in refusals:
+        console.show(console.escaped(f"{refusal.policy} {report.why(refusal)}"))
+    if any(each.policy in report.REPLACING for each in results):
+        console.show("* trains on other samples than are due: not held by the bound")
+
+
+def screen() -> rich.console.Console:
+    """The terminal; whatever else reads us gets whole lines."""
+    if console.out.is_terminal:
+        return console.out
+    return rich.console.Console(width=_full_width, highlight=False)
+
+
+def _values(scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]) -> dict[str, Any]:
+    """All that was found, as JSON knows it."""
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "runs": [_outcome_values(each) for each in outcomes],
+        "sweeps": [
+            {
+                "key": each.key,
+                "model": each.model,
+                "own": each.own,
+                "values": list(each.values),
+                "runs": [[_outcome_values(run) for run in row] for row in each.outcomes],
+            }
+            for each in sweeps
+        ],
+    }
+
+
+def _outcome_values(outcome: Any) -> dict[str, Any]:
+    from ..sim.results import SOURCES, Result
+
+    names = {"policy": outcome.policy, "model": outcome.model}
+    if not isinstance(outcome, Result):
+        return names | {"reason": outcome.reason}
+    return names | {
+        "total_s": outcome.total_s,
+        "setup_s": outcome.setup_s,
+        "epochs_s": outcome.epochs_s.tolist(),
+        "stall_s": outcome.stall_s.tolist(),
+        "moved_mb": dict(zip(SOURCES, outcome.moved_mb.T.tolist(), strict=True)),
+        "notes": outcome.notes,
+    }
+
+
+def writable(*targets: Path | None) -> None:
+    """UsageError, before anything is worked out, for paths that no file can have."""
+    for target in targets:
+        if target is not None and not target.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
+        if target is not None and target.is_dir():
+            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[IO[str]]:
+    """A file that is there when all of it has been written; until then, what was there before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                yield file
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """All of it, or what was there before."""
+    with written(path) as file:
+        file.write(text)

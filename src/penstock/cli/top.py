@@ -1,0 +1,221 @@
+"""`penstock top`: what a broker divides among whom, live."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.box
+import rich.console
+import rich.live
+import rich.measure
+import rich.table
+import rich.text
+import typer
+
+from ..errors import UsageError
+from ..sharing import UNITS, socket_path, watch
+from . import console
+
+State = dict[str, Any]
+
+_STANDINGS = {"measured": "green", "unmeasured": "cyan", "silent": "yellow", "doubted": "red"}
+_WAITS = {"model": "its model", "workers": "cores", "streams": "reads", "bandwidth": "MB/s"}
+_shown_members = 4
+_name_columns = 24
+_any_columns = 10_000
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and end.")
+    ] = False,
+    socket: Annotated[
+        str | None, typer.Option(help="Where the broker serves, if not at the usual place.")
+    ] = None,
+) -> None:
+    """Show the jobs that share this host: what each holds, brings, and waits for.
+
+    One row a job, as often as the broker tells: cores and MB/s that it is leased, samples/s that
+    its share was predicted to bring and that were measured, how busy that keeps its accelerators
+    (of what its model takes), for which part of the time they stalled, and what binds it. Shares
+    of a job that is unmeasured, silent or doubted are even ones. Below: what one more core, and
+    100 MB/s more, would be worth.
+
+    Ctrl-C ends it. Where standard output is no terminal, one table is printed. Exit code 1: no
+    broker serves, or it has ended.
+
+    Examples:
+
+      penstock top
+
+      penstock top --once --socket /run/penstock/broker.sock
+
+      penstock top --json | jq '.jobs[] | {job, measured, stall}'
+    """
+    path = Path(socket) if socket is not None else socket_path(os.environ)
+    if path is None:
+        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
+    with closing(watch(path)) as states:  # type: ignore[type-var]  # it is a generator
+        state = next(states)
+        if as_json:
+            sys.stdout.write(json.dumps(state, indent=2) + "\n")
+        elif once or not console.out.is_terminal:
+            if not console.out.is_terminal and "COLUMNS" not in os.environ:
+                console.out.width = _any_columns  # all of it goes into a pipe
+            console.out.print(shown(state, console.out.width))
+        else:
+            # Shown anew when the broker has told, not when a thread thinks that it is time.
+            with rich.live.Live(
+                console=console.out, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
+            ) as live:
+                while True:
+                    live.update(shown(state, console.out.width), refresh=True)
+                    state = next(states)
+
+
+def shown(state: State, width: int) -> rich.console.RenderableType:
+    """The state as a table of so many columns of text at most, and what is to be said below it."""
+    jobs = state["jobs"]
+    parts: list[rich.console.RenderableType] = []
+    if jobs:
+        parts.append(_table(jobs, width))
+    parts += [rich.text.Text(line) for line in footer(state)]
+    return rich.console.Group(*parts)
+
+
+_Cell = Callable[[dict[str, Any]], str]
+_COLUMNS: Sequence[tuple[str, int, _Cell]] = (
+    # The higher its number, the sooner a column is left out where there is little room.
+    ("job", 0, lambda job: _plain(job["job"])),
+    ("standing", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
+    ("ranks", 6, lambda job: _listed([each["rank"] for each in job["members"]])),
+    ("processes", 9, lambda job: _listed([each["pid"] for each in job["members"]])),
+    ("cores", 1, lambda job: _number(job["cores"])),
+    ("MB/s", 1, lambda job: _rate(job["bytes_per_s"])),
+    ("predicted/s", 7, lambda job: _number(job["predicted"])),
+    ("samples/s", 0, lambda job: _number(job["measured"])),
+    ("busy", 3, lambda job: _percent(_busy(job))),
+    ("stall", 5, lambda job: _percent(job["stall"])),
+    ("waits for", 2, lambda job: _WAITS.get(job["binding"], "-")),
+)
+"""Heading, what it may be left out before, and what it shows of a job."""
+
+
+def _table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
+    """As many columns as there is room for."""
+    for least in sorted({rank for _, rank, _ in _COLUMNS}, reverse=True):
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+        columns = [column for column in _COLUMNS if column[1] <= least]
+        for heading, _, _ in columns:
+            left = heading in ("job", "standing", "ranks", "processes", "waits for")
+            table.add_column(
+                heading,
+                justify="left" if left else "right",
+                no_wrap=True,
+                max_width=_name_columns if heading == "job" else None,
+            )
+        for job in jobs:
+            table.add_row(*(cell(job) for _, _, cell in columns))
+        room = console.out.options.update(max_width=_any_columns)
+        if rich.measure.Measurement.get(console.out, room, table).maximum <= width:
+            break
+    return table
+
+
+def footer(state: State) -> list[str]:
+    """What is to be said of all jobs together, a line each."""
+    jobs = state["jobs"]
+    if jobs:
+        lines = [f"{_counted(jobs)} {_counted_members(jobs)} on {_dealt(state)}"]
+    else:
+        lines = [f"no jobs yet; there are {_dealt(state)}"]
+    if jobs and state["value"] is not None:
+        lines.append(
+            f"predicted together: {state['value']:.3g} {UNITS[state['objective']]}; nobody below "
+            f"{state['floors']:.0%} of an even split"
+        )
+    worth = state["worth"]
+    if worth is not None:
+        lines.append(
+            f"one more core is worth {worth['core']:.3g}, 100 MB/s more "
+            f"{1e8 * worth['byte_per_s']:.3g} {UNITS[state['objective']]}"
+        )
+    for each in state["transfers"]:
+        rate = (
+            "as fast as it can"
+            if each["bytes_per_s"] is None
+            else (f"at {_rate(each['measured'])} of {_rate(each['bytes_per_s'])} MB/s")
+        )
+        lines.append(
+            f"{_printable(each['job'])} transfers {console.size(each['moved'])} of "
+            f"{console.size(each['bytes'])} {rate}"
+        )
+    above = state["upstream"]
+    if above is not None:
+        now = "leases storage from" if above["leased"] else "has no lease now of"
+        lines.append(f"this host {now} {above['address']}")
+    if state["refused"]:
+        counted = ", ".join(f"{count:,} {why}" for why, count in sorted(state["refused"].items()))
+        lines.append(f"refused: {counted}")
+    return lines
+
+
+def _counted(jobs: Sequence[object]) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
+
+
+def _counted_members(jobs: Sequence[dict[str, Any]]) -> str:
+    count = sum(len(job["members"]) for job in jobs)
+    return "of 1 loader" if count == 1 else f"of {count:,} loaders"
+
+
+def _dealt(state: State) -> str:
+    """What there is to share."""
+    rate = state["bytes_per_s"]
+    limit = "as many MB/s as there are" if rate is None else f"{_rate(rate)} MB/s"
+    return f"{_number(state['cores'])} cores, {limit}"
+
+
+def _busy(job: dict[str, Any]) -> float | None:
+    """The part of what its model takes that the job gets."""
+    if job["measured"] is None or job["predicted"] is None or job["idle"] == 1:
+        return None
+    return min(1.0, float(job["measured"] / (job["predicted"] / (1 - job["idle"]))))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Each once, the first few of them."""
+    found = sorted(set(numbers))
+    more = f" +{len(found) - _shown_members}" if len(found) > _shown_members else ""
+    return ",".join(map(str, found[:_shown_members])) + more
+
+
+def _plain(name: str) -> str:
+    """A name as text of a table, which has markup."""
+    return console.escaped(_printable(name))
+
+
+def _printable(name: str) -> str:
+    """A name that anybody may have chosen: nothing in it moves the cursor."""
+    return "".join(each if each.isprintable() else "?" for each in name)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else _number(value / 1e6)
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"

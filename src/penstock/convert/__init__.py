@@ -1,0 +1,12 @@
+"""The convert folder."""
+
+from __future__ import annotations
+
+from .convert import Converted, convert
+from .manifest import locked
+
+__all__ = [
+    "Converted",
+    "convert",
+    "locked",
+]

@@ -1,0 +1,166 @@
+"""Write a data set as shards of another container: whole files or none, resumable, verified.
+
+    read (Loader) -> hold (recipes) -> write under a hidden name -> fsync -> read back, compare
+        -> rename -> note in the manifest
+
+The manifest, `.penstock-convert.json` in the destination, says what is converted, how, and which
+shards are finished. A conversion that was ended in any way goes on after the last of them when it
+is run again, and gives the same bytes as one that was not. It stays when all is done: running
+again then finds that there is nothing to do. LMDB is one file, which can go on after any commit;
+it is written in DESTINATION.tmp, and renamed when it has been verified.
+
+What is written is compared sample by sample (128-bit digests) with what was read, through
+penstock's own reader.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import limits
+from ..engine import is_url, store_at
+from ..errors import ChangedError, UsageError
+from ..loader import Dataset
+from .encoding import Container, Keys, recipe
+from .lmdb import Environment
+from .manifest import Converted, Progress
+from .shards import Shards
+
+__all__ = ["Converted", "convert"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def convert(
+    source: Dataset,
+    destination: str | os.PathLike[str],
+    *,
+    to: Container,
+    shard_bytes: int | None = None,
+    shards: int | None = None,
+    shuffle: int | None = None,
+    name: str | None = None,
+    fields: Sequence[str] | None = None,
+    keys: Keys | None = None,
+    raw: bool = False,
+    datum: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Converted:
+    """Write all samples of `source` below the folder `destination`, or go on where that ended.
+
+    to:           "tar" (WebDataset), "tfrecord", "records" (fixed size) or "lmdb".
+    shard_bytes:  a shard is closed before it grows beyond this (256 MiB); or
+    shards:       how many, of equal numbers of samples. Neither concerns LMDB.
+    shuffle:      a seed: the samples in the order of `Order(count, seed)`, else as they are.
+    name:         of the shards, NAME-000000.tar; by default the destination's.
+    fields:       which; by default all.
+    keys:         "names" (the samples' own, made safe and unique), "numbers" (in the new sequence)
+                  or "both"; by default names, and in LMDB, which sorts by key, both.
+    raw:          plain records in TFRecord files rather than tf.train.Example.
+    datum:        Caffe's Datum as values of LMDB, with the label.
+    force:        begin anew where the destination holds another conversion.
+
+    Labels are members "key.cls" in tar and a feature "label" in Example; where a container has no
+    place for them they lie beside it in labels.npy. Memory: a few batches; with keys="names" in tar
+    and LMDB 8 bytes a sample, and 16 for each sample of a shard.
+
+    Raises UsageError where the call cannot be, or another conversion is there; StorageError where
+    writing fails, disk full included; FormatError where what was written does not read back;
+    ChangedError where the source changed. After any of these, and after Ctrl-C or kill -9, nothing
+    half-written has a final name, and the same call goes on.
+    """
+    if not isinstance(source, Dataset):
+        raise UsageError(f"source is a {type(source).__name__}: give what penstock.open() returns")
+    if not len(source):
+        raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
+    if is_url(os.fspath(destination)):
+        raise UsageError(f"destination is {destination!r}: write to a folder, and copy it then")
+    path = os.path.abspath(os.fspath(destination))
+    _outside(source, path)
+    _unchanged(source)
+    made = recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
+    sizes = _sizes(to, shard_bytes, shards, len(source))
+    options = {
+        "to": to,
+        **sizes,
+        "shuffle": None if shuffle is None else _seed(shuffle),
+        "name": _name(name, path),
+        "fields": [part.name for part in made.fields],
+        "keys": keys,
+        "raw": bool(raw),
+        "datum": bool(datum),
+    }
+    kind = Environment if to == "lmdb" else Shards
+    return kind(source, path, made, options, force, progress).run()
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def _outside(source: Dataset, path: str) -> None:
+    """Writing must not change what is read."""
+    root = source.index.files.root
+    if is_url(root):
+        return
+    real = os.path.realpath(path)
+    for name in {source.path, root} if os.path.isdir(source.path) else {source.path}:
+        inside = os.path.realpath(name)
+        if real == inside or real.startswith(inside.rstrip("/") + "/"):
+            raise UsageError(
+                f"the destination {path} lies inside the source {inside}: choose a folder outside"
+            )
+
+
+def _unchanged(source: Dataset) -> None:
+    """The files are as they were indexed, so that all that is written is of one state."""
+    files = source.index.files
+    now, errors = store_at(files.root).probe(files)
+    wrong = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)
+    if wrong.any():
+        raise ChangedError(
+            f"{files.path(int(np.argmax(wrong)))} is not as it was indexed: open the data again, "
+            f"or run `penstock index --force {source.path}`",
+        )
+
+
+def _sizes(
+    to: str, shard_bytes: int | None, shards: int | None, count: int
+) -> dict[str, int | None]:
+    if shard_bytes is not None and shards is not None:
+        raise UsageError("shard_bytes and shards are both given: choose one")
+    if to == "lmdb":
+        if shard_bytes is not None or shards is not None:
+            raise UsageError("LMDB is one file: leave shard_bytes= and shards= out")
+        return {}
+    for what, value in (("shard_bytes", shard_bytes), ("shards", shards)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise UsageError(f"{what} is {value!r}: give an integer")
+        if value is not None and value < 1:
+            raise UsageError(f"{what} is {value!r}: use at least 1")
+    if shards is not None and shards > count:
+        raise UsageError(f"shards is {shards:,} and there are {count:,} samples: use fewer shards")
+    if shards is not None and shards > limits.shards_max:
+        raise UsageError(f"shards is {shards:,}, and limits.shards_max is {limits.shards_max:,}")
+    if shards is None and shard_bytes is None:
+        shard_bytes = limits.shard_bytes_default
+    return {"shard_bytes": shard_bytes, "shards": shards}
+
+
+def _seed(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise UsageError(f"shuffle is {seed!r}: give a seed, an integer of 0..2^64-1")
+    return seed
+
+
+def _name(name: str | None, path: str) -> str:
+    if name is None:
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", os.path.basename(path)).lstrip(".-")[:100]
+        return plain or "shard"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"name is {name!r}: use letters, digits, '_', '-', '.', 100 at most")
+    return name

@@ -1,0 +1,454 @@
+"""How a sample is held by the container that `penstock convert` writes, and read back from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import limits
+from ..engine import Bytes, Parts, atomic_file
+from ..errors import UsageError
+from ..index import Field, Fixed, Index
+from ..loader import Batch, Dataset
+
+Container = Literal["tar", "tfrecord", "records", "lmdb"]
+Keys = Literal["names", "numbers", "both"]
+"""What samples are called: by their own names, by their numbers in the new sequence, or by both."""
+
+SUFFIXES = {"tar": ".tar", "tfrecord": ".tfrecord", "records": ".bin", "lmdb": ".mdb"}
+"""Of the files of each container."""
+
+_ENDING = re.compile(r"[A-Za-z0-9]{1,10}")
+_KEY_BYTES_MAX = 511  # of LMDB
+
+
+class Held(NamedTuple):
+    """A sample as a container holds it: its name there ("" where it has none), parts and label."""
+
+    key: str
+    parts: Parts
+    label: int | None
+
+    def digest(self) -> bytes:
+        """128 bits over all of it."""
+        state = hashlib.blake2b(repr((self.key, self.label)).encode(), digest_size=16)
+        for name, data in self.parts:
+            state.update(f"{name}:{len(data)};".encode())
+            state.update(data)
+        return state.digest()
+
+
+class Sample(NamedTuple):
+    """A sample as it was read: raw fields as bytes, others as arrays."""
+
+    number: int
+    position: int
+    name: str
+    values: tuple[Any, ...]
+    label: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one data set goes into one kind of container.
+
+    suffix:   of the files.
+    hold:     a sample as it will be held.
+    pieces:   what to append to a file for a sample.
+    end:      what to append at last to a file of so many bytes.
+    opened:   what `penstock.open` is told to read it back.
+    stored:   the names of the parts.
+    advised:  what `penstock.open` has to be told to read it as users do.
+    keyed, labelled:  whether keys and labels can be read back from it.
+    beside:   labels are not in the container, and are written beside it.
+    """
+
+    suffix: str
+    fields: tuple[Field, ...]
+    hold: Callable[[Sample], Held]
+    pieces: Callable[[Held], list[Bytes]]
+    end: Callable[[int], bytes]
+    opened: Mapping[str, Any]
+    stored: tuple[str, ...] = ("data",)
+    advised: Mapping[str, Any] = field(default_factory=dict)
+    keyed: bool = False
+    labelled: bool = False
+    beside: bool = False
+
+    def samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
+        """The samples of a batch whose first has position `start`."""
+        names = index.keys(batch.ids)
+        labels = _labels(index, batch)
+        columns = [_rows(part, batch[part.name]) for part in self.fields]
+        numbers = batch.ids.tolist()
+        for row, (number, name) in enumerate(zip(numbers, names, strict=True)):
+            values = tuple(column(row) for column in columns)
+            yield Sample(number, start + row, name, values, labels[row] if labels else None)
+
+    def read_back(self, index: Index, batch: Batch) -> Iterator[Held]:
+        """The samples of a batch of what was written, as they are held."""
+        names = self.stored
+        keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
+        labels = _labels(index, batch) if self.labelled else None
+        columns = [(name, batch[name]) for name in names]
+        for row, key in enumerate(keys):
+            parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
+            yield Held(key, parts, labels[row] if labels else None)
+
+
+def _labels(index: Index, batch: Batch) -> list[int] | None:
+    if index.label_column is None:
+        return None
+    labels: list[int] = batch["label"].tolist()
+    return labels
+
+
+def _rows(part: Field, column: Any) -> Callable[[int], Any]:
+    """The value of each row: bytes of a raw field, else an array, of any shape and be it ()."""
+    if is_raw(part):
+        return lambda row: column[row].data
+    if part.shape == ():
+        return lambda row: column[row : row + 1].reshape(())
+    return lambda row: column[row]
+
+
+def is_raw(part: Field) -> bool:
+    """Whether a field is bytes rather than an array."""
+    return part.dtype == np.uint8 and (part.shape is None or len(part.shape) == 1)
+
+
+def recipe(
+    source: Dataset,
+    to: Container,
+    *,
+    fields: Sequence[str] | None,
+    keys: Keys | None,
+    raw: bool,
+    as_datum: bool,
+) -> Recipe:
+    """The way of a data set into a container, or UsageError where there is none."""
+    chosen = _chosen(source.index, fields)
+    if keys is not None and keys not in ("names", "numbers", "both"):
+        raise UsageError(f"keys is {keys!r}: use names, numbers or both")
+    if raw and to != "tfrecord":
+        raise UsageError("raw is about TFRecord files: leave it out, or use to='tfrecord'")
+    if as_datum and to != "lmdb":
+        raise UsageError("datum is about LMDB: leave it out, or use to='lmdb'")
+    if keys is not None and (raw or to == "records"):
+        raise UsageError("these records have no keys: leave keys= out")
+    if to == "tar":
+        return _tar(source, chosen, keys or "names")
+    if to == "tfrecord":
+        return _raw_tfrecord(source, chosen) if raw else _tfrecord(source, chosen, keys or "names")
+    if to == "records":
+        return _records(source, chosen)
+    if to == "lmdb":
+        return _lmdb(source, chosen, keys or "both", as_datum)
+    raise UsageError(f"to is {to!r}: use tar, tfrecord, records or lmdb")
+
+
+def _chosen(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
+    """The fields to be written: all but those that only carry the label, which is written so."""
+    known = {part.name: part for part in index.fields}
+    if names is None:
+        hidden = {"label", "cls"} if index.label_column is not None else set()
+        return tuple(part for name, part in known.items() if name not in hidden) or index.fields
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no field {name!r}: the fields are {', '.join(known)}")
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"fields is {list(names)}: name each field once")
+    return tuple(known[name] for name in names)
+
+
+def _single(fields: tuple[Field, ...], what: str) -> Field:
+    if len(fields) > 1:
+        names = ", ".join(part.name for part in fields)
+        raise UsageError(
+            f"{what} holds one field, and there are {len(fields)} ({names}): choose one with "
+            f"fields= (--field), or write tar or tfrecord"
+        )
+    return fields[0]
+
+
+def _bytes(value: Any) -> Bytes:
+    return value if isinstance(value, memoryview) else memoryview(value.tobytes())
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def _namer(
+    index: Index, keys: Keys, plain: Callable[[str], str], unique: bool
+) -> Callable[[Sample], str]:
+    """What samples are called in the container; `plain` makes a name fit for it."""
+    width = max(8, len(str(index.count - 1)))
+    if keys == "numbers":
+        return lambda sample: f"{sample.position:0{width}d}"
+    if keys == "both":
+        return lambda sample: f"{sample.position:0{width}d}_{plain(sample.name)}"
+    twice = _repeated(index, plain) if unique else frozenset()
+
+    def named(sample: Sample) -> str:
+        key = plain(sample.name)
+        if key and not (twice and _hash(key) in twice):
+            return key
+        return f"{key}-{sample.number:0{width}d}" if key else f"{sample.number:0{width}d}"
+
+    return named
+
+
+def _all_names(index: Index) -> Iterator[list[str]]:
+    step = limits.window_samples_max
+    for first in range(0, index.count, step):
+        yield index.keys(np.arange(first, min(first + step, index.count)))
+
+
+def _hash(key: str) -> int:
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
+    """Hashes of the names that several samples would have. 8 bytes of memory for each sample."""
+    if index.names is None and isinstance(index.layouts[0], Fixed):
+        return frozenset()  # a file's name and a number
+    hashes = np.empty(index.count, np.int64)
+    at = 0
+    for names in _all_names(index):
+        hashes[at : at + len(names)] = [_hash(plain(name)) for name in names]
+        at += len(names)
+    hashes.sort()
+    return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+
+
+# -- tar -------------------------------------------------------------------------------------------
+
+
+def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
+    """Members "key.extension", with the label as "key.cls": what WebDataset reads."""
+    index = source.index
+    alone = len(fields) == 1 and is_raw(fields[0])
+    endings = _endings(index) if alone else set()
+    names = _extensions(source, fields, endings)
+    cut = {*endings, *atomic_file.EXTENSIONS} if len(endings) > 1 else endings
+
+    def plain(name: str) -> str:
+        stem, ending = os.path.splitext(name)
+        return atomic_file.safe_key(stem if alone and ending[1:].lower() in cut else name)
+
+    namer = _namer(index, keys, plain, unique=True)
+    label = index.label_column is not None and "cls" not in names
+    arrays = [not is_raw(part) for part in fields]
+
+    def hold(sample: Sample) -> Held:
+        parts = [
+            (name, atomic_file.npy(value) if array else value)
+            for name, value, array in zip(names, sample.values, arrays, strict=True)
+        ]
+        return Held(namer(sample), tuple(parts), sample.label if label else None)
+
+    def pieces(held: Held) -> list[Bytes]:
+        label = () if held.label is None else (("cls", str(held.label).encode()),)
+        return atomic_file.tar_pieces(held.key, (*held.parts, *label))
+
+    return Recipe(
+        SUFFIXES["tar"],
+        fields,
+        hold,
+        pieces,
+        atomic_file.tar_end,
+        {"fields": {name: name for name in names}, "label": "cls" if label else ""},
+        tuple(names),
+        keyed=True,
+        labelled=label,
+    )
+
+
+def _endings(index: Index) -> set[str]:
+    """What the names of files end in: up to a few different ones."""
+    found: set[str] = set()
+    for names in _all_names(index):
+        for name in names:
+            ending = os.path.splitext(name)[1][1:]
+            found.add(ending.lower() if _ENDING.fullmatch(ending) else "")
+        if len(found) > 64:
+            break
+    return found
+
+
+def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
+    """The extension of each field: its name where that is one, the ending of all the files, or
+    what the first sample's bytes show; of several fields, after the field's name."""
+    names = []
+    first: dict[str, Any] | None = None
+    for part in fields:
+        name = re.sub(r"[^a-z0-9_.-]", "_", part.name.lower()).strip(".")
+        if name.rsplit(".", 1)[-1] in atomic_file.EXTENSIONS:
+            names.append(name)
+            continue
+        (ending,) = endings if len(endings) == 1 else [""]
+        if ending and (ending != "cls" or source.index.label_column is None):
+            extension = ending
+        elif not is_raw(part):
+            extension = "npy"
+        else:
+            first = first or source[0]
+            extension = atomic_file.extension_of(memoryview(first[part.name]))
+        names.append(extension if len(fields) == 1 else f"{name}.{extension}")
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"fields {', '.join(part.name for part in fields)} would have the same extensions "
+            f"({', '.join(names)}): choose fields with fields= (--field)"
+        )
+    return names
+
+
+# -- TFRecord --------------------------------------------------------------------------------------
+
+
+def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
+    """Each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
+    namer = _namer(source.index, keys, lambda name: name, unique=False)
+    names = [part.name for part in fields]
+
+    def hold(sample: Sample) -> Held:
+        features = dict(zip(names, sample.values, strict=True))
+        features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
+        if sample.label is not None:
+            features["label"] = np.array([sample.label], np.int64)
+        return Held("", (("data", atomic_file.example(features)),), None)
+
+    # Features whose values lie in the file as they are can be fields; others are parsed by users.
+    direct = {
+        part.name: part.name
+        for part in fields
+        if part.dtype.kind not in "iub" or part.dtype == np.uint8
+    }
+    advised: dict[str, Any] = {"example": direct} if direct else {}
+    if source.index.label_column is not None:
+        advised["label"] = "label"
+    return _framed(fields, hold, advised)
+
+
+def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
+    """Each sample's bytes as a record; labels lie beside it."""
+    _single(fields, "a plain record")
+    beside = source.index.label_column is not None
+    # Among the shards lies a file of labels then, which is none.
+    advised = {"format": "tfrecord", "extensions": ["tfrecord"]} if beside else {}
+    return _framed(
+        fields,
+        lambda sample: Held("", (("data", _bytes(sample.values[0])),), None),
+        advised,
+        beside,
+    )
+
+
+def _framed(
+    fields: tuple[Field, ...],
+    hold: Callable[[Sample], Held],
+    advised: Mapping[str, Any],
+    beside: bool = False,
+) -> Recipe:
+    return Recipe(
+        SUFFIXES["tfrecord"],
+        fields,
+        hold,
+        lambda held: atomic_file.tfrecord_pieces(held.parts[0][1]),
+        lambda _: b"",
+        {"check": "all"},
+        advised=advised,
+        beside=beside,
+    )
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _records(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
+    """Records of one size, back to back; labels lie beside them."""
+    part = _single(fields, "a file of records")
+    index = source.index
+    row_bytes = index.row_bytes[[each.name for each in index.fields].index(part.name)]
+    if part.shape is None and row_bytes is None:
+        raise UsageError(
+            f"field {part.name!r} has samples of different lengths, and records have one: write "
+            f"tar, tfrecord or lmdb"
+        )
+    opened: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
+    if part.shape is None or is_raw(part):
+        opened["record_bytes"] = part.nbytes or row_bytes
+    else:
+        opened |= {"dtype": part.dtype.str, "shape": list(part.shape)}
+
+    return Recipe(
+        SUFFIXES["records"],
+        fields,
+        lambda sample: Held("", (("data", _bytes(sample.values[0])),), None),
+        lambda held: [held.parts[0][1]],
+        lambda _: b"",
+        opened,
+        advised=opened,
+        beside=index.label_column is not None,
+    )
+
+
+# -- LMDB ------------------------------------------------------------------------------------------
+
+
+def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool) -> Recipe:
+    """One value a key: a sample's bytes, or Caffe's Datum; without that, labels lie beside it."""
+    part = _single(fields, "an LMDB value")
+    index = source.index
+    shape: tuple[int, int, int] | None = None
+    if as_datum:
+        if index.label_column is None:
+            raise UsageError("there are no labels, which datum= needs: leave it out")
+        if not is_raw(part):
+            if part.dtype != np.uint8 or part.shape is None or len(part.shape) != 3:
+                raise UsageError(
+                    f"field {part.name!r} is {part.dtype} of shape {part.shape}: a Datum holds an "
+                    f"encoded image, or bytes of shape (channels, height, width)"
+                )
+            shape = (part.shape[0], part.shape[1], part.shape[2])
+    namer = _namer(index, keys, lambda name: name, unique=False)
+    if keys == "names" and _repeated(index, lambda name: name):
+        raise UsageError("several samples have one name: use keys='both' (--keys both)")
+
+    def hold(sample: Sample) -> Held:
+        data = _bytes(sample.values[0])
+        if as_datum:
+            assert sample.label is not None
+            data = atomic_file.datum(data, sample.label, shape)
+        key = namer(sample)
+        size = len(key.encode("utf-8", "surrogateescape"))
+        if not 0 < size <= _KEY_BYTES_MAX:
+            raise UsageError(
+                f"sample {sample.number:,}: its key {key[:60]!r}... has {size:,} bytes, and LMDB "
+                f"takes 1 to {_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
+            )
+        return Held(key, (("data", data),), None)
+
+    beside = index.label_column is not None and not as_datum
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("LMDB is written as a whole")
+
+    return Recipe(
+        SUFFIXES["lmdb"],
+        fields,
+        hold,
+        never,
+        never,
+        {"exclude": []},
+        advised={"datum": True} if as_datum else {},
+        keyed=True,
+        beside=beside,
+    )

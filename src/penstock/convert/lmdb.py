@@ -1,0 +1,192 @@
+"""Conversion into an LMDB environment: commit by commit in DESTINATION.tmp, renamed at the end.
+
+What a commit holds is told by the environment itself: as many samples as it has entries. Their
+digests lie in a file beside it, made durable before each commit. A run that was ended and taken up
+gives the same entries on the same pages; only bytes of pages that nothing uses may differ, since
+liblmdb does not clear them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..engine import storing, sync_folder
+from ..errors import StorageError
+from ..index import missing
+from .encoding import Held
+from .manifest import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, locked, unlike
+
+_PAGE = 4096
+_DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
+
+
+class Environment(Conversion):
+    """A conversion into one LMDB environment."""
+
+    def run(self) -> Converted:
+        """Write what is missing."""
+        try:
+            import lmdb
+        except ModuleNotFoundError:
+            raise missing("lmdb", "lmdb", "writing LMDB") from None
+        self._lmdb = lmdb
+        folder = f"{self.path}.tmp"
+        if os.path.lexists(self.path):
+            with locked(self.path):
+                if self.taken_up(self.path):
+                    return self._converted(0)
+        with locked(folder):
+            if not self.taken_up(folder):
+                self.manifest.save(folder)
+            before = self.count
+            if not self.manifest.complete:
+                try:
+                    before = self._write(folder)
+                except lmdb.Error as error:
+                    raise self._failed(error) from None
+                self.write_labels(folder, self._compare(folder))
+                self._complete(folder)
+            self._rename(folder)
+        return self._converted(self.count - before)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write(self, folder: str) -> int:
+        """Write from the last commit on; returns where that was."""
+        environment = self._lmdb.open(folder, map_size=self._map_bytes(), max_dbs=0)
+        try:
+            start = int(environment.stat()["entries"])
+            self.report(start)
+            with storing(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
+                if os.fstat(digests.fileno()).st_size < 16 * start:
+                    raise unlike(folder, "the digests of what is committed are missing")
+                digests.truncate(16 * start)
+                done, pending, pending_bytes = start, list[Held](), 0
+                for batch in self.held(start) if start < self.count else ():
+                    for held in batch:
+                        pending.append(_owned(held))
+                        pending_bytes += len(held.parts[0][1])
+                        if (
+                            pending_bytes >= limits.commit_bytes_max
+                            or len(pending) >= limits.commit_samples_max
+                        ):
+                            self._commit(environment, digests, pending)
+                            done += len(pending)
+                            self.report(done)
+                            pending, pending_bytes = [], 0
+                self._commit(environment, digests, pending)
+                self.report(done + len(pending))
+            environment.sync(True)
+            found = int(environment.stat()["entries"])
+            if found != self.count:
+                raise unlike(folder, f"it has {found:,} entries for {self.count:,} samples")
+            return start
+        finally:
+            environment.close()
+
+    def _commit(self, environment: Any, digests: Any, pending: list[Held]) -> None:
+        if not pending:
+            return
+        digests.write(b"".join(held.digest() for held in pending))
+        digests.flush()
+        os.fsync(digests.fileno())
+        while True:
+            try:
+                with environment.begin(write=True) as transaction:
+                    for held in pending:
+                        self._put(transaction, held)
+                return
+            except self._lmdb.MapFullError:
+                environment.set_mapsize(2 * environment.info()["map_size"])
+
+    def _put(self, transaction: Any, held: Held) -> None:
+        key = held.key.encode("utf-8", "surrogateescape")
+        # Keys that begin with numbers come in ascending order, and fill pages better so.
+        append = self.options["keys"] != "names"
+        if not transaction.put(key, held.parts[0][1], overwrite=False, append=append):
+            raise unlike(self.path, f"the key {held.key!r} is there twice")
+
+    def _map_bytes(self) -> int:
+        """Address space, not disk: enough for every sample, whatever the pages waste."""
+        index = self.source.index
+        each = _PAGE if index.mean_bytes > _PAGE // 4 else 256
+        wanted = 2 * index.total_bytes + index.count * (2 * each + 64) + 64 * limits.MIB
+        return -(-wanted // _PAGE) * _PAGE
+
+    def _failed(self, error: Exception) -> StorageError:
+        # A write that found room for a part only is an input/output error to liblmdb.
+        status = os.statvfs(os.path.dirname(self.path))
+        free = status.f_bavail * status.f_frsize
+        full = isinstance(error, self._lmdb.DiskError) or free < limits.commit_bytes_max
+        remedy = "make room there" if full else "check the folder and its file system"
+        failed = StorageError(
+            f"{self.path}.tmp cannot be written: {error} ({free:,} bytes are free): {remedy}, and "
+            f"run it again: it goes on after the last commit"
+        )
+        failed.errno = errno.ENOSPC if full else errno.EIO
+        return failed
+
+    # -- verifying -----------------------------------------------------------------------------
+
+    def _compare(self, folder: str) -> npt.NDArray[np.int64] | None:
+        """All that was written reads back. Returns the position of each entry, or None where
+        entries, which are in order of keys, are in the order of writing."""
+        written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
+        found = np.fromiter(map(_words, self.read_back(folder, self.count)), _DIGEST, self.count)
+        positions = None
+        if self.options["keys"] == "names":
+            by_digest = np.argsort(written, order=_DIGEST.names)
+            entries = np.argsort(found, order=_DIGEST.names)
+            positions = np.empty(self.count, np.int64)
+            positions[entries] = by_digest
+            written = written[positions]
+        wrong = written != found
+        if wrong.any():
+            os.unlink(os.path.join(folder, DATA))
+            raise unlike(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
+        return positions
+
+    def _complete(self, folder: str) -> None:
+        """Note that all is verified: what is left to do is to tidy up."""
+        size = os.path.getsize(os.path.join(folder, DATA))
+        self.manifest.shards = [{"name": DATA, "first": 0, "end": self.count, "bytes": size}]
+        self.manifest.complete = True
+        self.manifest.save(folder)
+
+    def _rename(self, folder: str) -> None:
+        with storing(self.path):
+            for each in (DIGESTS, LOCK):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, each))
+            os.rename(folder, self.path)
+        sync_folder(os.path.dirname(self.path))
+
+    def _converted(self, written: int) -> Converted:
+        data = os.path.join(self.path, DATA)
+        labels = os.path.join(self.path, LABELS)
+        return Converted(
+            self.path,
+            (data,),
+            self.count,
+            os.path.getsize(data),
+            dict(self.recipe.advised),
+            labels if self.recipe.beside else None,
+            written,
+        )
+
+
+def _owned(held: Held) -> Held:
+    """The same with bytes of its own, so that no batch is kept for it."""
+    return Held(held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label)
+
+
+def _words(digest: bytes) -> tuple[int, ...]:
+    return struct.unpack("<QQ", digest)

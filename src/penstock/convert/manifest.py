@@ -1,0 +1,317 @@
+"""What all conversions share: the manifest, taking up one that ended, reading, comparing."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import limits
+from ..engine import Part, storing
+from ..errors import StorageError, UsageError
+from ..extent import Int
+from ..loader import Dataset, Loader
+from ..loader import open as open_dataset
+from ..order import Order, Shuffle
+from .encoding import SUFFIXES, Held, Recipe
+
+MANIFEST = ".penstock-convert.json"
+LABELS = "labels.npy"
+DATA, LOCK, DIGESTS = "data.mdb", "lock.mdb", ".digests"
+"""Files of an LMDB environment, and the digests of what is in it."""
+_VERSION = 1
+_BATCH_BYTES = 4 * limits.MIB
+_BATCH_SAMPLES_MAX = 4096
+REPORTED_EVERY = 64
+"""Samples between two reports of progress."""
+
+Progress = Callable[[int, int], None]
+"""Told now and then how many samples of how many are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written.
+
+    path:     the folder.
+    files:    its shards, in order.
+    options:  of `penstock.open`, which reads it.
+    labels:   an .npy file of labels beside the shards, where these hold none.
+    written:  samples written by this run; the others were there.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    samples: int
+    bytes: int
+    options: dict[str, Any]
+    labels: str | None
+    written: int
+
+    @property
+    def call(self) -> str:
+        """The call that reads it."""
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"penstock.open({self.path!r}{options})"
+
+
+# -- the manifest ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a destination says of itself; `shards` are finished, in order."""
+
+    source: dict[str, Any]
+    options: dict[str, Any]
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def samples(self) -> int:
+        """How many are in finished shards."""
+        return int(self.shards[-1]["end"]) if self.shards else 0
+
+    def save(self, folder: str) -> None:
+        """Replace the saved one, at once."""
+        text = {
+            "version": _VERSION,
+            "source": self.source,
+            "options": self.options,
+            "shards": self.shards,
+            "complete": self.complete,
+        }
+        with Part(os.path.join(folder, MANIFEST)) as part:
+            part.write(json.dumps(text, indent=1).encode() + b"\n")
+            part.sync()
+            part.commit()
+
+    @classmethod
+    def load(cls, folder: str) -> Manifest | None:
+        """The one in a folder, or None; UsageError where it cannot be understood."""
+        path = os.path.join(folder, MANIFEST)
+        try:
+            with open(path, "rb") as file:
+                found = json.loads(file.read())
+            if found["version"] != _VERSION:
+                raise UsageError(
+                    f"{path} is of version {found['version']!r}, and this penstock writes "
+                    f"{_VERSION}: choose another destination, or remove that one"
+                )
+            shards = [dict(each) for each in found["shards"]]
+            for each in shards:
+                each["end"], each["bytes"] = int(each["end"]), int(each["bytes"])
+                each["name"] = os.path.basename(each["name"])
+            complete = bool(found["complete"])
+            return cls(dict(found["source"]), dict(found["options"]), shards, complete)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(
+                f"{path} is damaged ({error!r}): remove the folder, or choose another destination"
+            ) from None
+
+    def differs(self, wanted: Manifest) -> str | None:
+        """How this conversion differs from the one that is wanted, or None."""
+        was, now = self.source, wanted.source
+        if was.get("fingerprint") != now["fingerprint"]:
+            return f"of other data ({was.get('path')}, now {now['path']})"
+        if was.get("stamp") != now["stamp"]:
+            return f"of files of {now['path']} that were written to since"
+        for name, value in wanted.options.items():
+            if self.options.get(name) != value:
+                return f"with {name}={self.options.get(name)!r}, and now {name}={value!r} is asked"
+        return None
+
+
+def _stamp(source: Dataset) -> str:
+    """What the source's files are, times included: a changed one must not be mixed in."""
+    files = source.index.files
+    state = hashlib.blake2b(digest_size=16)
+    for column in (files.names, files.ends, files.size, files.mtime_ns):
+        state.update(np.ascontiguousarray(column).data)
+    return state.hexdigest()
+
+
+@contextmanager
+def locked(folder: str, doing: str = "converting into") -> Iterator[None]:
+    """The folder, made where there is none; nobody else writes into it so meanwhile, where the file
+    system can lock at all."""
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError(f"{folder} is there and no folder: choose another destination")
+    with storing(folder):
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is {doing} {folder}: wait for it, or choose another destination"
+            ) from None
+        except OSError:
+            pass  # this file system knows no locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# -- one conversion --------------------------------------------------------------------------------
+
+
+class Conversion:
+    """What shards and LMDB share: taking up the manifest, reading in order, reporting."""
+
+    def __init__(
+        self,
+        source: Dataset,
+        path: str,
+        made: Recipe,
+        options: dict[str, Any],
+        force: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.source, self.path, self.recipe = source, path, made
+        self.force, self.progress = force, progress
+        self.count = len(source)
+        identity = {
+            "path": source.path,
+            "format": source.index.format,
+            "fingerprint": source.fingerprint,
+            "stamp": _stamp(source),
+            "samples": self.count,
+            "classes": source.classes,
+        }
+        self.manifest = Manifest(identity, options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.manifest.options
+
+    def taken_up(self, folder: str) -> bool:
+        """Whether the folder holds this conversion, finished or not; False where it holds nothing,
+        or, with force, nothing any more. UsageError where it holds anything else.
+        """
+        found = Manifest.load(folder)
+        if found is None:
+            held = [name for name in _names_in(folder) if name != f".{MANIFEST}.part"]
+            if held:
+                raise UsageError(
+                    f"{folder} is there and was not written by this command (it holds "
+                    f"{held[0]!r}): choose another destination, or empty it"
+                )
+            return False
+        if self.force:
+            _clear(folder, found)
+            return False
+        different = found.differs(self.manifest)
+        if different is not None:
+            raise UsageError(
+                f"{folder} holds a conversion {different}: give what was given then, another "
+                f"destination, or force=True (--force) to begin anew"
+            )
+        self.manifest = found
+        return True
+
+    def held(self, start: int) -> Iterator[list[Held]]:
+        """The samples from position `start` on, as they will be held, batch after batch."""
+        index, seed = self.source.index, self.options["shuffle"]
+        size = _batch_size(self.source)
+        shuffle: Shuffle = "none" if seed is None else "exact"
+        with Loader(
+            self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
+        ) as loader:
+            loader.load_state_dict({**loader.state_dict(), "step": start // size})
+            at = start // size * size
+            for batch in loader:
+                samples = self.recipe.samples(index, batch, at)
+                fresh = itertools.islice(samples, max(start - at, 0), None)
+                yield [self.recipe.hold(each) for each in fresh]
+                at += len(batch)
+
+    def report(self, done: int) -> None:
+        """Tell how many samples are written."""
+        if self.progress is not None:
+            self.progress(done, self.count)
+
+    def write_labels(self, folder: str, positions: Int | None = None) -> None:
+        """Write the labels beside what has no place for them: those of all positions, or of the
+        given ones."""
+        labels = self.source.index.label_column
+        if not self.recipe.beside or labels is None:
+            return
+        if self.options["shuffle"] is not None:
+            order = Order(self.count, self.options["shuffle"])
+            labels = labels[order.samples(np.arange(self.count, dtype=np.uint64)).view(np.int64)]
+        if positions is not None:
+            labels = labels[positions]
+        with Part(os.path.join(folder, LABELS)) as part:
+            np.lib.format.write_array(part, np.ascontiguousarray(labels))
+            part.sync()
+            part.commit()
+
+    # -- comparing -----------------------------------------------------------------------------
+
+    def opened(self, path: str | Sequence[str]) -> Dataset:
+        """What was written, through penstock's own reader."""
+        options = {"format": self.options["to"], **self.recipe.opened}
+        return open_dataset(path, index="memory", **options)
+
+    def read_back(self, path: str, count: int) -> Iterator[bytes]:
+        """The digest of each sample of a written file, which has so many."""
+        opened = self.opened(path)
+        if len(opened) != count:
+            raise unlike(path, f"it has {len(opened):,} samples, and {count:,} were written")
+        with Loader(opened, _batch_size(opened), shuffle="none", rank=0, world_size=1) as loader:
+            for batch in loader:
+                for held in self.recipe.read_back(opened.index, batch):
+                    yield held.digest()
+
+
+def _batch_size(source: Dataset) -> int:
+    """Samples read at once: of compressed ones the stored size says little."""
+    decoded = sum(part.nbytes or 0 for part in source.fields)
+    each = max(source.index.mean_bytes, decoded, 1)
+    return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // each)))
+
+
+def unlike(path: str, how: str) -> StorageError:
+    """The error for what does not read back as it was written."""
+    error = StorageError(
+        f"{path} is not what was written: {how}: disk or memory of this machine may be damaged, or "
+        f"this is a defect of penstock; nothing of it was kept, run it again"
+    )
+    error.errno = errno.EIO
+    return error
+
+
+def _clear(folder: str, found: Manifest) -> None:
+    """Remove what another conversion wrote, and nothing else; the manifest goes last."""
+    suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
+    name = os.path.basename(str(found.options.get("name")))
+    # The one after the last may have been named just before the end of the run.
+    shards = [f"{name}-{number:06d}{suffix}" for number in range(len(found.shards) + 1)]
+    environment = [DATA, LOCK, DIGESTS] if suffix == ".mdb" else []
+    with storing(folder):
+        for each in (*shards, *environment, LABELS, MANIFEST):
+            for path in (os.path.join(folder, each), os.path.join(folder, f".{each}.part")):
+                if os.path.lexists(path):
+                    os.unlink(path)
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []

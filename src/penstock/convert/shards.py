@@ -1,0 +1,132 @@
+"""Conversion into shards: files that are written, verified and named one after the other."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+from .. import limits
+from ..engine import Part
+from ..errors import LimitError, UsageError
+from .encoding import Held
+from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, locked, unlike
+
+
+class Shards(Conversion):
+    """A conversion into NAME-000000.suffix and so on, below the destination."""
+
+    def run(self) -> Converted:
+        """Write what is missing."""
+        with locked(self.path):
+            if self.taken_up(self.path):
+                self._check_finished()
+            else:
+                self.manifest.save(self.path)
+            before = self.manifest.samples
+            self.report(before)
+            if not self.manifest.complete:
+                self._write(before)
+                self._check_all()
+                self.write_labels(self.path)
+                self.report(self.count)
+                self.manifest.complete = True
+                self.manifest.save(self.path)
+        return self._converted(before)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write(self, start: int) -> None:
+        if start == self.count:
+            return
+        samples = itertools.chain.from_iterable(self.held(start))
+        first = next(samples, None)
+        while first is not None:
+            first = self._write_shard(first, samples)
+
+    def _write_shard(self, first: Held, samples: Any) -> Held | None:
+        """Write one shard, from its first sample on; returns the next one's."""
+        number, start = len(self.manifest.shards), self.manifest.samples
+        if number >= limits.shards_max:
+            raise LimitError(
+                f"limits.shards_max is {limits.shards_max:,}, which is reached after {start:,} of "
+                f"{self.count:,} samples: begin anew (--force) with a larger shard_bytes"
+            )
+        path = self._path_of(number)
+        most, ends_at = self.options["shard_bytes"], self._end_of(number)
+        digests = bytearray()
+        held: Held | None = first
+        done = start
+        with Part(path) as part:
+            while held is not None and done < ends_at:
+                pieces = self.recipe.pieces(held)
+                size = part.size + sum(map(len, pieces))
+                if most and done > start and size + len(self.recipe.end(size)) > most:
+                    break
+                part.write(*pieces)
+                digests += held.digest()
+                done += 1
+                if not done % REPORTED_EVERY:
+                    self.report(done)
+                held = next(samples, None)
+            part.write(self.recipe.end(part.size))
+            part.sync()
+            self._compare(part.temporary, digests)
+            part.commit()
+        name = os.path.basename(path)
+        self.manifest.shards.append(
+            {"name": name, "first": start, "end": done, "bytes": part.size, "crc32": part.crc32}
+        )
+        self.manifest.save(self.path)
+        return held
+
+    def _path_of(self, number: int) -> str:
+        return os.path.join(self.path, f"{self.options['name']}-{number:06d}{self.recipe.suffix}")
+
+    def _end_of(self, number: int) -> int:
+        """Where a shard ends at the latest."""
+        shards = self.options["shards"]
+        return self.count if shards is None else (number + 1) * self.count // int(shards)
+
+    # -- verifying -----------------------------------------------------------------------------
+
+    def _compare(self, path: str, digests: bytearray) -> None:
+        for at, digest in enumerate(self.read_back(path, len(digests) // 16)):
+            if digest != digests[16 * at : 16 * at + 16]:
+                raise unlike(path, f"sample {at:,} of it differs")
+
+    def _check_finished(self) -> None:
+        """Shards that are finished are still there, and of their sizes."""
+        for shard in self.manifest.shards:
+            path = os.path.join(self.path, shard["name"])
+            size = os.path.getsize(path) if os.path.isfile(path) else None
+            if size != shard["bytes"]:
+                now = "is gone" if size is None else f"has {size:,} bytes, not {shard['bytes']:,}"
+                raise UsageError(
+                    f"{path} {now}, as it was written by a run before: put it back, or use "
+                    f"force=True (--force) to begin anew"
+                )
+
+    def _check_all(self) -> None:
+        """All shards together are all samples."""
+        if self.manifest.samples != self.count:
+            raise unlike(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
+        self._check_finished()
+        found = len(self.opened(list(self._files())))
+        if found != self.count:
+            raise unlike(self.path, f"it has {found:,} samples, and {self.count:,} were written")
+
+    def _files(self) -> tuple[str, ...]:
+        return tuple(os.path.join(self.path, shard["name"]) for shard in self.manifest.shards)
+
+    def _converted(self, before: int) -> Converted:
+        labels = os.path.join(self.path, LABELS)
+        return Converted(
+            self.path,
+            self._files(),
+            self.count,
+            sum(int(shard["bytes"]) for shard in self.manifest.shards),
+            dict(self.recipe.advised),
+            labels if self.recipe.beside else None,
+            self.count - before,
+        )

@@ -1,0 +1,362 @@
+"""Ceilings: what this machine and the place of some data give at most, each measured by itself.
+
+Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has begun),
+works with the data's own files, and says how it was made. What cannot be measured is None.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import limits
+from ..budget import Budget
+from ..engine import (
+    Choice,
+    Probed,
+    copying_bytes_per_s,
+    dropped,
+    engine_for,
+    failure,
+    is_url,
+    open_files_max,
+)
+from ..errors import PenstockError, UsageError
+from ..extent import Extents, Files, Requests
+from ..index import Chunked, cost_of
+from ..loader import Dataset, Decode, gap_for
+from ..plan import plan_samples
+from .roofline import Demand, Resource, Supply
+
+_planned_samples = 64
+
+
+class Storage(NamedTuple):
+    """What reading some data gives.
+
+    bandwidth:  bytes/s of large reads, several in flight, or of samples where these gave more.
+    iops:       reads/s of samples, many in flight, each with the opening that it takes.
+    latency_ns: of one such read, alone.
+    cold:       whether the page cache was kept out of it.
+    """
+
+    bandwidth: Supply
+    iops: Supply
+    latency_ns: float
+    cold: bool
+    probed: Probed
+
+
+class Decoding(NamedTuple):
+    """What a decode function gives.
+
+    one, all_cores: samples/s of one thread, and of one on each core.
+    decoded_bytes:  of what it returns for a sample, on average.
+    """
+
+    one: Supply
+    all_cores: Supply
+    decoded_bytes: float
+
+
+def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True) -> Storage | None:
+    """What reading this data gives, through the engine that a loader would use; takes 0.5 s.
+
+    cold:  what is read is first dropped from the page cache, and only that. Where it cannot be
+           (memory file systems, maps of others), or with False, it is read as it lies.
+
+    None where there are no bytes to read. Raises the error of a read that failed.
+    """
+    index = dataset.index
+    if index.count == 0 or index.total_bytes == 0:
+        return None
+    budget = budget or Budget()
+    if cold and budget.mmap == "auto":
+        budget = budget.replace(mmap="off")  # which is for what is in the page cache
+    engine = engine_for(index.files, budget, index.mean_bytes)
+    passed_by = is_url(index.files.root) or engine.choice.direct
+    is_cold = cold or passed_by
+
+    def ready(extents: Extents) -> Extents:
+        nonlocal is_cold
+        if passed_by or not is_cold:
+            return extents
+        found = dropped(index.files, extents, limits.cold_s)
+        is_cold = len(found.file) > 0
+        return found if is_cold else extents
+
+    try:
+        probed = cost_of(index, engine, ready=ready)
+    finally:
+        engine.close()
+    how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"
+    large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
+    small = f"{_counted(probed.reads, 'read')} of samples, {how}"
+    sampled = probed.reads_per_s * probed.read_bytes / probed.reads
+    return Storage(
+        Supply(probed.bytes_per_s, large)
+        if probed.bytes_per_s >= sampled
+        else Supply(sampled, f"{probed.read_bytes / 1e6:,.3g} MB in {small}"),
+        Supply(probed.reads_per_s, small),
+        probed.latency_ns,
+        is_cold,
+        probed,
+    )
+
+
+def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
+    if passed_by:
+        return "past the page cache"
+    if is_cold:
+        return "dropped from the page cache first"
+    return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
+
+
+def _engine_said(choice: Choice) -> str:
+    return f"{choice.backend}, {_counted(choice.threads, 'thread')}"
+
+
+def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> Demand:
+    """What a sample takes of storage and memory, where samples come in an exact shuffle; where they
+    are decoded in bands, in blocks of these.
+
+    choice:         how the engine reads.
+    decoded_bytes:  that a decode function makes of it, and that are copied into a batch.
+    """
+    index = dataset.index
+    if index.count == 0:
+        return Demand()
+    chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
+    if chunked:
+        read_bytes = index.mean_bytes
+        reads = sum(1 / float(np.diff(layout.first).mean()) for layout in chunked)
+    else:
+        ids = np.unique(np.linspace(0, index.count - 1, _planned_samples).astype(np.uint64))
+        gap, ends = gap_for(index, choice), np.array([0, 1], np.int64)
+        planned = [
+            step.requests
+            for number in ids
+            for group in plan_samples(index, np.array([number]), ends, 0, gap)
+            for step in group.steps
+        ]
+        reads = sum(_reads(requests) for requests in planned) / len(ids)
+        read_bytes = sum(int(requests.length.sum()) for requests in planned) / len(ids)
+    kept_open = is_url(index.files.root) or len(index.files) <= open_files_max()
+    return Demand(
+        bytes=read_bytes,
+        reads=reads,
+        opens=0.0 if kept_open else reads,
+        copied_bytes=read_bytes + decoded_bytes,
+    )
+
+
+def _reads(requests: Requests) -> int:
+    """Read operations, of which one brings `limits.run_bytes_max` at most."""
+    if not len(requests.length):
+        return 0
+    sizes = np.add.reduceat(requests.length, requests.runs[:-1])
+    return int(np.maximum(1, -(-sizes // limits.run_bytes_max)).sum())
+
+
+def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
+    """Opens a second of these files, by so many threads; takes 0.25 s. None of objects.
+
+    The names of files that were opened lately are known to the kernel, and it cannot be told to
+    forget those alone: on shared storage the first opening may be slower.
+    """
+    if is_url(files.root) or not len(files):
+        return None
+    count = min(len(files), limits.ceiling_files_max)
+    paths = [files.path(int(file)) for file in np.linspace(0, len(files) - 1, count)]
+
+    def one(number: int) -> None:
+        path = paths[number % count]
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise failure(error.errno or errno.EIO, path) from None
+
+    rate, done = _rate(one, threads)
+    return Supply(
+        rate,
+        f"{_counted(done, 'open')} of {_counted(count, 'file')} by {threads} threads, names known",
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def copying() -> Supply:
+    """Bytes a second that all cores together copy from memory to memory; takes 0.1 s."""
+    cores = len(os.sched_getaffinity(0))
+    return Supply(copying_bytes_per_s(cores), f"{cores} threads, 32 MiB each")
+
+
+def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> Decoding:
+    """Samples a second that a decode function takes, as loaders call it; takes 0.5 s, and reading
+    a few samples.
+
+    Raises UsageError where it fails, naming the sample.
+    """
+    samples = _samples(dataset)
+    threads = threads or len(os.sched_getaffinity(0))
+    name = getattr(decode, "__qualname__", repr(decode))
+    sizes: list[int] = []
+
+    def one(number: int) -> None:
+        sample = samples[number % len(samples)]
+        try:
+            result = decode(dict(sample))
+        except Exception as error:
+            raise UsageError(
+                f"decode function {name} failed for sample {sample['__key__']!r} of "
+                f"{dataset.path}: {error!r}: it is called with a dict of the sample's fields "
+                f"({', '.join(sample)})"
+            ) from error
+        if number < len(samples):
+            sizes.append(_nbytes(result))
+
+    alone, done = _rate(one, 1)
+    single = Supply(alone, f"{name}, {done:,} samples in one thread")
+    together, done = _rate(one, threads)
+    every = Supply(together, f"{name}, {done:,} samples in {threads} threads")
+    return Decoding(single, every, float(np.mean(sizes)))
+
+
+def _samples(dataset: Dataset) -> list[dict[str, Any]]:
+    """Some samples from everywhere, as decode takes them; one at least."""
+    count = min(len(dataset), limits.ceiling_samples_max)
+    if count == 0:
+        raise UsageError(f"{dataset.path} holds no samples: there is nothing to decode")
+    found: list[dict[str, Any]] = []
+    until, size = time.monotonic() + limits.ceiling_s, 0
+    numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
+    for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
+        found.append({**dataset[number], "__id__": number, "__epoch__": 0})
+        size += _nbytes(found[-1])
+        if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:
+            break
+    return found
+
+
+def _nbytes(value: Any) -> int:
+    """Bytes of the arrays and byte strings in what samples are made of."""
+    if isinstance(value, Mapping):
+        return sum(_nbytes(each) for each in value.values())
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    size = getattr(value, "nbytes", None)  # of numpy, torch, and memoryviews
+    if isinstance(size, int):
+        return size
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return sum(_nbytes(each) for each in value)
+    return 0
+
+
+def link(devices: Path = Path("/sys/class/net")) -> Supply | None:
+    """What the fastest network device that is up says of its speed; None where none says it.
+
+    Nominal, of one device: what other hosts and storage really give has to be measured with them.
+    """
+    found: list[tuple[int, str]] = []
+    for device in sorted(devices.glob("*")):
+        try:
+            if (device / "device").exists() and (device / "operstate").read_text() == "up\n":
+                found.append((int((device / "speed").read_text()), device.name))
+        except (OSError, ValueError):  # virtual devices have no speed
+            continue
+    speed_mbit, name = max(found, default=(0, ""))
+    if speed_mbit <= 0:
+        return None
+    return Supply(speed_mbit * 1e6 / 8, f"{name} says {speed_mbit:,} Mbit/s: nominal")
+
+
+def writing(folder: str) -> Supply:
+    """Bytes a second that a file in this folder takes, 8 MiB at a time and each on the disk before
+    the next; takes 0.25 s, and leaves nothing.
+
+    Raises MissingError or StorageError where that cannot be.
+    """
+    random = np.random.Generator(np.random.Philox(key=time.time_ns()))
+    block = random.bytes(limits.ceiling_written_bytes)  # not to be compressed
+    written = 0
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            began = time.perf_counter()
+            while (took := time.perf_counter() - began) < limits.ceiling_s or not written:
+                written += file.write(block)
+                os.fdatasync(file.fileno())
+    except OSError as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise _unwritable(error, folder) from None
+    return Supply(written / took, f"{written / 1e6:,.3g} MB, synced every 8 MiB")
+
+
+def _unwritable(error: OSError, folder: str) -> PenstockError:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return failure(error.errno, folder)
+    raised = failure(error.errno or errno.EIO, folder)
+    raised.args = (
+        f"{folder} cannot be written to: {error.strerror}: make it writable, or make room",
+    )
+    return raised
+
+
+def _rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
+    """Calls a second by so many threads, for a while, and how many there were; one at least.
+
+    The number of the call is its argument.
+    """
+    numbers = itertools.count()
+    start = threading.Barrier(threads)
+
+    def many() -> tuple[int, float, float]:
+        start.wait()
+        began, done = time.perf_counter(), 0
+        until = began + limits.ceiling_s
+        while True:
+            one(next(numbers))
+            done += 1
+            if (now := time.perf_counter()) > until:
+                return done, began, now
+
+    if threads == 1:
+        parts = [many()]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            parts = [each.result() for each in [pool.submit(many) for _ in range(threads)]]
+    took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
+    done = sum(part[0] for part in parts)
+    return done / max(took_s, 1e-9), done
+
+
+def supplies_of(
+    dataset: Dataset,
+    budget: Budget | None = None,
+    *,
+    cold: bool = True,
+    decode: Decode | None = None,
+) -> dict[Resource, Supply]:
+    """All ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
+    found: dict[Resource, Supply] = {"copy": copying()}
+    read = storage(dataset, budget, cold=cold)
+    if read is not None:
+        found |= {"bandwidth": read.bandwidth, "iops": read.iops}
+    opens = opening(dataset.index.files)
+    if opens is not None:
+        found["metadata"] = opens
+    if decode is not None:
+        found["decode"] = decoding(dataset, decode).all_cores
+    return found

@@ -1,0 +1,502 @@
+"""What is to be said of some data on this machine before a run: limits that bite, what a loader
+would choose, and which resource would bind.
+
+`examine` opens the data, measures, and changes nothing; what it says are values, to be printed or
+written as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from .. import limits
+from ..budget import Budget
+from ..engine import (
+    LOCAL,
+    Choice,
+    Machine,
+    Mount,
+    Posix,
+    Residency,
+    engine_for,
+    failure,
+    file_system,
+    io_uring_refusal,
+    is_url,
+    mount_of,
+    open_files_max,
+    readahead_bytes,
+    residency,
+    this_machine,
+)
+from ..errors import MissingError
+from ..index import measured_of
+from ..loader import Dataset, Decode, decide, gap_for, readahead_for, record_of
+from ..order import Blocking
+from ..plan import LotChoice, choose_lot
+from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
+from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline
+
+Level = Literal["good", "note", "warning"]
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at, and what it means; a warning says what to do."""
+
+    level: Level
+    about: str
+    says: str
+
+
+class Setting(NamedTuple):
+    """What penstock chooses where nothing is said, and why."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be done with the data. step_s: of compute, for one batch; None where not known.
+
+    ranks:  on this host.
+    """
+
+    batch_size: int = 256
+    ranks: int = 1
+    step_s: float | None = None
+    decode: Decode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """All that was found. first: of an epoch that reads storage; later: of those after it, where
+    the page cache holds the data by then."""
+
+    path: str
+    dataset: Dataset | None
+    machine: Machine
+    mount: Mount | None
+    cached: Residency | None = None
+    latency_ns: float | None = None
+    demand: Demand | None = None
+    supplies: Mapping[Resource, Supply]
+    written: Supply | None = None
+    link: Supply | None = None
+    settings: tuple[Setting, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    first: Roofline | None = None
+    later: Roofline | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        data = self.dataset
+        return {
+            "path": self.path,
+            "format": None if data is None else data.index.format,
+            "samples": 0 if data is None else len(data),
+            "files": 0 if data is None else len(data.index.files),
+            "bytes": 0 if data is None else data.index.total_bytes,
+            "mean_bytes": 0.0 if data is None else data.index.mean_bytes,
+            "cached": None if self.cached is None else self.cached._asdict(),
+            "machine": self.machine._asdict(),
+            "mount": None if self.mount is None else self.mount._asdict(),
+            "latency_ns": self.latency_ns,
+            "demand": None if self.demand is None else asdict(self.demand),
+            "supplies": {name: asdict(supply) for name, supply in self.supplies.items()},
+            "written": None if self.written is None else asdict(self.written),
+            "link": None if self.link is None else asdict(self.link),
+            "settings": [setting._asdict() for setting in self.settings],
+            "findings": [finding._asdict() for finding in self.findings],
+            "first": None if self.first is None else self.first.as_json(),
+            "later": None if self.later is None else self.later.as_json(),
+        }
+
+
+Seen = Callable[[int, int], object]
+"""Told how many of how many measurements are done."""
+
+
+def is_empty(path: str) -> bool:
+    """Whether a path is a folder that holds no data yet. Raises StorageError where it cannot be
+    listed."""
+    return not is_url(path) and os.path.isdir(path) and not Posix(path).some(1)
+
+
+def examine_folder(path: str, *, write: bool = False) -> Examination:
+    """What can be said of a folder that data is to be put in.
+
+    write:  measures how fast it is written to, too.
+    """
+    if not os.path.isdir(path):
+        raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
+    machine, mount = this_machine(), mount_of(path)
+    findings = [*_of_machine(machine, Job(), 0.0), *_of_place(path, mount)]
+    findings.append(_free(path))
+    return Examination(
+        path=path,
+        dataset=None,
+        machine=machine,
+        mount=mount,
+        supplies={"copy": copying()},
+        written=writing(path) if write else None,
+        link=link(),
+        findings=tuple(findings),
+    )
+
+
+def examine(
+    dataset: Dataset,
+    job: Job,
+    *,
+    budget: Budget | None = None,
+    write: bool = False,
+    seen: Seen = lambda done, total: None,
+) -> Examination:
+    """What can be said of data that was opened; takes 2 to 3 s.
+
+    write:  measures how fast its folder is written to, too.
+
+    Raises the error of a read that fails, and UsageError where the decode function does.
+    """
+    steps = 5
+    seen(0, steps)
+    index, budget = dataset.index, budget or Budget()
+    machine, mount = this_machine(), _mount(dataset)
+    engine = engine_for(index.files, budget, index.mean_bytes)
+    choice = engine.choice
+    engine.close()
+    cached = None if is_url(index.files.root) else residency(index.files)
+    seen(1, steps)
+    read = storage(dataset, budget)
+    seen(2, steps)
+    supplies: dict[Resource, Supply] = {"copy": copying()}
+    if read is not None:
+        supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
+    opens = opening(index.files)
+    if opens is not None:
+        supplies["metadata"] = opens
+    seen(3, steps)
+    demand = demand_of(dataset, choice)
+    if job.decode is not None:
+        decoded = decoding(dataset, job.decode)
+        supplies["decode"] = _within_quota(decoded.all_cores, machine)
+        demand = demand_of(dataset, choice, decoded.decoded_bytes)
+    if job.step_s is not None:
+        supplies["compute"] = computing(job.step_s, job.batch_size, job.ranks)
+    seen(4, steps)
+    first, later = _verdicts(dataset, machine, supplies, demand)
+    found = Examination(
+        path=dataset.path,
+        dataset=dataset,
+        machine=machine,
+        mount=mount,
+        cached=cached,
+        latency_ns=None if read is None else read.latency_ns,
+        demand=demand,
+        supplies=supplies,
+        written=writing(_folder(dataset)) if write and not is_url(index.files.root) else None,
+        link=link(),
+        settings=tuple(_settings(dataset, job, budget, choice, machine, read)),
+        findings=tuple(_findings(dataset, job, machine, mount, cached, read)),
+        first=first,
+        later=later,
+    )
+    seen(5, steps)
+    return found
+
+
+def _folder(dataset: Dataset) -> str:
+    path = dataset.index.files.root
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def _mount(dataset: Dataset) -> Mount | None:
+    files = dataset.index.files
+    if is_url(files.root):
+        return None
+    return mount_of(files.path(0) if len(files) else files.root)
+
+
+def _within_quota(supply: Supply, machine: Machine) -> Supply:
+    """What may be kept up: a short measurement may take the time of a whole period."""
+    part = machine.usable_cores / machine.cores
+    if part == 1:
+        return supply
+    quota = f"of {machine.usable_cores:g} of {machine.cores} cores, which is the quota"
+    return Supply(supply.per_s * part, f"{supply.how}; {quota}")
+
+
+def _verdicts(
+    dataset: Dataset, machine: Machine, supplies: Mapping[Resource, Supply], demand: Demand
+) -> tuple[Roofline | None, Roofline | None]:
+    index = dataset.index
+    if index.count == 0 or index.total_bytes == 0:
+        return None, None
+    data = Data(
+        total_bytes=index.total_bytes,
+        memory_bytes=machine.room_bytes,
+        own_files=_own_files(dataset),
+    )
+    first = roofline(supplies, demand, data=data)
+    if index.total_bytes > machine.room_bytes:
+        return first, None
+    return first, roofline(supplies, demand.cached(1.0), data=data)
+
+
+def _own_files(dataset: Dataset) -> bool:
+    index = dataset.index
+    return len(index.files) >= index.count
+
+
+# -- what a loader would choose --------------------------------------------------------------------
+
+
+def _settings(
+    dataset: Dataset,
+    job: Job,
+    budget: Budget,
+    choice: Choice,
+    machine: Machine,
+    read: Storage | None,
+) -> list[Setting]:
+    index = dataset.index
+    how = choice.backend + (" with O_DIRECT" if choice.direct else "")
+    reasons = "; ".join(
+        f"{name}: {reason}" for name, reason in choice.reasons.items() if name != choice.backend
+    )
+    found = [
+        Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons),
+        Setting("reading threads", str(choice.threads), "Budget.threads sets another number"),
+    ]
+    blocking, said = _shuffle(dataset, job, budget, read)
+    found.append(Setting("shuffle='auto'", said, blocking.reason))
+    ahead, steps = readahead_for(choice, budget, job.batch_size * index.mean_bytes)
+    why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
+    found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
+    found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
+    lot = _lot(dataset, choice, read)
+    found.append(_cache(dataset, machine, lot))
+    found.append(Setting("samples of a lot", f"{lot.samples:,}", lot.reason))
+    return found
+
+
+def _shuffle(
+    dataset: Dataset, job: Job, budget: Budget, read: Storage | None
+) -> tuple[Blocking, str]:
+    probed = None if read is None else read.probed
+    blocking, _ = decide(
+        dataset, budget, job.batch_size, job.ranks, job.batch_size * job.ranks, probed
+    )
+    if blocking.shuffle != "blocked":
+        return blocking, blocking.shuffle
+    quality = record_of(len(dataset), blocking, None)["quality"]
+    return blocking, f"blocked, {blocking.block} x {blocking.group} (quality {quality:.3f})"
+
+
+def _lot(dataset: Dataset, choice: Choice, read: Storage | None) -> LotChoice:
+    index = dataset.index
+    if gap_for(index, replace(choice, backend="pread")) is None:
+        return LotChoice(1, "each sample is a file of its own")
+    if index.mean_bytes >= limits.lot_bytes_max:
+        return LotChoice(1, "samples are large")
+    if read is None:
+        return LotChoice(1, "there are no bytes to read")
+    return choose_lot(index.count, index.mean_bytes, measured_of(read.probed))
+
+
+def _cache(dataset: Dataset, machine: Machine, lot: LotChoice) -> Setting:
+    total, room = dataset.index.total_bytes, machine.room_bytes
+    size = f"{total / 1e9:,.3g} GB"
+    if total <= room:
+        return Setting("cache", "none", f"the page cache has room for all of it ({size})")
+    hosts = math.ceil(total / max(1, room))
+    return Setting(
+        "cache",
+        f"Cache(ram_bytes={int(room * 0.8):,})",
+        f"it is {size}, and {room / 1e9:,.3g} GB of memory are free: {hosts:,} such hosts hold it",
+    )
+
+
+# -- limits that bite ------------------------------------------------------------------------------
+
+
+def _findings(
+    dataset: Dataset,
+    job: Job,
+    machine: Machine,
+    mount: Mount | None,
+    cached: Residency | None,
+    read: Storage | None,
+) -> list[Finding]:
+    found = _of_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    found += _of_place(dataset.index.files.root, mount)
+    found.append(_of_files(dataset, machine))
+    found.append(_of_memory(dataset, machine, cached))
+    if read is not None and not read.cold and not is_url(dataset.index.files.root):
+        says = "it could not be dropped from the page cache, so that storage was not measured"
+        if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
+            says = f"it lies in memory ({mount.file_system}): there is no storage to measure"
+        found.append(Finding("note", "storage", says))
+    if dataset.sidecar is None:
+        says = f"it is not saved, and made at every open: `penstock index {dataset.path}` once"
+        found.append(Finding("note", "index", says))
+    found += _of_extras(dataset)
+    return found
+
+
+def _of_machine(machine: Machine, job: Job, batch_bytes: float) -> list[Finding]:
+    found = []
+    if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
+        threads = max(1, math.floor(machine.cpu_quota))
+        found.append(
+            Finding(
+                "warning",
+                "processors",
+                f"the control group allows the time of {machine.cpu_quota:g} of {machine.cores} "
+                f"cores, so threads on all of them are stopped now and then: decode_threads="
+                f"{threads}, or raise the quota",
+            )
+        )
+    else:
+        found.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
+    memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
+    limit = machine.memory_limit_bytes
+    if limit is not None and limit < machine.memory_bytes:
+        memory += f"; the control group is limited to {limit / 1e9:,.3g}, cached files included"
+        found.append(Finding("note", "memory", memory))
+    else:
+        found.append(Finding("good", "memory", memory))
+    found.append(_of_shm(machine, job, batch_bytes))
+    refusal = io_uring_refusal()
+    if refusal:
+        found.append(
+            Finding(
+                "warning",
+                "io_uring",
+                f"the kernel refuses it ({os.strerror(refusal)}), so files are read by threads: "
+                f"allow io_uring_setup (containers: a seccomp profile; sysctl "
+                f"kernel.io_uring_disabled=0)",
+            )
+        )
+    else:
+        found.append(Finding("good", "io_uring", "allowed"))
+    return found
+
+
+def _of_shm(machine: Machine, job: Job, batch_bytes: float) -> Finding:
+    free = machine.shm_bytes
+    if free is None:
+        return Finding("note", "/dev/shm", "it is not there: worker processes cannot share memory")
+    # Worker processes hold some batches each; half the cores are a usual number of them.
+    wanted = job.ranks * max(1, machine.cores // 2) * limits.lent_slots_max * batch_bytes
+    says = f"{free / 1e9:,.3g} GB free"
+    if free < wanted:
+        return Finding(
+            "warning",
+            "/dev/shm",
+            f"{says}: too little for worker processes, {max(1, machine.cores // 2)} of which would "
+            f"hold {wanted / 1e9:,.3g} GB of batches there: decode in threads, or make it larger "
+            f"(docker run --shm-size)",
+        )
+    return Finding("good", "/dev/shm", says)
+
+
+def _of_place(path: str, mount: Mount | None) -> list[Finding]:
+    if is_url(path):
+        return [Finding("note", "storage", "an object store: requests in flight decide the speed")]
+    if mount is None:
+        return [Finding("note", "file system", "it cannot be told which one it is")]
+    ahead = readahead_bytes(mount)
+    kind = mount.file_system
+    if file_system(path) in LOCAL:
+        found = [Finding("good", "file system", f"{kind}, of this machine")]
+    else:
+        found = [
+            Finding(
+                "note",
+                "file system",
+                f"{kind}, not known to be local: reads are taken to wait, so that "
+                f"{limits.remote_threads} are in flight",
+            )
+        ]
+    if ahead is not None:
+        says = (
+            f"{ahead / 1024:,.0f} KiB: others' reads from end to end; ours ask for what they want"
+        )
+        found.append(Finding("good", "kernel read-ahead", says))
+    return found
+
+
+def _of_files(dataset: Dataset, machine: Machine) -> Finding:
+    files, kept = len(dataset.index.files), open_files_max()
+    says = f"the data has {files:,}, and {kept:,} are kept open at most"
+    if is_url(dataset.index.files.root):
+        return Finding("good", "files", f"{files:,} objects")
+    if files <= kept:
+        return Finding("good", "open files", says)
+    if kept < limits.open_files_max and machine.open_files is not None:
+        wanted = 4 * min(files, limits.open_files_max)
+        return Finding(
+            "warning",
+            "open files",
+            f"{says}, a quarter of the limit of {machine.open_files:,}: each is opened for each "
+            f"read: `ulimit -n {wanted}`",
+        )
+    return Finding("note", "open files", f"{says}: each is opened for each read")
+
+
+def _of_memory(dataset: Dataset, machine: Machine, cached: Residency | None) -> Finding:
+    total, room = dataset.index.total_bytes, machine.room_bytes
+    now = "" if cached is None else f"; {cached.fraction:.0%} is cached now"
+    if cached is not None and cached.files < cached.of_files:
+        now += f" (of {cached.files:,} files that were looked at)"
+    if total <= room:
+        says = (
+            f"{total / 1e9:,.3g} GB fit into free memory: later epochs need not read storage{now}"
+        )
+        return Finding("good", "page cache", says)
+    times = total / max(1, room)
+    says = (
+        f"{total / 1e9:,.3g} GB are {times:,.1f} times the free memory, so that every epoch reads "
+        f"storage: several hosts can keep it between them (penstock.Cache){now}"
+    )
+    return Finding("note", "page cache", says)
+
+
+_WANTED = (
+    ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[jpeg]"),
+    ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[jpeg]"),
+)
+"""Endings of samples, libraries of which one decodes them, and the extra that installs one."""
+
+
+def _of_extras(dataset: Dataset) -> list[Finding]:
+    if len(dataset) == 0:
+        return []
+    names = [dataset.index.key(0), *(f".{field.name}" for field in dataset.fields)]
+    for endings, libraries, extra in _WANTED:
+        if not any(name.lower().endswith(endings) for name in names):
+            continue
+        if not any(importlib.util.find_spec(library) for library in libraries):
+            says = f"no library that decodes {endings[0]} is installed: pip install '{extra}'"
+            return [Finding("warning", "decoder", says)]
+    return []
+
+
+def _free(path: str) -> Finding:
+    try:
+        status = os.statvfs(path)
+    except OSError as error:
+        raise failure(error.errno or 0, path) from None
+    free = status.f_bavail * status.f_frsize
+    says = f"{free / 1e9:,.3g} GB free"
+    if not os.access(path, os.W_OK):
+        return Finding("warning", "room", f"{says}, but not to this user: chmod, or another folder")
+    return Finding("good", "room", says)

@@ -1,0 +1,454 @@
+"""Which resource binds: what each gives over what a sample takes of it. Pure.
+
+    samples/s  <=  min over resources of  supply per second / demand of a sample
+
+Supplies are measured apart from each other (`penstock.doctor.ceilings`), so that this is a bound, not a
+forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
+the one that binds; how much the next is above it is what can be gained before that one binds.
+
+`roofline` works on what was measured before a run, `verdict` adds what a run has counted, of any
+loader. A loader of penstock knows more of itself than that: `penstock.loader.explain`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from ..errors import UsageError
+
+Resource = Literal[
+    "compute", "decode", "bandwidth", "iops", "metadata", "network", "copy", "staging"
+]
+RESOURCES: tuple[Resource, ...] = get_args(Resource)
+
+NAMES: Mapping[Resource, str] = {
+    "compute": "compute",
+    "decode": "decoding",
+    "bandwidth": "storage bandwidth",
+    "iops": "the rate of reads",
+    "metadata": "the rate of opening files",
+    "network": "the network between hosts",
+    "copy": "copying memory",
+    "staging": "staging",
+}
+"""What a resource is called in a sentence."""
+
+_waiting_min = 0.05
+"""Who waits for less than this part of the time is not kept waiting."""
+_large_read_bytes = 1 << 20
+"""Reads of this size are limited by bandwidth; their rate says the same in other words."""
+_gain_min = 1.05
+"""Advice that would gain less is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What a resource gives a second, at most, and how that is known.
+
+    per_s:  bytes of bandwidth, network and copy; reads of iops; opens of metadata; samples of
+            compute, decode and staging.
+    """
+
+    per_s: float
+    how: str
+
+    def __post_init__(self) -> None:
+        if not self.per_s > 0:
+            raise UsageError(f"a supply of {self.per_s!r} a second ({self.how}): give more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one sample takes, on average.
+
+    bytes, reads:   from storage; a read that brings several samples counts as a part for each.
+    opens:          of files, where they are not kept open.
+    network_bytes:  from other hosts.
+    copied_bytes:   from memory to memory.
+    """
+
+    bytes: float = 0.0
+    reads: float = 0.0
+    opens: float = 0.0
+    network_bytes: float = 0.0
+    copied_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "reads", "opens", "network_bytes", "copied_bytes"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"Demand.{name} is {value!r}: give a number from 0 on")
+
+    def of(self, resource: Resource) -> float:
+        """In the unit of the resource's supply."""
+        match resource:
+            case "bandwidth":
+                return self.bytes
+            case "iops":
+                return self.reads
+            case "metadata":
+                return self.opens
+            case "network":
+                return self.network_bytes
+            case "copy":
+                return self.copied_bytes
+        return 1.0
+
+    def cached(self, hit: float) -> Demand:
+        """Where this part of the samples comes from a cache in memory instead of storage."""
+        rest = 1.0 - hit
+        return replace(
+            self, bytes=self.bytes * rest, reads=self.reads * rest, opens=self.opens * rest
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What advice depends on.
+
+    total_bytes:   of the data set.
+    memory_bytes:  of this host, that a cache may take.
+    own_files:     whether each sample is a file of its own.
+    """
+
+    total_bytes: int
+    memory_bytes: int
+    own_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Samples a second that a resource allows."""
+
+    resource: Resource
+    samples_per_s: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Ceilings, the lowest first: that one binds.
+
+    measured:  samples/s that a run reached; None without one.
+    advice:    sentences: what binds, and what would help by which factor.
+    """
+
+    ceilings: tuple[Ceiling, ...]
+    measured: float | None = None
+    advice: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> Resource:
+        """The resource that binds."""
+        return self.ceilings[0].resource
+
+    @property
+    def samples_per_s(self) -> float:
+        """What the binding resource allows."""
+        return self.ceilings[0].samples_per_s
+
+    @property
+    def headroom(self) -> float:
+        """The next ceiling over the lowest; infinite where there is no other."""
+        if len(self.ceilings) < 2:
+            return math.inf
+        return self.ceilings[1].samples_per_s / self.samples_per_s
+
+    @property
+    def utilisation(self) -> float | None:
+        """The part of its time that the accelerator computes, at most; None where it is not
+        known how long it takes."""
+        compute = next((each for each in self.ceilings if each.resource == "compute"), None)
+        return None if compute is None else self.samples_per_s / compute.samples_per_s
+
+    def as_json(self) -> dict[str, Any]:
+        """As records hold it. headroom is None where it is infinite."""
+        return {
+            "measured": self.measured,
+            "ceilings": [
+                {"resource": each.resource, "samples_per_s": each.samples_per_s, "how": each.how}
+                for each in self.ceilings
+            ],
+            "bound": self.bound,
+            "headroom": None if math.isinf(self.headroom) else self.headroom,
+            "advice": list(self.advice),
+        }
+
+
+# -- supplies by arithmetic ------------------------------------------------------------------------
+
+
+def computing(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
+    """What accelerators take that need so long for a step of so many samples each."""
+    if not step_s > 0:
+        raise UsageError(f"a step takes {step_s!r} s: give more than 0")
+    each = f"{batch_size} samples in {step_s:g} s"
+    return Supply(ranks * batch_size / step_s, each if ranks == 1 else f"{ranks} ranks, {each}")
+
+
+def staging(samples: int, staged_s: float, epochs: int) -> Supply:
+    """What copying all data to a nearer place first allows, dealt to the epochs that read it."""
+    if not staged_s > 0:
+        raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
+    how = f"{staged_s:g} s of staging, dealt to {epochs} epoch{'s' * (epochs != 1)}"
+    return Supply(epochs * samples / staged_s, how)
+
+
+# -- which one binds -------------------------------------------------------------------------------
+
+
+def roofline(
+    supplies: Mapping[Resource, Supply],
+    demand: Demand,
+    *,
+    measured: float | None = None,
+    data: Data | None = None,
+) -> Roofline:
+    """The ceilings of these supplies, and advice. What a sample takes nothing of does not bind.
+
+    Where two are equal, the one that is first in `RESOURCES` is said to bind. UsageError where
+    there is no ceiling at all.
+    """
+    for resource in supplies:
+        if resource not in RESOURCES:
+            raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
+    return _sorted(_ceilings(supplies, demand), measured, data)
+
+
+def _ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+    found = [
+        Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
+        for resource in RESOURCES
+        if resource in supplies and demand.of(resource) > 0
+    ]
+    if "bandwidth" in supplies and demand.bytes >= _large_read_bytes * demand.reads:
+        return [each for each in found if each.resource != "iops"]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a run counted within an interval.
+
+    seconds:        of the interval.
+    samples:        that were handed over.
+    waited_s:       of the seconds, how long the user waited for the next batch.
+    bytes, reads, opens, network_bytes, copied_bytes: as in `Demand`, of all samples together.
+    decoded_s:      how long decode threads were busy, together.
+    decode_threads: how many there are.
+    """
+
+    seconds: float
+    samples: int
+    waited_s: float
+    bytes: float = 0.0
+    reads: float = 0.0
+    opens: float = 0.0
+    network_bytes: float = 0.0
+    copied_bytes: float = 0.0
+    decoded_s: float = 0.0
+    decode_threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.samples > 0):
+            raise UsageError(
+                f"{self.samples} samples in {self.seconds:g} s: there is nothing to judge yet"
+            )
+        if not 0 <= self.waited_s <= self.seconds:
+            raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
+
+    def demand(self) -> Demand:
+        """Of one sample."""
+        return Demand(
+            bytes=self.bytes / self.samples,
+            reads=self.reads / self.samples,
+            opens=self.opens / self.samples,
+            network_bytes=self.network_bytes / self.samples,
+            copied_bytes=self.copied_bytes / self.samples,
+        )
+
+
+def verdict(
+    counted: Counted, supplies: Mapping[Resource, Supply], *, data: Data | None = None
+) -> Roofline:
+    """What binds a run that goes on, from what it counted and from what was measured before.
+
+    The run itself knows compute (the time in which nobody waited) and decode (the time in which
+    its threads were busy). Both ways it is believed rather than the supplies: what it reached no
+    ceiling is below; compute does not bind where it waits for more than a twentieth of the time,
+    and nothing else does where it waits for less.
+
+    UsageError where it waits, and there is nothing known that it may wait for.
+    """
+    measured = counted.samples / counted.seconds
+    known = dict(supplies)
+    known.pop("compute", None)
+    if counted.decoded_s > 0 and counted.decode_threads > 0:
+        busy = counted.decoded_s / (counted.seconds * counted.decode_threads)
+        how = f"{counted.decode_threads} threads, busy for {busy:.0%} of the time"
+        known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
+    demand = counted.demand()
+    waited = counted.waited_s / counted.seconds
+    others = _ceilings(known, demand)
+    if waited <= _waiting_min:
+        compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
+        return _sorted([compute, *(_at_least(each, measured) for each in others)], measured, data)
+    if not others:
+        raise UsageError(
+            f"it waits for {waited:.0%} of the time, and nothing is known that it may wait for: "
+            f"measure what storage gives (penstock.doctor.ceilings)"
+        )
+    lowest = min(others, key=lambda each: each.samples_per_s)
+    binding = Ceiling(lowest.resource, measured, _explained(lowest, measured))
+    ceilings = [binding] + [_at_least(each, measured) for each in others if each is not lowest]
+    if counted.seconds > counted.waited_s:
+        busy_s = counted.seconds - counted.waited_s
+        how = f"it computes for {1 - waited:.0%} of the time"
+        ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
+    # Stable: the one that binds stays the first of equals.
+    ceilings.sort(key=lambda each: each.samples_per_s)
+    return _advised(tuple(ceilings), measured, data)
+
+
+def _at_least(ceiling: Ceiling, measured: float) -> Ceiling:
+    if ceiling.samples_per_s >= measured:
+        return ceiling
+    said = f"{ceiling.how}; that allows {_number(ceiling.samples_per_s)}, and it reached more"
+    return Ceiling(ceiling.resource, measured, said)
+
+
+def _explained(ceiling: Ceiling, measured: float) -> str:
+    allowed = ceiling.samples_per_s
+    if measured >= 0.5 * allowed:
+        return ceiling.how
+    return (
+        f"{ceiling.how}; alone that allows {_number(allowed)}, so something else that is not "
+        f"measured takes part"
+    )
+
+
+def _sorted(ceilings: list[Ceiling], measured: float | None, data: Data | None) -> Roofline:
+    if not ceilings:
+        raise UsageError("no supply is given that a sample takes anything of: measure one")
+    return _advised(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+
+def _advised(ceilings: tuple[Ceiling, ...], measured: float | None, data: Data | None) -> Roofline:
+    plain = Roofline(ceilings, measured)
+    return Roofline(ceilings, measured, tuple(_advice(plain, data)))
+
+
+def _advice(found: Roofline, data: Data | None) -> list[str]:
+    bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
+    said = [f"{name} binds at {_number(rate)} samples/s" + _next(found)]
+    factor = f"{_times(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
+    if bound == "compute":
+        return said + _to_spare(found)
+    if found.headroom < _gain_min:
+        others = [each for each in found.ceilings if each.samples_per_s < rate * _gain_min]
+        names = " and ".join(NAMES[each.resource] for each in others)
+        said.append(f"{names} bind nearly alike: helping one of them gains little")
+    storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
+    if bound in storage and data is not None:
+        said += _if_lifted(
+            found, storage, _cache(data) + " would take storage out from the second epoch on"
+        )
+    if bound in ("iops", "metadata"):
+        if data is not None and data.own_files:
+            said += _if_lifted(
+                found,
+                frozenset({"iops", "metadata"}),
+                "shards instead of a file for each sample (`penstock convert`), read in blocks "
+                "(shuffle='blocked')",
+            )
+        elif bound == "iops":
+            said += _if_lifted(
+                found, frozenset({"iops"}), "larger reads (shuffle='blocked', or lots of a cache)"
+            )
+    if bound == "bandwidth" and factor:
+        then = NAMES[found.ceilings[1].resource]
+        said.append(f"storage of {factor}the bandwidth would help until {then} binds")
+    if bound == "decode":
+        cores = f"{factor}as many cores" if factor else "more cores"
+        said.append(
+            f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
+            f"that are stored decoded would help"
+        )
+    if bound == "network":
+        said += _if_lifted(
+            found,
+            frozenset({"network"}),
+            "assignment='local' (most samples come from the own host)",
+        )
+    if bound == "copy":
+        said.append("smaller types (uint8 until the accelerator has it) make copies smaller")
+    if bound == "staging":
+        said += _if_lifted(found, frozenset({"staging"}), "reading in place instead of staging")
+        said.append("each epoch more that reads what was staged makes it matter less")
+    return said
+
+
+def _next(found: Roofline) -> str:
+    if len(found.ceilings) < 2:
+        return "; nothing else that could is known"
+    other = found.ceilings[1]
+    rate = _number(other.samples_per_s)
+    return f"; {NAMES[other.resource]} allows {rate}: {_times(found.headroom)}"
+
+
+def _to_spare(found: Roofline) -> list[str]:
+    if len(found.ceilings) < 2:
+        return []
+    if found.headroom < _gain_min:
+        return ["data comes hardly faster than it is computed with: there is nothing to spare"]
+    return [
+        f"data could come {_times(found.headroom)} as fast as it is computed with: a faster loader "
+        f"or storage gains nothing"
+    ]
+
+
+def _if_lifted(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
+    """What taking ceilings away would gain, if it is anything."""
+    left = [each for each in found.ceilings if each.resource not in resources]
+    if not left:
+        return [f"{what}; nothing else that could bind is known"]
+    gain = left[0].samples_per_s / found.samples_per_s
+    if gain < _gain_min:
+        return []
+    rate = _number(left[0].samples_per_s)
+    return [
+        f"{what}: up to {rate} samples/s, {_times(gain)}, where {NAMES[left[0].resource]} binds"
+    ]
+
+
+def _cache(data: Data) -> str:
+    size = _size(data.total_bytes)
+    if data.total_bytes <= data.memory_bytes:
+        return f"a cache of {size}, which this host's memory holds,"
+    hosts = math.ceil(data.total_bytes / max(1, data.memory_bytes))
+    return (
+        f"a cache of {size} (this host's memory has room for {_size(data.memory_bytes)}: {hosts:,} "
+        f"such hosts, or a local disk)"
+    )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
