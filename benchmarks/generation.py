@@ -36,7 +36,7 @@ def rows(
 ) -> tuple[list[Row], dict[str, Any]]:
     """One row: MB/s of samples written and durable, paired with the floor. The target is met where
     the ratio is, or the rate itself."""
-    from penstock.bench.generate import generate
+    from penstock.bench.generate import generate_data
     from penstock.bench.workload import Data
 
     data = Data(
@@ -56,7 +56,7 @@ def rows(
             os.sync()
             started = time.perf_counter()
             if name == "generate":
-                made = generate(
+                made = generate_data(
                     replace(data), ("train",), root=str(where), kind=contents, threads=THREADS
                 )
                 count = made.written_bytes

@@ -28,7 +28,7 @@ from penstock.sharing.schedule import (
     fluid_bounds,
     list_schedule,
     lower_bound,
-    persched,
+    plan_periodic,
     simulate,
     stagger,
 )
@@ -86,7 +86,7 @@ def parity_rows(numbers: Sequence[int], raw: dict[str, object]) -> list[Row]:
     for number in numbers:
         published = SETS[number]
         began = time.perf_counter()
-        found = persched(published.jobs, BANDWIDTH, shortest_s=published.shortest_s)
+        found = plan_periodic(published.jobs, BANDWIDTH, shortest_s=published.shortest_s)
         note = f"T {found.period_s:.2f} s, searched for {time.perf_counter() - began:.1f} s"
         rules = {rule.name: simulate(published.jobs, BANDWIDTH, rule) for rule in RULES}
         bounds = fluid_bounds(published.jobs, BANDWIDTH)

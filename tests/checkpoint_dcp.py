@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import checkpoint_ranks
 from penstock.checkpoint import fault_points
-from penstock.checkpoint.dcp import Reader, Storage
+from penstock.checkpoint.dcp.storage import Reader, Storage
 
 ROWS = 37
 """No number of ranks divides it."""

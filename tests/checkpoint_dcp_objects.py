@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from penstock.checkpoint.dcp import Reader, Storage
+from penstock.checkpoint.dcp.storage import Reader, Storage
 
 SIZE = 5 << 20
 """A replicated tensor that both ranks write a part of."""

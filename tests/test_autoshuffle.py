@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.engine.open import engine_for
-from penstock.engine.probe import copying_bytes_per_s, large_extents, probe
+from penstock.engine.probe import copying_bytes_per_s, large_extents, time_reads
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
 from penstock.loader.auto_shuffle import decide
@@ -42,7 +42,7 @@ def test_a_probe_measures(dataset: penstock.Dataset) -> None:
     engine = engine_for(files, penstock.Budget(), RECORD)
     try:
         small = dataset.index.extents(np.arange(1000))
-        probed = probe(engine, small, large, lambda *_: AssertionError("a read failed"))  # type: ignore[arg-type, return-value]
+        probed = time_reads(engine, small, large, lambda *_: AssertionError("a read failed"))  # type: ignore[arg-type, return-value]
     finally:
         engine.close()
     assert min(probed.latency_ns, probed.reads_per_s, probed.bytes_per_s, probed.took_s) > 0
@@ -56,7 +56,7 @@ def test_one_sample_can_be_probed(tmp_path: Path) -> None:
     files = one.index.files
     engine = engine_for(files, penstock.Budget(), RECORD)
     extents = Extents(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.full(1, RECORD))
-    probed = probe(engine, extents, large_extents(files.size, 0), lambda *_: OSError())  # type: ignore[arg-type, return-value]
+    probed = time_reads(engine, extents, large_extents(files.size, 0), lambda *_: OSError())  # type: ignore[arg-type, return-value]
     engine.close()
     assert probed.latency_ns > 0
     loader = penstock.Loader(one, shuffle="auto")

@@ -33,7 +33,7 @@ if not torch.distributed.is_available():
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
 import checkpoint_dcp  # noqa: E402
-from penstock.checkpoint.dcp import Reader, Storage  # noqa: E402
+from penstock.checkpoint.dcp.storage import Reader, Storage  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 

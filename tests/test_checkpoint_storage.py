@@ -437,7 +437,7 @@ def test_dcp_on_storage_that_hangs(storage: Faulty, folder: Path) -> None:
     """The future is DCP's; who waits for the save before, or closes, hears what hangs."""
     torch = pytest.importorskip("torch")
     dcp = pytest.importorskip("torch.distributed.checkpoint")
-    from penstock.checkpoint.dcp import Reader, Storage
+    from penstock.checkpoint.dcp.storage import Reader, Storage
 
     with Storage(folder) as home:
         storage.hang("fsync", "rank-0")

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 import penstock
 from command import run
 from penstock import UsageError
-from penstock.convert.convert import convert
+from penstock.convert.conversion import convert
 from penstock.convert.encoding import Held
 from penstock.convert.manifest import MANIFEST, locked
 from penstock.convert.shards import Shards
@@ -361,7 +361,7 @@ def test_extensions_by_content(data: bytes, extension: str) -> None:
 CHILD = """
 import os, signal, sys, json
 import penstock
-from penstock.convert.convert import convert
+from penstock.convert.conversion import convert
 source, destination, options, number, what = json.loads(sys.argv[1])
 penstock.limits.commit_samples_max = 7
 seen = 0
@@ -605,7 +605,7 @@ def test_calls_that_cannot_be(
 LIMITED = """
 import json, resource, signal, sys
 import penstock
-from penstock.convert.convert import convert
+from penstock.convert.conversion import convert
 source, destination, options, limit = json.loads(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 dataset = penstock.open(source, index="memory")

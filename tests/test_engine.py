@@ -16,7 +16,9 @@ from penstock import limits
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Completion, Engine, Failure, MemoryEngine, check
 from penstock.engine.queue import PATIENCE, Patience, Purpose
-from penstock.engine_wrappers import (
+from penstock.errors import UsageError
+from penstock.testing import EngineSuite, Reading, finish, write_files
+from penstock.testing.engine_wrappers import (
     Fault,
     Faulty,
     Limited,
@@ -26,8 +28,6 @@ from penstock.engine_wrappers import (
     seeded_faults,
     seeded_holds,
 )
-from penstock.errors import UsageError
-from penstock.testing import EngineSuite, Reading, finish, write_files
 
 CONTENT = bytes(range(256)) * 64
 SECOND_NS = 1_000_000_000

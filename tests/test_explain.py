@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 import penstock
 from penstock.budget import Budget
 from penstock.engine.native import Choice, NativeEngine
-from penstock.engine_wrappers import Throttled
 from penstock.extent import Files
 from penstock.loader import loader as loaders
 from penstock.loader.epoch_record import epoch_record
-from penstock.loader.explain import PARTS, READY, Explanation, Setup, explain, shares_of
+from penstock.loader.explain import PARTS, READY, Explanation, Setup, explain_run, shares_of
 from penstock.loader.workers import Timed
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, waited_for
+from penstock.testing.engine_wrappers import Throttled
 
 RECORD = 4096
 SECOND = 1_000_000_000
@@ -53,7 +53,7 @@ def counted(**changes: Any) -> Counters:
 def test_shares_are_parts_of_the_time_in_steps() -> None:
     """What waits for first batches is no part of it; what is neither bytes nor decode is copying,
     and so is what the loader does for itself."""
-    found = explain(counted(), Setup())
+    found = explain_run(counted(), Setup())
     assert found.shares == {
         "compute": 0.5,
         "storage": 0.25,
@@ -76,20 +76,20 @@ def test_bytes_of_peers_are_the_network() -> None:
     assert shares["network"] == pytest.approx(0.15)
     assert shares["storage"] == pytest.approx(0.05)
     assert shares["copy"] == pytest.approx(0.1 + 0.05)
-    assert explain(counted(engine=engine | {"peer_bytes": 10**6}), Setup()).bound == "network"
+    assert explain_run(counted(engine=engine | {"peer_bytes": 10**6}), Setup()).bound == "network"
 
 
 def test_data_in_the_page_cache_is_copied() -> None:
     """Unless a rate was set and used up: then it is that."""
     cached = Setup(cached=True)
     assert shares_of(counted(), cached)["storage"] == 0.0
-    assert explain(counted(), cached).bound == "copy"
+    assert explain_run(counted(), cached).bound == "copy"
     rate = 4_000_000 / 80
     paced = dataclasses.replace(cached, bytes_per_s_max=1.1 * rate)
-    assert explain(counted(), paced).bound == "bandwidth"
-    assert "Budget.bytes_per_s" in explain(counted(), paced).remedies[0].how
+    assert explain_run(counted(), paced).bound == "bandwidth"
+    assert "Budget.bytes_per_s" in explain_run(counted(), paced).remedies[0].how
     idle = dataclasses.replace(cached, bytes_per_s_max=10 * rate)
-    assert explain(counted(), idle).bound == "copy"
+    assert explain_run(counted(), idle).bound == "copy"
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_data_in_the_page_cache_is_copied() -> None:
 )
 def test_what_of_storage_binds(engine: dict[str, int], setup: Any, bound: str) -> None:
     """Told by what its reads were made of."""
-    assert explain(counted(engine=engine), Setup(**setup)).bound == bound
+    assert explain_run(counted(engine=engine), Setup(**setup)).bound == bound
 
 
 def test_without_reading_ahead_the_longer_turn_binds() -> None:
     """Half of the time computing is longer than a quarter waiting, and the two could overlap."""
-    turns = explain(counted(), Setup(ahead=False))
+    turns = explain_run(counted(), Setup(ahead=False))
     assert turns.bound == "compute"
     assert turns.remedies[0].how.startswith("a faster step")
-    waits = explain(counted(compute_ns=10 * SECOND), Setup(ahead=False))
+    waits = explain_run(counted(compute_ns=10 * SECOND), Setup(ahead=False))
     assert waits.bound in ("iops", "bandwidth")
     assert ("turns", 1 / (50 / 60)) in [(each.against, each.factor) for each in waits.remedies]
 
@@ -131,21 +131,21 @@ def test_a_loader_that_keeps_up() -> None:
         decode_ns=0,
         own_ns=2 * SECOND,
     )
-    found = explain(keeps_up, Setup())
+    found = explain_run(keeps_up, Setup())
     assert (found.bound, found.shares["compute"]) == ("compute", 0.96)
     assert found.remedies[0].factor == pytest.approx(25)
     busy = dataclasses.replace(keeps_up, decode_busy_ns=20 * SECOND)
-    (remedy,) = explain(busy, Setup(decode_threads=2)).remedies
+    (remedy,) = explain_run(busy, Setup(decode_threads=2)).remedies
     assert remedy.factor == pytest.approx(10)
 
 
 def test_how_sure() -> None:
     """Few steps and close calls are said."""
-    assert explain(counted(decode_ns=20 * SECOND), Setup()).sure.startswith("a close call")
-    assert explain(counted(decode_ns=0, bytes_ns=40 * SECOND), Setup()).sure == "clear"
-    few = explain(counted(batches=5), Setup())
+    assert explain_run(counted(decode_ns=20 * SECOND), Setup()).sure.startswith("a close call")
+    assert explain_run(counted(decode_ns=0, bytes_ns=40 * SECOND), Setup()).sure == "clear"
+    few = explain_run(counted(batches=5), Setup())
     assert few.sure.startswith("hardly: 5 steps")
-    nothing = explain(Counters(), Setup())
+    nothing = explain_run(Counters(), Setup())
     assert nothing.bound == "unknown"
     assert nothing.remedies == ()
     assert "nothing to explain" in str(nothing)
@@ -153,7 +153,7 @@ def test_how_sure() -> None:
 
 def test_it_can_be_read() -> None:
     """The text has the verdict, the shares, what helps, and what it follows from."""
-    text = str(explain(counted(), Setup()))
+    text = str(explain_run(counted(), Setup()))
     assert text.splitlines()[0].startswith("Bound by reads per second of storage (IOPS): 50%")
     assert "compute 50.0%, storage 25.0%, decode 15.0%, network 0.0%, copy 10.0%" in text
     assert "at most 1.33x: larger reads" in text
@@ -199,7 +199,7 @@ def part_of(bound: str) -> str:
 def test_shares_sum_to_one_and_the_verdict_is_the_largest(counted: Counters, setup: Setup) -> None:
     """Of all where loading and computing take turns; of waiting where it is more than jitter. No
     remedy promises less than nothing, or more than its share."""
-    found = explain(counted, setup)
+    found = explain_run(counted, setup)
     assert sum(found.shares.values()) == pytest.approx(1)
     assert min(found.shares.values()) >= 0
     assert str(found)
@@ -224,7 +224,7 @@ def test_shares_sum_to_one_and_the_verdict_is_the_largest(counted: Counters, set
 def test_more_of_what_binds_still_binds(counted: Counters, setup: Setup, more: int) -> None:
     """More waiting for what binds, or a longer step where compute binds, does not change the
     verdict, and its share does not shrink."""
-    found = explain(counted, setup)
+    found = explain_run(counted, setup)
     bound = part_of(found.bound)
     names = {"compute": "compute_ns", "decode": "decode_ns", "copy": "own_ns"}
     if bound == "unknown":
@@ -233,7 +233,7 @@ def test_more_of_what_binds_still_binds(counted: Counters, setup: Setup, more: i
     changes = {name: getattr(counted, name) + more}
     if name in ("bytes_ns", "decode_ns"):
         changes["stall_ns"] = counted.stall_ns + more
-    then = explain(dataclasses.replace(counted, **changes), setup)
+    then = explain_run(dataclasses.replace(counted, **changes), setup)
     assert part_of(then.bound) == bound
     assert then.shares[bound] >= found.shares[bound] - 1e-9  # type: ignore[index]
 
@@ -390,10 +390,10 @@ def test_bound_by_granted_cores(leased: bool) -> None:
         decode_busy_ns=int(9e9),
     )
     setup = Setup(backend="pread", decode_threads=2, cores=2, cores_max=0.5, leased=leased)
-    found = explain(busy, setup)
+    found = explain_run(busy, setup)
     assert found.bound == "decode"
     assert ("a lease of cores" if leased else "a Budget.cores") in found.remedies[0].how
-    plenty = explain(busy, dataclasses.replace(setup, cores_max=2.0))
+    plenty = explain_run(busy, dataclasses.replace(setup, cores_max=2.0))
     assert "above" not in plenty.remedies[0].how
 
 

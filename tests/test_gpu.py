@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from penstock import Order, UsageError
+from penstock import Order  # noqa: E402
+from penstock.errors import UsageError  # noqa: E402
 from penstock.torch import gpu  # noqa: E402
 
 pytest.importorskip("triton", reason="penstock's extra gpu is not installed")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.cache.join import Joined, join
+from penstock.cache.join import Joined, join_cache
 from penstock.order.shuffle_blocks import Measured
 from penstock.plan.cache_blocks import choose_lot
 from penstock.topology import Place
@@ -118,7 +118,7 @@ def joined(paths: list[str], lot_bytes: int | None = None) -> list[Joined]:
             listen="127.0.0.1",
             gather=gathering.of(number),
         )
-        return join(
+        return join_cache(
             dataset.index, dataset.path, cache, Place(number, world, "test"), penstock.Budget()
         )
 

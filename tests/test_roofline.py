@@ -18,7 +18,7 @@ from penstock.doctor.roofline import (
     Resource,
     Supply,
     computing,
-    roofline,
+    estimate_roofline,
     staging,
     verdict,
 )
@@ -51,7 +51,7 @@ def raised(supplies: Supplies, resource: Resource, factor: float) -> Supplies:
 
 def test_ceilings_are_capacity_over_demand() -> None:
     """Every formula, by numbers worked out apart from the code."""
-    found = roofline(
+    found = estimate_roofline(
         {
             "compute": computing(0.05, 32, ranks=2),
             "decode": Supply(8 / 0.004, "8 cores, 4 ms each"),
@@ -86,7 +86,7 @@ def test_ceilings_are_capacity_over_demand() -> None:
 def test_the_lowest_ceiling_binds(supplies: Supplies, demand: Demand, data: Data | None) -> None:
     """It is the least of supply over demand, of bandwidth alone where reads are large; the others
     follow in sequence; JSON holds it all."""
-    found = roofline(supplies, demand, data=data)
+    found = estimate_roofline(supplies, demand, data=data)
     large = "bandwidth" in supplies and demand.bytes >= (1 << 20) * demand.reads
     least = min(
         supply.per_s / demand.of(resource)
@@ -107,10 +107,10 @@ def test_raising_what_does_not_bind_changes_nothing(
     supplies: Supplies, demand: Demand, data: Data | None, draw: st.DataObject, factor: float
 ) -> None:
     """Neither what binds nor the rate."""
-    found = roofline(supplies, demand, data=data)
+    found = estimate_roofline(supplies, demand, data=data)
     others = [each for each in supplies if each != found.bound]
     resource = draw.draw(st.sampled_from(others))
-    after = roofline(raised(supplies, resource, factor), demand, data=data)
+    after = estimate_roofline(raised(supplies, resource, factor), demand, data=data)
     assert (after.bound, after.samples_per_s) == (found.bound, found.samples_per_s)
 
 
@@ -119,22 +119,22 @@ def test_raising_what_binds_by_its_headroom_makes_the_next_bind(
     supplies: Supplies, demand: Demand
 ) -> None:
     """The rate grows by the headroom, and no further however much it is raised."""
-    found = roofline(supplies, demand)
+    found = estimate_roofline(supplies, demand)
     assume(found.headroom < 1e9)
     next_bound, next_rate = found.ceilings[1].resource, found.ceilings[1].samples_per_s
     for factor in (1.001, 1000):
-        after = roofline(raised(supplies, found.bound, found.headroom * factor), demand)
+        after = estimate_roofline(raised(supplies, found.bound, found.headroom * factor), demand)
         assert (after.bound, after.samples_per_s) == (next_bound, next_rate)
-    before = roofline(raised(supplies, found.bound, found.headroom**0.5), demand)
+    before = estimate_roofline(raised(supplies, found.bound, found.headroom**0.5), demand)
     assert before.samples_per_s == pytest.approx(found.samples_per_s * found.headroom**0.5)
 
 
 @given(supplied, demands, st.floats(1e-3, 1e3))
 def test_twice_of_all_is_twice_as_fast(supplies: Supplies, demand: Demand, factor: float) -> None:
     """Scaling every supply scales the rate, and binds the same."""
-    found = roofline(supplies, demand)
+    found = estimate_roofline(supplies, demand)
     scaled: Supplies = {name: Supply(s.per_s * factor, s.how) for name, s in supplies.items()}
-    after = roofline(scaled, demand)
+    after = estimate_roofline(scaled, demand)
     assert after.samples_per_s == pytest.approx(found.samples_per_s * factor)
     assert after.bound == found.bound or found.headroom < 1.0001
 
@@ -142,10 +142,10 @@ def test_twice_of_all_is_twice_as_fast(supplies: Supplies, demand: Demand, facto
 @given(supplied, demands, st.floats(0, 1))
 def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: float) -> None:
     """A hit never makes it slower; where everything hits, storage is no ceiling."""
-    before, after = roofline(supplies, demand), demand.cached(hit)
+    before, after = estimate_roofline(supplies, demand), demand.cached(hit)
     left = [name for name in supplies if after.of(name) > 0]
     if left:
-        assert roofline(supplies, after).samples_per_s >= before.samples_per_s
+        assert estimate_roofline(supplies, after).samples_per_s >= before.samples_per_s
     full = demand.cached(1.0)
     assert not any(full.of(name) for name in ("bandwidth", "iops", "metadata"))
     assert (full.network_bytes, full.copied_bytes) == (demand.network_bytes, demand.copied_bytes)
@@ -155,7 +155,7 @@ def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: floa
 
 
 def told(found_by: Supplies, demand: Demand, data: Data | None = None) -> str:
-    return "\n".join(roofline(found_by, demand, data=data).advice)
+    return "\n".join(estimate_roofline(found_by, demand, data=data).advice)
 
 
 def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
@@ -213,7 +213,7 @@ def test_every_resource_has_advice(resource: Resource) -> None:
     supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
     supplies[resource] = Supply(1e5, "")
     demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
-    found = roofline(supplies, demand, data=Data(total_bytes=1, memory_bytes=9))
+    found = estimate_roofline(supplies, demand, data=Data(total_bytes=1, memory_bytes=9))
     assert found.bound == resource
     assert len(found.advice) >= 2
     assert "10.0x" in found.advice[0]
@@ -321,9 +321,9 @@ def test_a_demand_is_a_number(value: float) -> None:
 def test_wrong_use_is_said() -> None:
     """Unknown resources, nothing to compare, no time, no samples."""
     with pytest.raises(UsageError, match="no resource 'disk'"):
-        roofline({"disk": Supply(1, "")}, Demand())  # type: ignore[dict-item]
+        estimate_roofline({"disk": Supply(1, "")}, Demand())  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="no supply"):
-        roofline({"bandwidth": Supply(1, "")}, Demand())
+        estimate_roofline({"bandwidth": Supply(1, "")}, Demand())
     with pytest.raises(UsageError, match="a step takes 0"):
         computing(0, 1)
     with pytest.raises(UsageError, match="staging takes 0"):

@@ -23,7 +23,7 @@ from penstock.sharing.schedule import (
     compare,
     fluid_bounds,
     grant,
-    persched,
+    plan_periodic,
     simulate,
 )
 
@@ -66,7 +66,7 @@ CYCLES = {1: [10] * 3 + [11] * 7, 2: [1] + [25] * 8, 3: [1, 1] + [33] * 6}
 def test_patterns_are_those_of_the_authors(number: int) -> None:
     """Efficiency, dilation and period of all ten sets, to what is printed of them."""
     published = SETS[number]
-    found = persched(published.jobs, BANDWIDTH, shortest_s=published.shortest_s)
+    found = plan_periodic(published.jobs, BANDWIDTH, shortest_s=published.shortest_s)
     assert found.outcome.efficiency == pytest.approx(published.efficiency, rel=1e-5)
     assert found.outcome.dilation == pytest.approx(published.dilation, rel=1e-5)
     assert found.period_s == pytest.approx(published.period_s, rel=1e-5)
@@ -78,7 +78,7 @@ def test_patterns_are_those_of_the_authors(number: int) -> None:
 @given(jobs(), st.sampled_from(["efficiency", "dilation"]))
 def test_patterns_hold(given_jobs: list[PeriodicJob], objective: Any) -> None:
     """Whatever the jobs, what is promised can be done, and is within the bounds."""
-    found = persched(given_jobs, 1.0, objective=objective, longest_ratio=3, step=0.1)
+    found = plan_periodic(given_jobs, 1.0, objective=objective, longest_ratio=3, step=0.1)
     assert_holds(found, given_jobs, 1.0)
 
 
@@ -127,7 +127,7 @@ def assert_holds(pattern: Pattern, given_jobs: Any, bandwidth: float) -> None:
 @given(jobs(3), st.integers(0, 3))
 def test_rates_are_the_pattern(given_jobs: list[PeriodicJob], periods: int) -> None:
     """What may flow at a time, added up over any period, are the transfers."""
-    found = persched(given_jobs, 1.0, longest_ratio=2, step=0.25)
+    found = plan_periodic(given_jobs, 1.0, longest_ratio=2, step=0.25)
     edges = {0.0, found.period_s}
     for transfers in found.transfers:
         for transfer in transfers:
@@ -153,7 +153,7 @@ def test_rates_are_the_pattern(given_jobs: list[PeriodicJob], periods: int) -> N
 )
 def test_the_search_begins_where_all_fits(number: int, efficiency: float, dilation: float) -> None:
     """Without being told where."""
-    found = persched(SETS[number].jobs, BANDWIDTH).outcome
+    found = plan_periodic(SETS[number].jobs, BANDWIDTH).outcome
     assert found.efficiency == pytest.approx(efficiency, abs=1e-4)
     assert found.dilation == pytest.approx(dilation, abs=1e-3)
 
@@ -337,16 +337,16 @@ def test_other_bad_input_is_refused() -> None:
     with pytest.raises(UsageError, match="transfer_bytes / bytes_per_s is inf"):
         PeriodicJob(1, 1e308, 1e-308)
     calls: dict[str, Any] = {
-        "jobs is empty": lambda: persched([], 1),
+        "jobs is empty": lambda: plan_periodic([], 1),
         r"jobs\[1\] is 3": lambda: simulate([job, 3], 1, Rule()),  # type: ignore[list-item]
         "bandwidth is 0": lambda: fluid_bounds([job], 0),
         "bandwidth is nan": lambda: compare([job], math.nan),
-        "objective is 'speed'": lambda: persched([job], 1, objective="speed"),  # type: ignore[arg-type]
-        "shortest_s is -1": lambda: persched([job], 1, shortest_s=-1),
-        "longest_ratio is 0.5": lambda: persched([job], 1, longest_ratio=0.5),
-        "step is 0": lambda: persched([job], 1, step=0.0),
-        "step is 2: use a fraction": lambda: persched([job], 1, step=2),
-        "no period of 0.1..1 s": lambda: persched([job], 1, shortest_s=0.1),
+        "objective is 'speed'": lambda: plan_periodic([job], 1, objective="speed"),  # type: ignore[arg-type]
+        "shortest_s is -1": lambda: plan_periodic([job], 1, shortest_s=-1),
+        "longest_ratio is 0.5": lambda: plan_periodic([job], 1, longest_ratio=0.5),
+        "step is 0": lambda: plan_periodic([job], 1, step=0.0),
+        "step is 2: use a fraction": lambda: plan_periodic([job], 1, step=2),
+        "no period of 0.1..1 s": lambda: plan_periodic([job], 1, shortest_s=0.1),
         "cycles is 0": lambda: simulate([job], 1, Rule(), cycles=0),
         "rules is empty": lambda: compare([job], 1, rules=[]),
         "Rule.name is 'best'": lambda: Rule("best"),  # type: ignore[arg-type]
@@ -361,7 +361,7 @@ def test_what_would_take_too_long_is_refused() -> None:
     """Rather than begun."""
     short, slow = PeriodicJob(1e-6, 1e-6, 1), PeriodicJob(1e6, 1, 1)
     with pytest.raises(LimitError, match="pattern_cycles_max"):
-        persched([short, slow], 1)
+        plan_periodic([short, slow], 1)
     with pytest.raises(LimitError, match="simulated_transfers_max"):
         simulate([short, slow], 1, Rule())
     with pytest.raises(LimitError, match="simulated_transfers_max"):

@@ -59,7 +59,11 @@ def both() -> tuple[Any, list[sweep.Outcome], list[sweep.Sweep]]:
     """A scenario by both models, and a sweep of each key."""
     scenario = small()
     values = {key: sweep.points(scenario, key) for key in sweep.KEYS}
-    return scenario, outcomes_of(scenario, "corrected", "parity"), sweep.sweeps(scenario, values)
+    return (
+        scenario,
+        outcomes_of(scenario, "corrected", "parity"),
+        sweep.sweeps(scenario, values),
+    )
 
 
 def test_page_has_the_results_numbers(both):

@@ -357,7 +357,11 @@ def test_parity_knows_none_of_it() -> None:
 
 
 def by_force(
-    scenario: Scenario, grid: sizing.Grid, epoch_s: float, prices: sizing.Prices, policy: str
+    scenario: Scenario,
+    grid: sizing.Grid,
+    epoch_s: float,
+    prices: sizing.Prices,
+    policy: str,
 ) -> Any:
     """One setting after the other: its time from a scenario that is written out, its price by
     words; the cheapest, then the one of fewest nodes, then caches, then storage."""
@@ -384,7 +388,8 @@ def by_force(
 
 
 @pytest.mark.parametrize(
-    "prices", [sizing.Prices(), sizing.Prices(9000, 4, 20000), sizing.Prices(1, 50, 0)]
+    "prices",
+    [sizing.Prices(), sizing.Prices(9000, 4, 20000), sizing.Prices(1, 50, 0)],
 )
 @pytest.mark.parametrize("epoch_s", [1e-3, 0.5, 0.72, 2.0])
 def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) -> None:

@@ -5,56 +5,37 @@ for batch in penstock.Loader(ds, batch_size=256, seed=0):
     ...
 """
 
-from .budget import Budget
-from .cache import Cache
-from .errors import (
-    ChangedError,
-    CollateError,
-    DataError,
-    ForkError,
-    FormatError,
-    LimitError,
-    MissingError,
-    PenstockError,
-    SidecarError,
-    StalledError,
-    StateError,
-    StorageError,
-    UsageError,
-    WorkerError,
-)
-from .index import Index
-from .loader import Batch, Dataset, Loader, Ragged, mix, open
-from .order import Order, rng, shuffle, shuffle_quality
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .faces import hand_out
+
+if TYPE_CHECKING:
+    from . import errors as errors
+    from .budget import Budget as Budget
+    from .cache import Cache as Cache
+    from .errors import PenstockError as PenstockError
+    from .index import Index as Index
+    from .loader import Batch as Batch
+    from .loader import Dataset as Dataset
+    from .loader import Loader as Loader
+    from .loader import Ragged as Ragged
+    from .loader import mix as mix
+    from .loader import open as open
+    from .order import Order as Order
+    from .order import rng as rng
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "budget": "Budget",
+            "cache": "Cache",
+            "errors": "PenstockError",
+            "index": "Index",
+            "loader": "Batch Dataset Loader Ragged mix open",
+            "order": "Order rng",
+        },
+    )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Batch",
-    "Budget",
-    "Cache",
-    "ChangedError",
-    "CollateError",
-    "DataError",
-    "Dataset",
-    "ForkError",
-    "FormatError",
-    "Index",
-    "LimitError",
-    "Loader",
-    "MissingError",
-    "Order",
-    "PenstockError",
-    "Ragged",
-    "SidecarError",
-    "StalledError",
-    "StateError",
-    "StorageError",
-    "UsageError",
-    "WorkerError",
-    "mix",
-    "open",
-    "rng",
-    "shuffle",
-    "shuffle_quality",
-]

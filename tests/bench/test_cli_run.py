@@ -24,9 +24,9 @@ from penstock.bench.contenders import FORMATS, PACKAGES
 from penstock.bench.distribution import Distribution
 from penstock.bench.dlio_results import read
 from penstock.bench.files import data_paths
-from penstock.bench.generate import generate
+from penstock.bench.generate import generate_data
 from penstock.bench.ranks import launch
-from penstock.bench.run import run as measured
+from penstock.bench.run import run_workload as measured
 from penstock.bench.strict import as_dict, preset_names, read_workload
 
 SOURCE = str(Path(penstock.__file__).parents[1])
@@ -168,7 +168,7 @@ def test_overrides_repeats_and_staging(small, tmp_path):
 )
 def test_what_cannot_run_is_one_message(small, tmp_path, arguments, message):
     """And no results."""
-    generate(read_workload(small).dataset, ["train"])
+    generate_data(read_workload(small).dataset, ["train"])
     arguments = ("++workload.workflow.generate_data=false", *arguments)
     done = here(small, *arguments, "--out", tmp_path / "out", code=1)
     assert message in done.stderr

@@ -62,7 +62,7 @@ def test_a_true_difference_is_found():
     assert ratio.high is not None
     assert ratio.low < 1.5 < ratio.high
     assert ratio.high / ratio.low < 1.2
-    assert compare.verdict(row, 1) == "worse"
+    assert compare.judge_comparison(row, 1) == "worse"
 
 
 @given(seed=st.integers(0, 1000), steps=st.integers(5, 60), ranks=st.integers(1, 5))

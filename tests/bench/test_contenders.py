@@ -21,7 +21,7 @@ from penstock.bench.contenders.task import Task
 from penstock.bench.delivered import checksum, checksums, tally
 from penstock.bench.distribution import Distribution
 from penstock.bench.files import found_paths
-from penstock.bench.generate import generate
+from penstock.bench.generate import generate_data
 from penstock.bench.observe import Observer
 from penstock.bench.workload import Data, Hdf5, Workload
 from penstock.errors import UsageError
@@ -418,7 +418,7 @@ def test_generated_data_is_delivered(tmp_path, format, more):
         data_folder=str(tmp_path),
     )  # fmt: skip
     data = replace(data, **more)
-    generate(data, ["train"])
+    generate_data(data, ["train"])
     paths = found_paths(data, "train")
     load = replace(workload(tmp_path), dataset=data, reader=reading(file_shuffle="seed"))
     per_file = data.num_samples_per_file

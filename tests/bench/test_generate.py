@@ -30,7 +30,7 @@ from PIL import Image
 import penstock
 from penstock.bench.contents import contents
 from penstock.bench.files import data_paths, found_paths
-from penstock.bench.generate import MANIFEST, Generated, generate
+from penstock.bench.generate import MANIFEST, Generated, generate_data
 from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
 from penstock.bench.workload import Column, Data, Hdf5, Parquet
@@ -48,7 +48,7 @@ SMALL = Data(
 
 def made(root: Path, data: Data = SMALL, **options: Any) -> Generated:
     """Generate below a folder."""
-    return generate(data, root=str(root), **options)
+    return generate_data(data, root=str(root), **options)
 
 
 def expected(data: Data, part: str, number: int, kind: str = "random", seed: int = 10) -> Any:
@@ -430,14 +430,14 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 
 KILLED = """
 import os, signal, sys
-from penstock.bench.generate import generate
+from penstock.bench.generate_data import generate
 from penstock.bench.workload import Data
 
 data = Data(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
-import penstock.bench.generate as module
+import penstock.bench.generate_data as module
 module._LOOK_S = 0.0
 generate(data, root=sys.argv[1], threads=2, progress=progress)
 """
@@ -530,7 +530,7 @@ def test_parts_one_after_the_other(tmp_path: Path) -> None:
 
 def test_a_part_without_files_has_a_folder(tmp_path: Path) -> None:
     """As DLIO's generator leaves it: DLIO lists it in any case, and ends where it is not there."""
-    generate(Data(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
+    generate_data(Data(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
     assert list((tmp_path / "data" / "valid").iterdir()) == []
 
 

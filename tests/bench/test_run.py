@@ -15,7 +15,7 @@ from small import job, reading, workload, write
 from penstock.bench import outputs, record
 from penstock.bench.distribution import Distribution
 from penstock.bench.ranks import launch
-from penstock.bench.run import Job, Walks, run
+from penstock.bench.run import Job, Walks, run_workload
 from penstock.bench.workload import (
     Checkpoint,
     Data,
@@ -31,7 +31,7 @@ from penstock.errors import UsageError
 
 def done(given: Job, ranks: int = 1) -> tuple[list[Walks], dict]:
     """What each rank measured, and the run of the record."""
-    walks = launch(ranks, partial(run, given))
+    walks = launch(ranks, partial(run_workload, given))
     assert walks is not None
     return walks, record.as_run(given, walks)
 
@@ -57,7 +57,7 @@ def test_steps_are_of_samples(files, per_file, batch, ranks, steps):
 def test_no_steps_are_an_error_before_the_run():
     load = Workload(dataset=Data(num_files_train=8), reader=Reading(batch_size=32))
     with pytest.raises(UsageError, match="0 steps of train: 8 files x 1 samples < batch 32 x 2"):
-        launch(2, partial(run, job(load, ["/x"])))
+        launch(2, partial(run_workload, job(load, ["/x"])))
 
 
 def test_the_step_limit_is_of_the_run():
@@ -81,7 +81,7 @@ def test_the_step_limit_is_of_the_run():
 def test_an_epoch_that_is_left_out_as_a_whole_is_an_error():
     load = Workload(dataset=Data(num_files_train=3), output=Output(exclude_start_steps=3))
     with pytest.raises(UsageError, match="an epoch of 3 steps is left out as a whole"):
-        launch(1, partial(run, job(load, ["/x"])))
+        launch(1, partial(run_workload, job(load, ["/x"])))
 
 
 def test_a_loader_that_ends_early_is_an_error(tmp_path):
@@ -89,7 +89,7 @@ def test_a_loader_that_ends_early_is_an_error(tmp_path):
     paths = write(tmp_path, 4)
     load = workload(tmp_path, 40)
     with pytest.raises(UsageError, match="rank [01], epoch 1 .train. ended after 1 of 10 steps"):
-        launch(2, partial(run, job(load, paths)))
+        launch(2, partial(run_workload, job(load, paths)))
 
 
 def evaluated(folder: Path, ranks: int) -> dict:

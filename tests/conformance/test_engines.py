@@ -10,8 +10,8 @@ from held import busied
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Engine, MemoryEngine
 from penstock.engine.queue import Patience
-from penstock.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 from penstock.testing import EngineSuite
+from penstock.testing.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 
 Held = tuple[Engine, Callable[[], None]]
 

@@ -20,9 +20,9 @@ from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
-from penstock.engine_wrappers import Limited, Throttled, Traced
 from penstock.extent import Files
 from penstock.testing import EngineSuite
+from penstock.testing.engine_wrappers import Limited, Throttled, Traced
 from penstock.testing.reading import vanished_bytes
 from services import S3, Fault, Proxy, environment, moto
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..page.words import counted, duration, latency, number, percent, size
+from ..page import counted, duration, latency, number, percent, size
 from .recorded import Floats, Record, Run
 
 RESAMPLES = 1000
@@ -136,7 +136,7 @@ def compared(runs: Sequence[Run]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def verdict(row: Row, place: int) -> str:
+def judge_comparison(row: Row, place: int) -> str:
     """What a ratio comes to, in a word or two; "" where nothing can be said."""
     ratio = row.ratios[place]
     if ratio is None or not row.metric.better:

@@ -118,7 +118,7 @@ def _columns(data: Data) -> tuple[Column, ...]:
     return data.parquet.columns if data.format == "parquet" else ()
 
 
-def generate(
+def generate_data(
     data: Data,
     parts: Sequence[str] = PARTS,
     *,

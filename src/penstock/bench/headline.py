@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..page.words import counted, number, percent, size
+from ..page import counted, number, percent, size
 from . import compare
 from .recorded import Record, Run, figure
 

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
-from ..page import document
-from ..page.svg import element
-from ..page.words import counted, latency, number, percent, size
+from ..page import counted, document, element, latency, number, percent, size
 from . import compare, sections
 from .headline import headline
 from .recorded import Record, Run, Values, figure, records

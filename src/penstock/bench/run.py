@@ -20,8 +20,7 @@ from ..engine import residency
 from ..errors import UsageError
 from ..topology import Place
 from . import metrics
-from .contenders import Contender, convert, converts, make
-from .contenders.task import Task
+from .contenders import Contender, Task, convert, converts, make
 from .delivered import checksums, tally
 from .distribution import Distribution
 from .metrics import Stamps
@@ -159,7 +158,7 @@ class Walks:
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(job: Job, crew: Crew) -> list[Walks] | None:
+def run_workload(job: Job, crew: Crew) -> list[Walks] | None:
     """Measure one contender; all ranks call it, and rank 0 gets what all have measured.
 
     Raises UsageError, on every rank, where the workload has no steps.

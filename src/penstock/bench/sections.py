@@ -11,9 +11,18 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ..page import chart, document
-from ..page.svg import element
-from ..page.words import counted, duration, latency, number, percent, size, time_unit
+from ..page import (
+    chart,
+    counted,
+    document,
+    duration,
+    element,
+    latency,
+    number,
+    percent,
+    size,
+    time_unit,
+)
 from . import compare
 from .headline import ceilings_of, factor, interval, resource
 from .recorded import Epoch, Floats, Run
@@ -96,7 +105,7 @@ def _cells(row: compare.Row) -> list[Element]:
         more = ""
         if ratio is not None:  # what wraps is the words
             told = interval(ratio).replace(" ", "\u00a0")
-            more = f"{told} {compare.verdict(row, place)}".strip()
+            more = f"{told} {compare.judge_comparison(row, place)}".strip()
         cells.append(document.cell(_said(row, place), value, more))
     return cells
 

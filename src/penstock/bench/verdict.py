@@ -14,14 +14,13 @@ from ..doctor import (
     Resource,
     Supply,
     computing,
+    estimate_roofline,
     examine,
-    roofline,
     staging,
     verdict,
 )
 from ..doctor import Job as Doing
-from .contenders.penstock import dataset_of, decode_of
-from .contenders.task import Task
+from .contenders import Task, dataset_of, decode_of
 from .run import Job
 
 
@@ -62,7 +61,7 @@ class Verdicts:
         cached = self._demand.cached(_hit(epochs))
         samples = sum(each["samples"] for each in epochs)
         if not (samples and run["samples_per_s"]):
-            return roofline(supplies, cached, data=self._data).as_json()
+            return estimate_roofline(supplies, cached, data=self._data).as_json()
         seconds = samples / run["samples_per_s"]
         counted = Counted(
             seconds=seconds,

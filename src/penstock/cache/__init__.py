@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .join import Cache, Joined, join
+from .join import Cache, Joined, join_cache
 from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
 from .rendezvous import Gather, machine_identity, store_of
 
@@ -16,7 +16,7 @@ __all__ = [
     "PeerCompletion",
     "PeerRequest",
     "Reason",
-    "join",
+    "join_cache",
     "machine_identity",
     "store_of",
 ]

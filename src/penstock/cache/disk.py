@@ -14,7 +14,7 @@ lot or an entry that a crash has torn, or that is damaged in any other way, fail
 which is compared on every read, and is read from storage again. The room of such a lot, and of one
 whose writer was killed, is not used again before the folder is emptied.
 
-Which slots are ready, and who fills the others, is in shared memory (`penstock.cache.shared_memory`): the first
+Which slots are ready, and who fills the others, is in shared memory (`shared_memory`): the first
 rank makes it from the table, the others attach to it.
 """
 

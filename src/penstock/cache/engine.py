@@ -1,9 +1,9 @@
 """A rank's engine over the caches of its job: own slab, peers, storage.
 
-`CachedEngine` executes requests of keys (`penstock.cache.key_index`), and decides for each by arithmetic
+`CachedEngine` executes requests of keys (`key_index`), and decides for each by arithmetic
 where its bytes come from:
 
-    there is a replica             copied from it (`penstock.cache.replicas`), where that was asked for
+    there is a replica             copied from it (`replicas`), where that was asked for
     the lot is kept by this node   copied from the slab, into which the first who wants it reads it;
                                    or out of the lot read from this node's disk
     by another node                asked of that node, which reads what it does not have yet

@@ -1,7 +1,7 @@
 """The cache of a job: what each node keeps of the data, agreed on by all ranks at first use.
 
-`join` is called on every rank. The ranks tell each other where they are, those of one host share a
-slab, everybody works out the same placement, and each gets an engine that knows all of it.
+`join_cache` is called on every rank. The ranks tell each other where they are, those of one host
+share a slab, everybody works out the same placement, and each gets an engine that knows all of it.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def join(index: Index, path: str, cache: Cache, place: Place, budget: Budget) -> Joined:
+def join_cache(index: Index, path: str, cache: Cache, place: Place, budget: Budget) -> Joined:
     """Take part in the cache of an index's samples; called on all ranks.
 
     path:  the data's, for people.

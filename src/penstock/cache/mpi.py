@@ -1,6 +1,6 @@
 """Peers over MPI, where mpiexec or srun started the ranks: whatever network MPI knows.
 
-Requests and answers are those of `penstock.cache.peer_protocol`, with tag 0. The bytes of an answer follow it
+Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it
 with a tag of their fetch, in messages of at most `limits.peer_piece_bytes`, long parts as they lie
 in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when the message
 for it is there (a matched probe), so that nothing has to be taken back when the time is over. Where

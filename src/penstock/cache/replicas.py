@@ -2,7 +2,7 @@
 
 Each rank of a node has a part of that memory, a *shelf*. It alone puts copies there and overwrites
 them; all ranks of the node find copies on all shelves. What is copied, and for how long, is said by
-`penstock.plan.replica_policy`: what the ranks of the node use soonest, which the order of epochs tells.
+`penstock.plan`: what the ranks of the node use soonest, which the order of epochs tells.
 
 Nobody waits for anybody. A copy has a stamp, which its shelf gives once; it is taken away before
 the copy is overwritten, and put there after it is whole. Who copies from a shelf reads the stamp

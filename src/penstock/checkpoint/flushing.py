@@ -1,7 +1,7 @@
 """A shard goes to storage behind training: large writes past the page cache, the GIL released.
 
 How fast is a matter of the budget, and of the broker where there is one: checkpoints of the jobs
-that share storage take their turns there, see `penstock.sharing.transfer_permit`. Both may change meanwhile.
+that share storage take their turns there, see `TransferPermit`. Both may change meanwhile.
 """
 
 from __future__ import annotations

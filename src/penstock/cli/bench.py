@@ -16,10 +16,10 @@ except ModuleNotFoundError as missing:
 from . import exit_codes
 
 COMMANDS = {
-    "generate": "cli_generate",
-    "run": "cli_run",
-    "compare": "cli_compare",
-    "replay": "cli_replay",
+    "generate": "generate",
+    "run": "run",
+    "compare": "compare",
+    "replay": "replay",
 }
 """The commands, and the modules that they are in."""
 

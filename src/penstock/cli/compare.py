@@ -44,8 +44,7 @@ def compare(
       penstock bench compare results/penstock results/dlio --html both.html
     """
     from ..bench import compare as comparing  # other commands start without it
-    from ..bench import recorded, report
-    from ..bench.results import read
+    from ..bench import read, recorded, report
 
     writable(html)
     values = [read(path) for path in results]
@@ -75,8 +74,7 @@ def compare(
 
 def _show(rows: Any, first: str, other: str, place: int) -> None:
     """One run against the first."""
-    from ..bench.compare import verdict
-    from ..bench.headline import factor
+    from ..bench import factor, judge_comparison
 
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD,
@@ -95,7 +93,7 @@ def _show(rows: Any, first: str, other: str, place: int) -> None:
         said = [
             "–" if row.values[at] is None else row.metric.said(row.values[at]) for at in (0, place)
         ]
-        told = verdict(row, place)
+        told = judge_comparison(row, place)
         style = {"better": "green", "worse": "red"}.get(told)
         cells = ["", ""]
         if ratio is not None:

@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..bench.contents import KINDS
-from ..bench.files import PARTS
-from ..bench.sizes import MODELS
+from ..bench import KINDS, MODELS, PARTS
 from ..errors import UsageError
 from ..topology import detect
 from . import console
@@ -56,8 +54,8 @@ def generate(
 
       mpiexec -n 8 penstock bench generate resnet50_h100 --part train
     """
-    from ..bench.generate import generate as generated
-    from ..bench.strict import read_workload
+    from ..bench import generate_data as generated
+    from ..bench import read_workload
 
     if part not in (*PARTS, "all"):
         raise UsageError(f"--part is {part!r}: use {', '.join(PARTS)} or all")

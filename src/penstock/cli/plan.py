@@ -73,8 +73,11 @@ def plan(
 
       penstock plan cluster.yaml --epoch-s 600 --nodes 8:64 --cache-mb 1000:1000000 --csv all.csv
     """
-    from ..sim import report, sizing  # the command line does without the simulator's packages
-    from ..sim.scenario import load
+    from ..sim import (  # the command line does without the simulator's packages
+        load,
+        report,
+        sizing,
+    )
 
     chosen = load(scenario)
     given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
@@ -106,7 +109,7 @@ def plan(
 
 
 def _range(option: str, text: str | None) -> Any:
-    from ..sim.sizing import Range
+    from ..sim import Range
 
     if text is None:
         return None
@@ -118,7 +121,7 @@ def _range(option: str, text: str | None) -> Any:
 
 
 def _prices(text: str | None) -> Any:
-    from ..sim.sizing import Prices
+    from ..sim import Prices
 
     if text is None:
         return Prices()
@@ -184,7 +187,7 @@ def _table_of(path: Path | None, grid: Any) -> Iterator[Any]:
         return
     import numpy as np
 
-    from ..sim.closed import FORM
+    from ..sim import FORM
 
     caches, storages = np.meshgrid(grid.cache_mb, grid.storage_mb_s, indexing="ij")
     with written(path) as file:

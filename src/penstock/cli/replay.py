@@ -16,8 +16,7 @@ from . import console
 from .trace import Traces, seconds
 
 if TYPE_CHECKING:
-    from ..bench.replay import Outcome
-    from ..bench.replay_engine import Merged
+    from ..bench import Merged, Outcome
     from ..engine import Trace
 
 

@@ -20,9 +20,7 @@ import typer
 from ..errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from ..bench.ranks import Crew
-    from ..bench.run import Job, Walks
-    from ..bench.workload import Workload
+    from ..bench import Crew, Job, Walks, Workload
 
 T = TypeVar("T")
 
@@ -110,7 +108,7 @@ def run(
       penstock bench run resnet50_h100 --loader train:make_loader --limit 200
     """
 
-    from ..bench.contenders import check
+    from ..bench import check
 
     started, load_before = time.time(), os.getloadavg()
     asked, given = _workload(workload, overrides or [], compat)
@@ -146,8 +144,7 @@ class _Given(NamedTuple):
 
 def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, _Given]:
     """The workload, and what else was said of it."""
-    from ..bench import overrides
-    from ..bench.strict import read_workload
+    from ..bench import overrides, read_workload
 
     warnings: list[str] = []
     found = read_workload(source, texts, compat=compat, warn=warnings.append)
@@ -160,7 +157,7 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload
 def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
     """Work that each process does before there are ranks; with their barrier where a launcher made
     them, so that one that fails ends the others."""
-    from ..bench.ranks import launch, launched
+    from ..bench import launch, launched
 
     if launched(os.environ) is None:
         return work(None)
@@ -171,8 +168,7 @@ def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
 
 def _job(workload: Workload, compat: bool, verify: bool) -> Job:
     """What is to be run, by whichever loader."""
-    from ..bench.files import folder_of, found_paths
-    from ..bench.run import Job
+    from ..bench import Job, folder_of, found_paths
 
     data, root = workload.dataset, workload.storage.storage_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
@@ -194,7 +190,7 @@ def _make_cache(job: Job, how: str) -> None:
     """Have the page cache hold all of the data, or none of it, as far as that can be."""
     if how == "as-is":
         return
-    from ..bench.replay_files import warm
+    from ..bench import warm
     from ..engine import evict
     from . import console
 
@@ -210,8 +206,7 @@ def _truth(job: Job) -> dict[str, frozenset[int]]:
     """The checksum of every sample on disk, by part."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from ..bench.contenders.samples import opened
-    from ..bench.delivered import checksum
+    from ..bench import checksum, opened
     from . import console
 
     data = job.workload.dataset
@@ -245,14 +240,13 @@ def _generate(workload: Workload, barrier: Callable[[], None] | None) -> None:
     """The data that the workload wants made, or what is missing of it: by each rank its share."""
     if not workload.workflow.generate_data:
         return
-    from ..bench.files import PARTS
-    from ..bench.generate import generate
+    from ..bench import PARTS, generate_data
     from ..topology import detect
     from . import console
 
     data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
     with console.progress(f"Generating {data.data_folder}", "MB") as progress:
-        generate(
+        generate_data(
             data,
             PARTS,
             root=workload.storage.storage_root,
@@ -285,8 +279,8 @@ class _Results:
 
     def measure(self, job: Job, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""
-        from ..bench.ranks import launch
-        from ..bench.run import run as measured
+        from ..bench import launch
+        from ..bench import run_workload as measured
 
         try:
             walks = launch(ranks, partial(measured, job))
@@ -294,7 +288,7 @@ class _Results:
             shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
         if walks is None:
             return
-        from ..bench.record import as_run
+        from ..bench import as_run
 
         self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
         self._measured.append((job, walks))
@@ -309,8 +303,7 @@ class _Results:
         scale: float,
     ) -> None:
         """Checkpoints alone, saved and loaded."""
-        from ..bench.checkpoints import run_checkpoints
-        from ..bench.ranks import launch
+        from ..bench import launch, run_checkpoints
         from ..topology import Place
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
@@ -345,8 +338,7 @@ class _Results:
         """Show what was found; write record.json and the files that DLIO leaves."""
         if not self._runs:
             return
-        from ..bench import outputs
-        from ..bench.strict import as_dict
+        from ..bench import as_dict, outputs
         from . import console
 
         job, walks = self._measured[0]
@@ -375,7 +367,7 @@ class _Results:
 
     def _judge(self, job: Job, ranks: int) -> None:
         """What binds each run, where that can be measured."""
-        from ..bench.verdict import Verdicts
+        from ..bench import Verdicts
         from . import console
 
         try:
@@ -396,10 +388,7 @@ class _Results:
         hosts: int,
         where: str,
     ) -> Path:
-        from ..bench import outputs, record
-        from ..bench.overrides import shown
-        from ..bench.report import page
-        from ..bench.strict import as_dict
+        from ..bench import as_dict, outputs, page, record, shown
 
         values = record.whole(
             command=shlex.join(["penstock", *shown(sys.argv[1:])]),
@@ -459,7 +448,7 @@ def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
 
 def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
     """The figures of a loader's runs, as people read them."""
-    from ..bench.metrics import interval
+    from ..bench import interval
     from . import console
 
     run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]

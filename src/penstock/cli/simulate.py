@@ -102,8 +102,7 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from ..sim import report  # the command line does without the simulator's packages
-    from ..sim.scenario import load
+    from ..sim import load, report  # the command line does without the simulator's packages
 
     if listed:
         _list()
@@ -162,8 +161,7 @@ def _simulate(
     json_path: Path | None,
     command: str,
 ) -> None:
-    from ..sim import report, sweep
-    from ..sim.results import Result
+    from ..sim import Result, report, sweep
 
     runs = [sweep.Run(scenario, policy, model) for model in models for policy in policies]
     with console.progress(f"Simulating {scenario.name}", "simulations") as progress:
@@ -210,7 +208,7 @@ def _processes(accesses: int) -> int:
 
 
 def _keys() -> Sequence[str]:
-    from ..sim.sweep import KEYS
+    from ..sim import KEYS
 
     return KEYS
 
@@ -274,8 +272,7 @@ def page_path(name: str) -> Path:
 
 
 def _list() -> None:
-    from ..sim import load, names, report
-    from ..sim.sweep import data_mb
+    from ..sim import data_mb, load, names, report
 
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("scenario", "nodes", "epochs", "data", "what"):
@@ -297,8 +294,7 @@ def _list() -> None:
 
 def _show(model: str, outcomes: Sequence[Any]) -> None:
     """The table of one model, and why what is not in it cannot run."""
-    from ..sim import report
-    from ..sim.results import SOURCES, Result
+    from ..sim import SOURCES, Result, report
 
     results = report.ranked(outcomes)
     bound = next((each for each in results if each.policy == "lower_bound"), None)
@@ -362,7 +358,7 @@ def _values(scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]) -> di
 
 
 def _outcome_values(outcome: Any) -> dict[str, Any]:
-    from ..sim.results import SOURCES, Result
+    from ..sim import SOURCES, Result
 
     names = {"policy": outcome.policy, "model": outcome.model}
     if not isinstance(outcome, Result):

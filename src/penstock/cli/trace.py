@@ -133,7 +133,7 @@ def show(
 
       penstock trace show run.*.trace --json | jq .reread
     """
-    from ..bench.trace_summary import summary
+    from ..bench import summary
     from ..engine import trace_file as traces
 
     found = traces.load(*paths)

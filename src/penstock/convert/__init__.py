@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .convert import Converted, convert
+from .conversion import Converted, convert
 from .manifest import locked
 
 __all__ = [

@@ -11,7 +11,7 @@ from .roofline import (
     Roofline,
     Supply,
     computing,
-    roofline,
+    estimate_roofline,
     staging,
     verdict,
 )
@@ -26,10 +26,10 @@ __all__ = [
     "Roofline",
     "Supply",
     "computing",
+    "estimate_roofline",
     "examine",
     "examine_folder",
     "is_empty",
-    "roofline",
     "staging",
     "verdict",
 ]

@@ -40,7 +40,7 @@ from ..loader import Dataset, Decode, decide, gap_for, readahead_for, record_of
 from ..order import Blocking
 from ..plan import LotChoice, choose_lot
 from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
-from .roofline import Data, Demand, Resource, Roofline, Supply, computing, roofline
+from .roofline import Data, Demand, Resource, Roofline, Supply, computing, estimate_roofline
 
 Level = Literal["good", "note", "warning"]
 
@@ -244,10 +244,10 @@ def _verdicts(
         memory_bytes=machine.room_bytes,
         own_files=_own_files(dataset),
     )
-    first = roofline(supplies, demand, data=data)
+    first = estimate_roofline(supplies, demand, data=data)
     if index.total_bytes > machine.room_bytes:
         return first, None
-    return first, roofline(supplies, demand.cached(1.0), data=data)
+    return first, estimate_roofline(supplies, demand.cached(1.0), data=data)
 
 
 def _own_files(dataset: Dataset) -> bool:

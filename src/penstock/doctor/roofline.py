@@ -2,12 +2,12 @@
 
     samples/s  <=  min over resources of  supply per second / demand of a sample
 
-Supplies are measured apart from each other (`penstock.doctor.ceilings`), so that this is a bound, not a
+Supplies are measured apart from each other (`ceilings`), so that this is a bound, not a
 forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
 the one that binds; how much the next is above it is what can be gained before that one binds.
 
-`roofline` works on what was measured before a run, `verdict` adds what a run has counted, of any
-loader. A loader of penstock knows more of itself than that: `penstock.loader.explain`.
+`estimate_roofline` works on what was measured before a run, `verdict` adds what a run has counted,
+of any loader. A loader of penstock knows more of itself than that: `penstock.loader.explain_run`.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def staging(samples: int, staged_s: float, epochs: int) -> Supply:
 # -- which one binds -------------------------------------------------------------------------------
 
 
-def roofline(
+def estimate_roofline(
     supplies: Mapping[Resource, Supply],
     demand: Demand,
     *,

@@ -22,9 +22,9 @@ from .host_info import Machine, Mount, mount_of, readahead_bytes, this_machine
 from .native import Arena, Choice, crc32c, file_system, io_uring_refusal, open_files_max
 from .object_client import Bucket, Found, Refused, bucket_of, located, patiently, whole
 from .object_store import locate_objects
-from .open import Reader, engine_for, is_url, mirrored, read_extent, store_at
+from .open import Reader, add_mirrors, engine_for, is_url, read_extent, store_at
 from .page_cache import Residency, dropped, evict, residency
-from .probe import Probed, copying_bytes_per_s, large_extents, probe
+from .probe import Probed, copying_bytes_per_s, large_extents, time_reads
 from .protocol import (
     Buffer,
     Completion,
@@ -107,6 +107,7 @@ __all__ = [
     "Trace",
     "Unit",
     "Writer",
+    "add_mirrors",
     "atomic_file",
     "bucket_of",
     "changed",
@@ -130,14 +131,12 @@ __all__ = [
     "locate_objects",
     "located",
     "masked",
-    "mirrored",
     "mount_of",
     "npy",
     "npy_header",
     "open_files_max",
     "page_cache",
     "patiently",
-    "probe",
     "read_extent",
     "readahead_bytes",
     "record_head",
@@ -150,6 +149,7 @@ __all__ = [
     "tar_end",
     "tar_pieces",
     "this_machine",
+    "time_reads",
     "trace_file",
     "whole",
     "write_all",

@@ -61,7 +61,7 @@ def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)
 
 
-def mirrored(files: Files, roots: Sequence[str]) -> Files:
+def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
     """The table with what lies below other roots under the same names, of the same sizes.
 
     UsageError where there is nothing of it.

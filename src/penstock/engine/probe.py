@@ -45,7 +45,7 @@ class Probed(NamedTuple):
     large_bytes: int = 0
 
 
-def probe(
+def time_reads(
     engine: Engine,
     small: Extents,
     large: Extents,

@@ -1,4 +1,4 @@
-"""What reading a dataset costs: a few timed reads of its own samples and files (`probe`)."""
+"""What reading a dataset costs: a few timed reads of its own samples and files (`time_reads`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import limits
-from ..engine import Probed, Reader, changed, failure, large_extents, probe
+from ..engine import Probed, Reader, changed, failure, large_extents, time_reads
 from ..errors import PenstockError
 from ..extent import Extents
 from ..order import Measured, Order
@@ -29,8 +29,8 @@ def cost_of(
 ) -> Probed:
     """Time reads of single samples and of `large_bytes`, through an engine over the same files.
 
-    most_bytes:  about so many are read at most; None leaves that to the time it may take (`probe`).
-    ready:       see `probe`.
+    most_bytes:  about so many are read at most; None leaves that to the time `time_reads` may take.
+    ready:       see `time_reads`.
 
     Raises the error of a read that failed.
     """
@@ -39,7 +39,7 @@ def cost_of(
     small, large = _small(index, seed), large_extents(index.files.size, seed, large_bytes)
     if most_bytes is not None:
         small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
-    return probe(engine, small, large, _fault(index), engine.choice.threads, ready)
+    return time_reads(engine, small, large, _fault(index), engine.choice.threads, ready)
 
 
 def measured_of(probed: Probed) -> Measured:

@@ -8,10 +8,10 @@ from .batch_reader import BatchReader
 from .batch_tasks import Epochs, Ordered, Sampled, Task, fingerprint_of
 from .dataset import Dataset, locate, open, sidecar_paths
 from .decode import Decode
-from .explain import Explanation, Setup, explain
+from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import serve_if_asked
-from .mix import mix
+from .mixing import mix
 from .sampler import Course
 from .worker_epoch import Walk
 from .worker_processes import WorkerProcesses
@@ -38,7 +38,7 @@ __all__ = [
     "WorkerThreads",
     "Workers",
     "decide",
-    "explain",
+    "explain_run",
     "fingerprint_of",
     "gap_for",
     "locate",

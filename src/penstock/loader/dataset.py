@@ -15,7 +15,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ..engine import is_url, mirrored, read_extent
+from ..engine import add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from ..extent import Int
@@ -84,7 +84,7 @@ def open(
     made, sidecar = _indexed(request, os.fsdecode(index))
     if mirrors:
         roots = [_absolute(os.fsdecode(each)) for each in mirrors]
-        made = replace(made, files=mirrored(made.files, roots))
+        made = replace(made, files=add_mirrors(made.files, roots))
     return Dataset(place.path, made, sidecar, paths)
 
 

@@ -90,7 +90,7 @@ class Explanation:
     sure:           how far to trust it: "clear", or what stands against it.
     counters:       what it follows from: all that was counted in the time explained.
     setup:          how the loader works.
-    until:          totals at its end, from which `explain(since=...)` goes on.
+    until:          totals at its end, from which `explain_run(since=...)` goes on.
     """
 
     bound: Bound
@@ -196,7 +196,7 @@ def setup_of(
     )
 
 
-def explain(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
+def explain_run(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
     """What bounded a run from an earlier explanation on, or from its beginning, until now."""
     counted = until if since is None else until.since(since.until)
     shares = shares_of(counted, setup)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ..budget import Budget
-from ..cache import Cache, Joined, join
+from ..cache import Cache, Joined, join_cache
 from ..engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
 from ..errors import CollateError, ForkError, PenstockError, UsageError
 from ..index import Chunked
@@ -32,7 +32,7 @@ from .collate import Arrays, Collation, Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
 from .epoch_record import epoch_record
-from .explain import Explanation, explain, setup_of
+from .explain import Explanation, explain_run, setup_of
 from .metrics import serve_if_asked
 from .sampler import Course, positive
 from .workers import timed_out
@@ -290,7 +290,7 @@ class Loader:
         cores = len(os.sched_getaffinity(0))
         leased = self._budget != self._asked
         setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record, leased)
-        return explain(self.counters(), setup, since)
+        return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What `penstock simulate --from-run` calibrates with, JSON values: the data, the job, and
@@ -452,7 +452,7 @@ class Loader:
             self.close()
         if self._joined is None:
             assert self._cache is not None
-            self._joined = join(
+            self._joined = join_cache(
                 self.dataset.index, self.dataset.path, self._cache, place, self._budget
             )
         return self._joined

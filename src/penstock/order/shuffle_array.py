@@ -24,7 +24,7 @@ def shuffle(
 ) -> npt.NDArray[Any]:
     """The array with its rows shuffled: equal to array[Order(len(array), seed, epoch).run(0, n)].
 
-    The same values everywhere: on any number of threads, and from `penstock.torch.shuffle`. Rows run
+    The same values everywhere: on any number of threads, and from `penstock.torch.gpu`. Rows run
     along the first axis, of any shape and dtype. `penstock.Order.positions` finds a row again.
 
     out:      where the result goes: an array of the same shape and dtype, C-contiguous. `array`

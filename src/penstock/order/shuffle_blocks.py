@@ -102,7 +102,7 @@ def choose_blocks(
 
 
 def window_samples(mean_bytes: float, rows: int, world_size: int, readahead_bytes: int) -> int:
-    """Samples of all ranks in half a window of merged reads (see `penstock.plan.session`), so that most
+    """Samples of all ranks in half a window of merged reads (see `penstock.plan`), so that most
     groups fall into one."""
     own = min(
         int(readahead_bytes // 2 / max(1.0, mean_bytes)),

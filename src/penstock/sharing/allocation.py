@@ -1,7 +1,7 @@
 """Which shares of a host are best for all jobs on it. Pure.
 
-Throughput is linear in the share up to a ceiling (`penstock.sharing.throughput_model`), so the best shares are a
-linear program (`penstock.sharing.share_lp`), in which by default nobody is left with less than an even
+Throughput is linear in the share up to a ceiling (`throughput_model`), so the best shares are a
+linear program (`share_lp`), in which by default nobody is left with less than an even
 split would give.
 """
 
@@ -176,7 +176,7 @@ def allocate(
     floors:  a number is the part of what an even split would bring that each job keeps, 1.0 all of
              it; 0.0 is without floors, which may stop jobs altogether. Or samples/s, one a job.
     solver:  "exact", without a library; "highs", the same by SciPy; "greedy": see
-             `penstock.sharing.share_lp`.
+             `share_lp`.
     whole:   whole workers, at least one each (UsageError with fewer cores than jobs). A job may
              then be below its floor by what less than a worker does; fractions are time-shared.
 

@@ -9,47 +9,50 @@ simulator of clairvoyant prefetching with its faults. docs/simulator.md states b
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING
 
-from ..errors import UsageError
-from . import corrected, parity
-from .importance import Value, fedcase
-from .results import SOURCES, Result
-from .scenario import POLICIES, SAMPLED, Importance, Policy, Scenario, load, names, parse
+from ..faces import hand_out
 
-__all__ = [
-    "POLICIES",
-    "SAMPLED",
-    "SOURCES",
-    "Model",
-    "Policy",
-    "Result",
-    "Scenario",
-    "Value",
-    "load",
-    "names",
-    "parse",
-    "simulate",
-]
-
-Model = Literal["corrected", "parity"]
-"""Which simulator."""
-
-
-def simulate(
-    scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
-) -> Result:
-    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run.
-
-    value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
-    """
-    if value is not None and not isinstance(scenario.sampling, Importance):
-        raise UsageError(
-            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
-            "importance"
-        )
-    if model not in get_args(Model):
-        raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
-    if model == "parity":
-        return parity.simulate(scenario, policy)
-    return corrected.simulate(scenario, policy, value or fedcase)
+if TYPE_CHECKING:
+    from . import calibrate as calibrate
+    from . import corrected as corrected
+    from . import parity as parity
+    from . import record as record
+    from . import report as report
+    from . import sizing as sizing
+    from . import sweep as sweep
+    from .closed import FORM as FORM
+    from .importance import Value as Value
+    from .results import SOURCES as SOURCES
+    from .results import Result as Result
+    from .scenario import POLICIES as POLICIES
+    from .scenario import SAMPLED as SAMPLED
+    from .scenario import Policy as Policy
+    from .scenario import Scenario as Scenario
+    from .scenario import load as load
+    from .scenario import names as names
+    from .scenario import parse as parse
+    from .simulation import Model as Model
+    from .simulation import simulate as simulate
+    from .sizing import Prices as Prices
+    from .sizing import Range as Range
+    from .sweep import KEYS as KEYS
+    from .sweep import data_mb as data_mb
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "calibrate": "calibrate",
+            "closed": "FORM",
+            "corrected": "corrected",
+            "importance": "Value",
+            "parity": "parity",
+            "record": "record",
+            "report": "report",
+            "results": "Result SOURCES",
+            "scenario": "POLICIES Policy SAMPLED Scenario load names parse",
+            "simulation": "Model simulate",
+            "sizing": "Prices Range sizing",
+            "sweep": "KEYS data_mb sweep",
+        },
+    )

@@ -14,9 +14,18 @@ from xml.etree.ElementTree import Element
 import numpy as np
 import yaml
 
-from ..page import chart, document
-from ..page.svg import element
-from ..page.words import counted, duration, number, ratio, size, size_unit, time_unit
+from ..page import (
+    chart,
+    counted,
+    document,
+    duration,
+    element,
+    number,
+    ratio,
+    size,
+    size_unit,
+    time_unit,
+)
 from .devices import Floats, shares
 from .results import SOURCES, Result
 from .scenario import Scenario

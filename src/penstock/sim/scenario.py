@@ -63,7 +63,7 @@ class Data(Part):
     """So many samples of normally distributed size, those of negative size drawn again.
 
     lot:  samples that penstock reads and keeps together, neighbours in storage; see
-          `penstock.plan.placement`. Other policies, and samples that nobody keeps, have lots of one.
+          `penstock.plan`. Other policies, and samples that nobody keeps, have lots of one.
     """
 
     samples: Count

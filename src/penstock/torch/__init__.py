@@ -1,1 +1,9 @@
-"""The torch folder."""
+"""Faces of PyTorch: loaders with torch's arguments, and orders on its devices."""
+
+from __future__ import annotations
+
+from . import gpu
+from .loader import DataLoader, DeviceLoader
+from .tensors import Ragged
+
+__all__ = ["DataLoader", "DeviceLoader", "Ragged", "gpu"]

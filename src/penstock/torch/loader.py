@@ -51,7 +51,7 @@ from ..loader import (
     WorkerProcesses,
     Workers,
     WorkerThreads,
-    explain,
+    explain_run,
     fingerprint_of,
     serve_if_asked,
 )
@@ -298,7 +298,7 @@ class DataLoader:
             cores=cores,
             ahead=self.num_workers > 0,
         )
-        return explain(self.counters(), setup, since)
+        return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
         """What a simulation is calibrated with; see `Loader.run_record`."""

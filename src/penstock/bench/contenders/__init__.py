@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from ...errors import UsageError
-from .task import Task
+from .penstock import dataset_of, decode_of
+from .samples import opened as opened
+from .task import Task as Task
 
 
 class Contender(Protocol):
@@ -93,3 +95,9 @@ def convert(name: str, task: Task) -> None:
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{'nothing' if name == 'none' else name}")
+
+
+__all__ = [
+    "dataset_of",
+    "decode_of",
+]

@@ -1,7 +1,7 @@
 """Schedules of storage that several share: plans made before, and rules for the moment. Pure.
 
     who shares                           what                           modules
-    jobs that compute, then transfer     `persched`, online rules,      persched online comparison
+    jobs that compute, then transfer     `plan_periodic`, online rules, persched online comparison
                                          and which of them to use
     readers that ask targets, unordered  `stagger`                      colouring
     tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
@@ -17,7 +17,7 @@ from .comparison import Comparison, compare
 from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds
 from .online import RULES, Rule, Waiting, grant, simulate
-from .persched import Pattern, Stretch, persched
+from .persched import Pattern, Stretch, plan_periodic
 
 __all__ = [
     "RULES",
@@ -35,7 +35,7 @@ __all__ = [
     "grant",
     "list_schedule",
     "lower_bound",
-    "persched",
+    "plan_periodic",
     "simulate",
     "stagger",
     "two_task_bound",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...errors import LimitError, UsageError
 from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds, require_jobs, require_objective
 from .online import RULES, Rule, simulate
-from .persched import Pattern, persched
+from .persched import Pattern, plan_periodic
 
 _worth = 1e-3
 """A pattern must be better by this part: it is for jobs as they were told, and a rule follows."""
@@ -42,7 +42,7 @@ def compare(
 
     Rules are simulated, patterns reckoned. A pattern wins where it is better than every rule by
     more than 0.1 %: a rule needs no plan, and goes on where jobs drift, come or leave. Seconds for
-    ten jobs, as `persched`.
+    ten jobs, as `plan_periodic`.
     """
     require_jobs(jobs, bandwidth)
     require_objective(objective)
@@ -56,7 +56,7 @@ def compare(
     told = f"{rule.name} has {_told(best, objective)}"
     bounds = fluid_bounds(jobs, bandwidth)
     try:
-        pattern = persched(jobs, bandwidth, objective=objective)
+        pattern = plan_periodic(jobs, bandwidth, objective=objective)
     except LimitError as error:
         return Comparison(
             rule, f"{told}; no pattern was searched for: {error}", found, None, bounds

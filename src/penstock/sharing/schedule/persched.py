@@ -70,7 +70,7 @@ class Pattern:
         )
 
 
-def persched(
+def plan_periodic(
     jobs: Sequence[PeriodicJob],
     bandwidth: float,
     *,

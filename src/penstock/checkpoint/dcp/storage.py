@@ -44,19 +44,19 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from ..budget import Budget
-from ..errors import StorageError, UsageError
-from . import pytree, tensors
-from .array_leaves import Leaf, Memory
-from .background import Within
-from .dcp_metadata import BYTES, DCP, LOADER, content_of
-from .dcp_reading import Reader
-from .flushing import Flush, laid_out
-from .manifest import Index, Piece, padded
-from .partition import Cut, dealt, piece_bytes
-from .repositories import full_path, home_of
-from .repository import KEEP_MIN, Home, Lock
-from .staging import Staged, Staging
+from ...budget import Budget
+from ...errors import StorageError, UsageError
+from .. import pytree, tensors
+from ..array_leaves import Leaf, Memory
+from ..background import Within
+from ..flushing import Flush, laid_out
+from ..manifest import Index, Piece, padded
+from ..partition import Cut, dealt, piece_bytes
+from ..repositories import full_path, home_of
+from ..repository import KEEP_MIN, Home, Lock
+from ..staging import Staged, Staging
+from .metadata import BYTES, DCP, LOADER, content_of
+from .reading import Reader
 
 __all__ = ["Reader", "Storage", "Writer"]
 

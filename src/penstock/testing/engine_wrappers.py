@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .clock import Clock, SystemClock
-from .engine import PATIENCE, Buffer, Completion, Engine, Failure, Patience, Purpose, check
-from .errors import UsageError
-from .extent import Requests
+from ..clock import Clock, SystemClock
+from ..engine import PATIENCE, Buffer, Completion, Engine, Failure, Patience, Purpose, check
+from ..errors import UsageError
+from ..extent import Requests
 
 _system_clock = SystemClock()
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ..errors import FormatError, UsageError
+from ...errors import FormatError, UsageError
 
 DCP = "dcp"
 """The kind of index whose content is this."""

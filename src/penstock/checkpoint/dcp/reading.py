@@ -1,4 +1,4 @@
-"""A committed checkpoint, read for torch.distributed.checkpoint: see `penstock.checkpoint.dcp`."""
+"""A committed checkpoint, read for torch.distributed.checkpoint: see `storage`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from ..errors import FormatError, MissingError, UsageError
-from . import pytree, shards, tensors
-from .array_leaves import Memory
-from .dcp_metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
-from .manifest import Piece
-from .repositories import home_of
+from ...errors import FormatError, MissingError, UsageError
+from .. import pytree, shards, tensors
+from ..array_leaves import Memory
+from ..manifest import Piece
+from ..repositories import home_of
+from .metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
 
 _READ_BYTES = 256 << 20
 """Chunks that are read before their tensors are filled."""

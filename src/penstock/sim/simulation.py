@@ -1,0 +1,33 @@
+"""One policy in one scenario, by either model."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ..errors import UsageError
+from . import corrected, parity
+from .importance import Value, fedcase
+from .results import Result
+from .scenario import Importance, Scenario
+
+Model = Literal["corrected", "parity"]
+"""Which simulator."""
+
+
+def simulate(
+    scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
+) -> Result:
+    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run.
+
+    value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
+    """
+    if value is not None and not isinstance(scenario.sampling, Importance):
+        raise UsageError(
+            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
+            "importance"
+        )
+    if model not in get_args(Model):
+        raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
+    if model == "parity":
+        return parity.simulate(scenario, policy)
+    return corrected.simulate(scenario, policy, value or fedcase)
