@@ -1,4 +1,4 @@
-"""penstock.shuffle against numpy's two ways, on the CPU.
+"""penstock.order.shuffle against numpy's two ways, on the CPU.
 
     python -m benchmarks.shuffling
 
@@ -35,8 +35,10 @@ def measure(x: npt.NDArray[Any], turns: int, threads: int) -> dict[str, list[flo
         x[:] = x[generator.permutation(len(x))]
 
     contenders: dict[str, Callable[[], object]] = {
-        "penstock.shuffle": lambda: penstock.shuffle(x, 1, out=out, threads=threads),
-        "penstock.shuffle in place": lambda: penstock.shuffle(x, 1, out=x, threads=threads),
+        "penstock.order.shuffle": lambda: penstock.order.shuffle(x, 1, out=out, threads=threads),
+        "penstock.order.shuffle in place": lambda: penstock.order.shuffle(
+            x, 1, out=x, threads=threads
+        ),
         "numpy in place through indices": through_indices,
         "numpy take, indices ready": lambda: np.take(x, indices, out=out, mode="clip"),
         "numpy Generator.shuffle": lambda: generator.shuffle(x),
@@ -57,9 +59,9 @@ def rows(raw: dict[str, list[float]]) -> list[Row]:
     """Lines of the table: what an element costs, and how many times as fast penstock is."""
     found = [Row(name, statistics.median(taken), "ns/element") for name, taken in raw.items()]
     for own, other, target in (
-        ("penstock.shuffle in place", "numpy in place through indices", 2.0),
-        ("penstock.shuffle in place", "numpy Generator.shuffle", 3.0),
-        ("penstock.shuffle", "numpy take, indices ready", None),
+        ("penstock.order.shuffle in place", "numpy in place through indices", 2.0),
+        ("penstock.order.shuffle in place", "numpy Generator.shuffle", 3.0),
+        ("penstock.order.shuffle", "numpy take, indices ready", None),
     ):
         for kind in ("", _processor):
             pairs = zip(raw[own + kind], raw[other + kind], strict=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock import StalledError, StorageError
 from penstock.checkpoint import Checkpoints
+from penstock.errors import StalledError, StorageError
 
 EVERY = 10
 ABANDON_S = 1.0

@@ -48,7 +48,7 @@ def main() -> None:
     for _ in range(2):
         try:
             batches = iter(loader)
-        except penstock.UsageError as error:
+        except penstock.errors.UsageError as error:
             said = ranks.gather(str(error))
             if ranks.rank == 0:
                 print(json.dumps({"errors": said}))

@@ -25,13 +25,12 @@ from hypothesis import strategies as st
 
 import penstock
 from command import run
-from penstock import UsageError
 from penstock.convert.conversion import convert
 from penstock.convert.encoding import Held
 from penstock.convert.manifest import MANIFEST, locked
 from penstock.convert.shards import Shards
 from penstock.engine import atomic_file, native
-from penstock.errors import ChangedError, StorageError
+from penstock.errors import ChangedError, StorageError, UsageError
 
 LONG_AGO_NS = 10**18 + 1
 
@@ -612,7 +611,7 @@ dataset = penstock.open(source, index="memory")
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
     convert(dataset, destination, **options)
-except penstock.StorageError as error:
+except penstock.errors.StorageError as error:
     print(error.errno, error)
 """
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
-from penstock import StateError, UsageError  # noqa: E402
+from penstock.errors import StateError, UsageError  # noqa: E402
 from penstock.torch.loader import DataLoader, DeviceLoader  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -204,5 +204,5 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
     with path.open("wb") as file:
         os.truncate(file.fileno(), 1 << 44)
     data = penstock.open(path, record_bytes=1 << 20, index="memory")
-    with pytest.raises(penstock.LimitError, match="free"):
+    with pytest.raises(penstock.errors.LimitError, match="free"):
         next(iter(DeviceLoader(data, device="cuda")))

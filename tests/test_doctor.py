@@ -24,7 +24,7 @@ from penstock.engine.host_info import Machine, this_machine
 from penstock.engine.native import open_files_max
 from penstock.errors import UsageError
 
-RUN = [sys.executable, "-m", "penstock.cli.app"]
+RUN = [sys.executable, "-m", "penstock"]
 
 
 class Said(NamedTuple):

@@ -341,13 +341,13 @@ def test_faults_of_storage_are_errors_that_name_the_sample(storage: Shared, sour
     np.testing.assert_array_equal(read(3, 500), expected[[3, 500]])
     mount.fault("error", errno.EIO, (RECORD * 7, RECORD * 8))
     np.testing.assert_array_equal(read(6, 8), expected[[6, 8]])
-    with pytest.raises(penstock.StorageError, match=r"large at byte 28,672"):
+    with pytest.raises(penstock.errors.StorageError, match=r"large at byte 28,672"):
         read(300, 7)
     mount.fault("hang", 100_000_000)
-    with pytest.raises(penstock.StorageError, match="timed out"):
+    with pytest.raises(penstock.errors.StorageError, match="timed out"):
         read(1)
     mount.fault("truncate", where=(RECORD * 900 + 10, 1 << 62))
-    with pytest.raises(penstock.ChangedError, match="cut short: 10 of"):
+    with pytest.raises(penstock.errors.ChangedError, match="cut short: 10 of"):
         read(900)
 
 

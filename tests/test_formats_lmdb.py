@@ -113,7 +113,7 @@ def test_named_databases(version: int, tmp_path: Path) -> None:
         expected = cursor(tmp_path / "x", version, name.encode())
         assert read(tmp_path / "x", database=name) == expected
     for options in ({}, {"database": "valid"}):
-        with pytest.raises(penstock.FormatError, match=r"'test.?', 'train.?'"):
+        with pytest.raises(penstock.errors.FormatError, match=r"'test.?', 'train.?'"):
             penstock.open(tmp_path / "x", index="memory", **options)
 
 
@@ -165,7 +165,7 @@ def test_empty(version: int, tmp_path: Path) -> None:
     with written(tmp_path / "y", version):
         pass
     for name in ("x", "y"):
-        with pytest.raises(penstock.FormatError, match="holds no samples"):
+        with pytest.raises(penstock.errors.FormatError, match="holds no samples"):
             penstock.open(tmp_path / name, index="memory")
 
 
@@ -183,7 +183,7 @@ def test_datum(tmp_path: Path) -> None:
     assert "label" not in penstock.open(tmp_path / "y", index="memory", datum=True)[0]
     with written(tmp_path / "y") as environment:
         fill(environment, {b"2": b"\xff\xff"})
-    with pytest.raises(penstock.FormatError, match="at byte .*no Caffe Datum"):
+    with pytest.raises(penstock.errors.FormatError, match="at byte .*no Caffe Datum"):
         penstock.open(tmp_path / "y", index="memory", datum=True)
 
 
@@ -192,7 +192,7 @@ def test_several_values_for_a_key(tmp_path: Path) -> None:
     with written(tmp_path / "x") as environment:
         database = environment.open_db(b"d", dupsort=True)
         fill(environment, {b"a": b"1"}, database)
-    with pytest.raises(penstock.FormatError, match="MDB_DUPSORT"):
+    with pytest.raises(penstock.errors.FormatError, match="MDB_DUPSORT"):
         penstock.open(tmp_path / "x", index="memory", database="d")
 
 
@@ -209,7 +209,7 @@ def test_every_cut(version: int, tmp_path: Path) -> None:
         path.write_bytes(data[:size])
         try:
             dataset = penstock.open(path, index="memory", format="lmdb")
-        except penstock.FormatError as error:
+        except penstock.errors.FormatError as error:
             refused += f"{path}: at byte " in str(error)
         else:
             whole += 1
@@ -225,10 +225,10 @@ def test_what_is_checked_without_verify(tmp_path: Path) -> None:
     path = tmp_path / "x.mdb"
     path.write_bytes(made.put(made.at(OVERFLOW), "Q", 77).data)
     assert len(read(path, verify=False)) == 2
-    with pytest.raises(penstock.FormatError, match="carries another number"):
+    with pytest.raises(penstock.errors.FormatError, match="carries another number"):
         penstock.open(path, index="memory", verify=True)
     path.write_bytes(made.put(made.at(LEAF), "Q", 77).data)
-    with pytest.raises(penstock.FormatError, match="carries the number 77"):
+    with pytest.raises(penstock.errors.FormatError, match="carries the number 77"):
         penstock.open(path, index="memory", verify=False)
 
 
@@ -260,11 +260,11 @@ def test_a_commit_makes_an_index_stale(tmp_path: Path) -> None:
     dataset.index.save(saved)
     assert penstock.open(path, index=saved).fingerprint == dataset.fingerprint
     commit(path)
-    with pytest.raises(penstock.SidecarError, match=r"penstock index --force"):
+    with pytest.raises(penstock.errors.SidecarError, match=r"penstock index --force"):
         penstock.open(path, index=saved)
     again = penstock.open(path, index="auto")
     assert again[1]["data"] == b"other"
-    with pytest.raises(penstock.ChangedError):
+    with pytest.raises(penstock.errors.ChangedError):
         _ = dataset[1]
 
 
@@ -274,6 +274,6 @@ def test_a_commit_while_a_loader_runs(tmp_path: Path) -> None:
     loader = penstock.Loader(penstock.open(path, index="memory"), 8, seed=1)
     next(batches := iter(loader))
     commit(path)
-    with pytest.raises(penstock.ChangedError, match="x/data.mdb"):
+    with pytest.raises(penstock.errors.ChangedError, match="x/data.mdb"):
         for _ in (*batches, *loader):
             pass

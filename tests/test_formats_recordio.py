@@ -55,16 +55,18 @@ def test_headers(
 @pytest.mark.parametrize("label", [0.5, np.inf, np.nan, 1e30])
 def test_labels_that_are_no_integers(label: float, tmp_path: Path) -> None:
     """A label that is no integer is refused, as are several."""
-    with pytest.raises(penstock.FormatError, match="at byte 0: record 0 has the label"):
+    with pytest.raises(penstock.errors.FormatError, match="at byte 0: record 0 has the label"):
         opened(tmp_path / "x.rec", image_record(label, b"x"), label="header")
     data = image_record(0, struct.pack("<2f", 1, 2) + b"x", flag=2)
-    with pytest.raises(penstock.FormatError, match="has 2 labels"):
+    with pytest.raises(penstock.errors.FormatError, match="has 2 labels"):
         opened(tmp_path / "x.rec", data, label="header")
 
 
 def test_no_header(tmp_path: Path) -> None:
     """A record too short for a header is refused."""
-    with pytest.raises(penstock.FormatError, match="at byte 32: a record of 3 bytes cannot hold"):
+    with pytest.raises(
+        penstock.errors.FormatError, match="at byte 32: a record of 3 bytes cannot hold"
+    ):
         opened(tmp_path / "x.rec", record(bytes(24)) + record(b"abc"), header="strip")
 
 

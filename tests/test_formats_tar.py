@@ -111,12 +111,12 @@ def test_grouping(names: list[str], format: int, tmp_path_factory: pytest.TempPa
     path.write_bytes(archive({name: name.encode() for name in names}, format))
     expected = grouped(path)
     if expected is None:
-        with pytest.raises(penstock.FormatError, match="twice"):
+        with pytest.raises(penstock.errors.FormatError, match="twice"):
             penstock.open(path, format="tar", index="memory", duplicates="all")
         return
     extensions = sorted({name for sample in expected for name in sample} - {"__key__"})
     if not extensions:
-        with pytest.raises(penstock.FormatError, match="no samples"):
+        with pytest.raises(penstock.errors.FormatError, match="no samples"):
             penstock.open(path, format="tar", index="memory")
         return
     dataset = penstock.open(
@@ -145,9 +145,9 @@ def test_fields(tmp_path: Path) -> None:
     assert [sample["image"] for sample in samples(dataset)] == [b"1", b"3"]
     dataset = opened(path, data, fields="json", missing="empty")
     assert [sample["json"] for sample in samples(dataset)] == [b"", b"5"]
-    with pytest.raises(penstock.FormatError, match=r"at byte 0: the sample 'a' has no json"):
+    with pytest.raises(penstock.errors.FormatError, match=r"at byte 0: the sample 'a' has no json"):
         opened(path, data, fields=["json"])
-    with pytest.raises(penstock.FormatError, match="no extension is in every sample"):
+    with pytest.raises(penstock.errors.FormatError, match="no extension is in every sample"):
         opened(path, archive({"a.jpg": b"1", "b.png": b"3"}))
 
 
@@ -165,18 +165,18 @@ def test_labels(tmp_path: Path) -> None:
     assert [sample["label"] for sample in samples(dataset)] == [1, 0, 1]
     dataset = opened(path, archive({"a.y": b"9223372036854775807"}), label="y")
     assert dataset[0]["label"] == 2**63 - 1
-    with pytest.raises(penstock.UsageError, match="would hide the label"):
+    with pytest.raises(penstock.errors.UsageError, match="would hide the label"):
         opened(path, archive({"a.label": b"1", "a.cls": b"1"}))
-    with pytest.raises(penstock.FormatError, match="has no y"):
+    with pytest.raises(penstock.errors.FormatError, match="has no y"):
         opened(path, archive({"a.y": b"1", "b.x": b"2"}), label="y", fields="x", missing="empty")
-    with pytest.raises(penstock.FormatError, match="which is no label"):
+    with pytest.raises(penstock.errors.FormatError, match="which is no label"):
         opened(path, archive({"a.cls": bytes(5000)}))
 
 
 def test_joined_archives(tmp_path: Path) -> None:
     """What follows an end mark is read on request, and else an error."""
     data = archive({"a.x": b"1"}) + archive({"b.x": b"2"})
-    with pytest.raises(penstock.FormatError, match="ignore_zeros"):
+    with pytest.raises(penstock.errors.FormatError, match="ignore_zeros"):
         opened(tmp_path / "x.tar", data)
     found = samples(opened(tmp_path / "x.tar", data, ignore_zeros=True))
     assert [sample["x"] for sample in found] == [b"1", b"2"]
@@ -185,7 +185,7 @@ def test_joined_archives(tmp_path: Path) -> None:
 def test_end_mark(tmp_path: Path) -> None:
     """An archive without an end mark may have been cut: it is taken only when that is said."""
     data = archive({"a.x": b"1"})[:1024]
-    with pytest.raises(penstock.FormatError, match="no end mark"):
+    with pytest.raises(penstock.errors.FormatError, match="no end mark"):
         opened(tmp_path / "x.tar", data)
     assert samples(opened(tmp_path / "x.tar", data, end="optional"))[0]["x"] == b"1"
     assert samples(opened(tmp_path / "x.tar", data + bytes(512)))[0]["x"] == b"1"
@@ -194,7 +194,7 @@ def test_end_mark(tmp_path: Path) -> None:
 def test_duplicate_keys(tmp_path: Path) -> None:
     """A key that comes again is an error, or on request another sample."""
     data = archive({"a.x": b"1", "b.x": b"2", "a.y": b"3"})
-    with pytest.raises(penstock.FormatError, match="at byte 2,048: the key 'a' comes again"):
+    with pytest.raises(penstock.errors.FormatError, match="at byte 2,048: the key 'a' comes again"):
         opened(tmp_path / "x.tar", data)
     dataset = opened(tmp_path / "x.tar", data, duplicates="all", fields="x;y")
     assert [sample["x"] for sample in samples(dataset)] == [b"1", b"2", b"3"]
@@ -217,7 +217,7 @@ def test_compressed(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     with tarfile.open(path, "w:gz"):
         pass
-    with pytest.raises(penstock.FormatError, match="compressed by gzip.*gunzip"):
+    with pytest.raises(penstock.errors.FormatError, match="compressed by gzip.*gunzip"):
         penstock.open(path, index="memory")
 
 
@@ -238,5 +238,5 @@ def test_compressed(tmp_path: Path) -> None:
 def test_wrong_options(options: dict[str, Any], tmp_path: Path) -> None:
     """An option that cannot be meant is a UsageError that names it."""
     (tmp_path / "x.tar").write_bytes(archive({"a.jpg": b""}))
-    with pytest.raises(penstock.UsageError, match=re.escape(next(iter(options)))):
+    with pytest.raises(penstock.errors.UsageError, match=re.escape(next(iter(options)))):
         penstock.open(tmp_path / "x.tar", index="memory", **options)

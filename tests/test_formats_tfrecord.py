@@ -46,7 +46,7 @@ def test_checks(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[19 + at] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(penstock.FormatError, match=f"at byte {19 + at}: .*{reason}"):
+        with pytest.raises(penstock.errors.FormatError, match=f"at byte {19 + at}: .*{reason}"):
             penstock.open(path, index="memory", check=check)
         weaker = {"all": "length", "length": "none"}[check]
         assert len(penstock.open(path, index="memory", check=weaker)) == 2
@@ -98,7 +98,7 @@ def test_parse_example(features: dict[str, Any]) -> None:
 @given(data=st.binary(max_size=60))
 def test_parse_example_of_anything(data: bytes) -> None:
     """Any bytes are an example, or a FormatError, and nothing else."""
-    with contextlib.suppress(penstock.FormatError):
+    with contextlib.suppress(penstock.errors.FormatError):
         assert isinstance(parse_example(data), dict)
 
 
@@ -119,7 +119,7 @@ def test_both_parsers_agree(
     refused = False
     try:
         expected = parse_example(bytes(record))
-    except penstock.FormatError:
+    except penstock.errors.FormatError:
         refused = True
     # What lies in features that were not asked for concerns the parser in Python alone.
     assert refused or flaw is None
@@ -144,12 +144,14 @@ def test_features_that_do_not_fit(tmp_path: Path) -> None:
     good = {"a": [b"1"], "l": np.array([1])}
     for wrong in ({}, {"a": [b"1", b"2"]}, {"a": np.array([1])}):
         records = [encoded(good), encoded(wrong)]
-        with pytest.raises(penstock.FormatError, match=r"at byte \d+: record 1 has .* feature 'a'"):
+        with pytest.raises(
+            penstock.errors.FormatError, match=r"at byte \d+: record 1 has .* feature 'a'"
+        ):
             opened(path, records, example={"x": "a"})
     records = [encoded(good), encoded({"l": np.array([1, 2])})]
-    with pytest.raises(penstock.FormatError, match=r"2 integers for the feature 'l'"):
+    with pytest.raises(penstock.errors.FormatError, match=r"2 integers for the feature 'l'"):
         opened(path, records, label="l")
-    with pytest.raises(penstock.FormatError, match="no tf.Example"):
+    with pytest.raises(penstock.errors.FormatError, match="no tf.Example"):
         opened(path, [b"\xff" * 20], example={"x": "a"})
 
 
@@ -158,5 +160,5 @@ def test_features_that_do_not_fit(tmp_path: Path) -> None:
 )
 def test_wrong_options(options: dict[str, Any], tmp_path: Path) -> None:
     """An option that cannot be meant is a UsageError that names it."""
-    with pytest.raises(penstock.UsageError, match=next(iter(options))):
+    with pytest.raises(penstock.errors.UsageError, match=next(iter(options))):
         opened(tmp_path / "x.tfrecord", [b"1"], **options)

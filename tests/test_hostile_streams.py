@@ -19,7 +19,7 @@ def test_hostile(case: Case, tmp_path: Path) -> None:
     path = tmp_path / f"hostile.{case.container}"
     path.write_bytes(case.data)
     options = {"check": "all"} if case.container == "tfrecord" else {}
-    with pytest.raises(penstock.FormatError) as caught:
+    with pytest.raises(penstock.errors.FormatError) as caught:
         penstock.open(path, format=case.container, index="memory", **options)
     message = str(caught.value)
     assert str(path) in message

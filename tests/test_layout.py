@@ -271,5 +271,5 @@ def test_files_of_a_list_and_of_braces_are_one_sequence(tmp_path):
     assert [ranged[k]["data"][0] for k in range(6)] == [0, 0, 1, 1, 2, 2]
     with pytest.raises(UsageError, match=r"s0\.bin is named twice"):
         penstock.open([tmp_path / "s0.bin", tmp_path / "s*.bin"], **opened)
-    with pytest.raises(penstock.MissingError, match=r"s3\.bin"):
+    with pytest.raises(penstock.errors.MissingError, match=r"s3\.bin"):
         penstock.open(f"{tmp_path}/s{{0..3}}.bin", **opened)

@@ -410,7 +410,7 @@ def test_unreadable_file(tree: Path) -> None:
         os.setuid(65534)
         try:
             list(penstock.Loader(ds, 4))
-        except penstock.StorageError as error:
+        except penstock.errors.StorageError as error:
             print(error.errno, error)
     """
     done = python(script)
@@ -537,7 +537,7 @@ def test_fork_after_use_is_refused(records: Path) -> None:
             for use in (lambda: next(iterator), lambda: iter(loader)):
                 try:
                     use()
-                except penstock.ForkError as error:
+                except penstock.errors.ForkError as error:
                     print("refused", "spawn" in str(error), flush=True)
             print(sum(len(b) for b in unused), flush=True)
             raise SystemExit(0)

@@ -261,7 +261,7 @@ def test_containers(
     old = local[5][field]
     path.write_bytes(path.read_bytes().replace(old, old[::-1]))
     s3.put_folder(folder, "deep/er/")
-    with pytest.raises(penstock.ChangedError, match="written to"):
+    with pytest.raises(penstock.errors.ChangedError, match="written to"):
         remote[5]
     assert penstock.open(url)[5][field] == old[::-1]
 
@@ -344,7 +344,7 @@ def test_parse(s3: S3) -> None:
     assert seen[-1] == 3
     s3.put("0", b"x" * 100)
     for parse in (lambda _, source: source.read(0, 1), lambda _, __: None):
-        with pytest.raises(penstock.ChangedError, match="written to"):
+        with pytest.raises(penstock.errors.ChangedError, match="written to"):
             store.parse(files, parse)
 
 
@@ -414,15 +414,18 @@ def test_changes_while_reading(s3: S3, tmp_path: Path) -> None:
     remote = penstock.open(f"s3://{s3.name}/data")
     name = remote.index.key(4)
     s3.put(f"data/{name}", random_bytes(int(remote.index.files.size[4]), 99))  # of the same size
-    with pytest.raises(penstock.ChangedError, match="written to"):
+    with pytest.raises(penstock.errors.ChangedError, match="written to"):
         remote[4]
-    with penstock.Loader(remote, 9) as loader, pytest.raises(penstock.ChangedError) as caught:
+    with (
+        penstock.Loader(remote, 9) as loader,
+        pytest.raises(penstock.errors.ChangedError) as caught,
+    ):
         list(loader)
     assert name in str(caught.value)
     s3.delete(f"data/{name}")
     with pytest.raises(penstock.PenstockError, match="does not exist"):
         remote[4]
-    with penstock.Loader(remote, 9) as loader, pytest.raises(penstock.MissingError):
+    with penstock.Loader(remote, 9) as loader, pytest.raises(penstock.errors.MissingError):
         list(loader)
 
 
@@ -636,7 +639,7 @@ def test_after_fork(s3: S3) -> None:
         code = 1
         try:
             remote[0]
-        except penstock.ForkError as error:
+        except penstock.errors.ForkError as error:
             code = 0 if "spawn" in str(error) else 2
         finally:
             os._exit(code)
@@ -695,11 +698,11 @@ def test_http(web: tuple[Path, str], use: Use) -> None:
 def test_http_refuses_what_it_cannot(web: tuple[Path, str], use: Use) -> None:
     """Listing the folder of a web server, or a file that is not there, is a named error."""
     _, url = web
-    with pytest.raises(penstock.UsageError, match="name files"):
+    with pytest.raises(penstock.errors.UsageError, match="name files"):
         penstock.open(f"{url}/")
-    with pytest.raises(penstock.UsageError, match="name files"):
+    with pytest.raises(penstock.errors.UsageError, match="name files"):
         penstock.open(f"{url}/*.bin", record_bytes=64)
-    with pytest.raises(penstock.MissingError):
+    with pytest.raises(penstock.errors.MissingError):
         penstock.open(f"{url}/nothing.bin", record_bytes=64)
     files = ObjectStore(url).stat(["empty"])
     assert files.size.tolist() == [0]
@@ -719,7 +722,7 @@ def test_http_without_ranges(tmp_path: Path, use: Use) -> None:
     )
     with (
         served([sys.executable, "-c", code]) as port,
-        pytest.raises(penstock.StorageError, match="ranges"),
+        pytest.raises(penstock.errors.StorageError, match="ranges"),
     ):
         penstock.open(f"http://127.0.0.1:{port}/x.bin", record_bytes=64)
 
@@ -743,7 +746,7 @@ def test_secrets_of_a_url_stay_inside(web: tuple[Path, str], use: Use, tmp_path:
     deadline = limits.object_listing_deadline_s
     try:
         limits.object_listing_deadline_s = 0.2
-        with pytest.raises(penstock.StorageError) as caught:
+        with pytest.raises(penstock.errors.StorageError) as caught:
             remote[3]
     finally:
         limits.object_listing_deadline_s = deadline
@@ -774,7 +777,7 @@ def test_errors_hold_no_keys(
 
 def test_credentials_in_other_urls_are_refused() -> None:
     """Keys before the name of a bucket are not used, not saved and not shown."""
-    with pytest.raises(penstock.UsageError) as caught:
+    with pytest.raises(penstock.errors.UsageError) as caught:
         penstock.open("s3://AKIA123:hidden456@bucket/x")
     assert "hidden456" not in str(caught.value)
 
@@ -788,7 +791,7 @@ def test_missing_obstore(tmp_path: Path) -> None:
         "import sys; sys.modules['obstore'] = None\n"
         "import penstock\n"
         "try: penstock.open('s3://bucket/x')\n"
-        "except penstock.UsageError as error: print(error)\n"
+        "except penstock.errors.UsageError as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | _path(), capture_output=True, text=True
@@ -804,7 +807,7 @@ def test_locations() -> None:
     assert located("https://h:1/a%20b?x=1").key == "a b"
     assert located("https://h/a%25b-{0..3}.bin").url == "https://h/a%25b-{0..3}.bin"
     for wrong in ("ftp://h/x", "s3://", "s3:///x", "http:///x"):
-        with pytest.raises(penstock.UsageError):
+        with pytest.raises(penstock.errors.UsageError):
             located(wrong)
 
 
@@ -814,7 +817,7 @@ def test_other_services(monkeypatch: pytest.MonkeyPatch) -> None:
     Bucket("gs://bucket")
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(penstock.UsageError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+    with pytest.raises(penstock.errors.UsageError, match="AZURE_STORAGE_ACCOUNT_NAME"):
         Bucket("az://container")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
@@ -828,9 +831,9 @@ def test_nothing_there(s3: S3) -> None:
         if url.endswith("/x/"):
             assert len(penstock.open(url)) == 1
             continue
-        with pytest.raises(penstock.MissingError, match=url):
+        with pytest.raises(penstock.errors.MissingError, match=url):
             penstock.open(url)
-    with pytest.raises(penstock.MissingError, match="matches no files"):
+    with pytest.raises(penstock.errors.MissingError, match="matches no files"):
         penstock.open(f"s3://{s3.name}/x/*.tar", record_bytes=64)
 
 
@@ -871,5 +874,5 @@ def test_aws_profile(tmp_path: Path) -> None:
     said = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
     assert aws_profile(said) == {"endpoint": "http://e"}
     (tmp_path / "config").write_text("no section\n")
-    with pytest.raises(penstock.UsageError, match="AWS settings"):
+    with pytest.raises(penstock.errors.UsageError, match="AWS settings"):
         aws_profile(files)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Order, limits, shuffle_quality
+from penstock import Order, limits
+from penstock.order import shuffle_quality
 from penstock.order.quality import expected_kernel, inversions, label_mix
 from penstock.plan.placement import Placement
 

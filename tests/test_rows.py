@@ -1,4 +1,4 @@
-"""penstock.shuffle gives what indexing by the order gives, whatever the array is like."""
+"""penstock.order.shuffle gives what indexing by the order gives, whatever the array is like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Order, UsageError
+from penstock import Order
+from penstock.errors import UsageError
 
 DTYPES = ["u1", "?", "i2", "f2", ">u4", "f4", "u8", "f8", "c8", "c16", "M8[ns]", "S3", "U2", "V12"]
 
@@ -41,13 +42,13 @@ def test_equals_indexing_by_the_order(
 ) -> None:
     array = made(dtype, (count, *shape))
     want = shuffled(array, seed, epoch).tobytes()
-    got = penstock.shuffle(array, seed, epoch, threads=threads)
+    got = penstock.order.shuffle(array, seed, epoch, threads=threads)
     assert (got.shape, got.dtype) == (array.shape, array.dtype)
     assert got.tobytes() == want
     out = np.empty_like(array)
-    assert penstock.shuffle(array, seed, epoch, out=out, threads=threads) is out
+    assert penstock.order.shuffle(array, seed, epoch, out=out, threads=threads) is out
     assert out.tobytes() == want
-    penstock.shuffle(array, seed, epoch, out=array, threads=threads)
+    penstock.order.shuffle(array, seed, epoch, out=array, threads=threads)
     assert array.tobytes() == want
 
 
@@ -56,8 +57,8 @@ def test_large_arrays_take_two_passes(dtype: str, shape: tuple[int, ...]) -> Non
     """Beyond 8 MiB small rows are dealt to buckets: the same values, in place too."""
     array = made(dtype, (3_000_001, *shape))
     want = shuffled(array, 5)
-    np.testing.assert_array_equal(penstock.shuffle(array, 5), want)
-    penstock.shuffle(array, 5, out=array)
+    np.testing.assert_array_equal(penstock.order.shuffle(array, 5), want)
+    penstock.order.shuffle(array, 5, out=array)
     np.testing.assert_array_equal(array, want)
 
 
@@ -65,7 +66,7 @@ def test_large_arrays_take_two_passes(dtype: str, shape: tuple[int, ...]) -> Non
 def test_arrays_that_are_not_contiguous(step: int) -> None:
     array = np.arange(6000, dtype=np.int32).reshape(1000, 6)
     for view in (array[::step], array[:, ::step], array.T):
-        np.testing.assert_array_equal(penstock.shuffle(view, 1), shuffled(view, 1))
+        np.testing.assert_array_equal(penstock.order.shuffle(view, 1), shuffled(view, 1))
 
 
 @pytest.mark.parametrize("size", [10_000, 2_000_000])
@@ -74,25 +75,25 @@ def test_overlapping_memory_gives_the_right_result(size: int, by: int) -> None:
     memory = np.arange(size + 1000)
     array, out = memory[500 : 500 + size], memory[500 + by : 500 + by + size]
     want = shuffled(array.copy(), 3)
-    penstock.shuffle(array, 3, out=out)
+    penstock.order.shuffle(array, 3, out=out)
     np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (1,), (1, 3)])
 def test_arrays_of_nothing_and_of_one(shape: tuple[int, ...]) -> None:
     array = np.ones(shape)
-    np.testing.assert_array_equal(penstock.shuffle(array, 1), array)
+    np.testing.assert_array_equal(penstock.order.shuffle(array, 1), array)
 
 
 def test_objects_are_referenced_not_copied_as_bytes() -> None:
     array = np.array([[i] for i in range(100)] + [None], dtype=object)[:100]
-    out = penstock.shuffle(array, 2)
+    out = penstock.order.shuffle(array, 2)
     assert [id(one) for one in out] == [id(one) for one in shuffled(array, 2)]
 
 
 def test_other_seeds_and_epochs_give_other_orders() -> None:
     array = np.arange(10_000)
-    kept = [penstock.shuffle(array, s, e) for s, e in [(0, 0), (0, 1), (1, 0)]]
+    kept = [penstock.order.shuffle(array, s, e) for s, e in [(0, 0), (0, 1), (1, 0)]]
     for i, one in enumerate(kept):
         for other in kept[:i]:
             assert np.count_nonzero(one == other) < 20
@@ -116,11 +117,11 @@ def test_other_seeds_and_epochs_give_other_orders() -> None:
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        penstock.shuffle(**({"array": np.zeros(10), "seed": 1} | arguments))
+        penstock.order.shuffle(**({"array": np.zeros(10), "seed": 1} | arguments))
 
 
 def test_read_only_out_is_refused() -> None:
     out = np.zeros(10)
     out.flags.writeable = False
     with pytest.raises(UsageError, match="read-only"):
-        penstock.shuffle(np.zeros(10), 1, out=out)
+        penstock.order.shuffle(np.zeros(10), 1, out=out)

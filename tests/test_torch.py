@@ -28,8 +28,13 @@ import torch.utils.data as torch_data  # noqa: E402
 from torch.utils.data import DistributedSampler  # noqa: E402
 
 import penstock  # noqa: E402
-from penstock import ForkError, StateError, UsageError, WorkerError  # noqa: E402
-from penstock.errors import CollateError  # noqa: E402
+from penstock.errors import (  # noqa: E402
+    CollateError,
+    ForkError,
+    StateError,
+    UsageError,
+    WorkerError,
+)
 from penstock.torch.loader import DataLoader, Ragged  # noqa: E402
 
 
@@ -832,7 +837,7 @@ def test_changed_file(records: penstock.Dataset) -> None:
     """A file that changed after indexing is an error in every kind of worker."""
     os.truncate(records.path, 160)
     for arguments in READING:
-        with pytest.raises(penstock.ChangedError, match=r"rows\.bin"):
+        with pytest.raises(penstock.errors.ChangedError, match=r"rows\.bin"):
             list(DataLoader(records, 10, **arguments))
 
 

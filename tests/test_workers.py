@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import ForkError, UsageError, WorkerError, limits
+from penstock import limits
+from penstock.errors import ForkError, UsageError, WorkerError
 from penstock.loader.worker_processes import WorkerProcesses
 from penstock.loader.workers import Ahead, Inline, Workers, WorkerThreads
 from shared_memory import named_memory

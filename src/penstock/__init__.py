@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from .faces import hand_out
 
 if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
+    from . import convert as convert
     from . import errors as errors
+    from . import loader as loader
+    from . import order as order
+    from . import sharing as sharing
+    from . import sim as sim
+    from . import torch as torch
     from .budget import Budget as Budget
     from .cache import Cache as Cache
     from .errors import PenstockError as PenstockError
@@ -36,6 +43,7 @@ else:
             "loader": "Batch Dataset Loader Ragged mix open",
             "order": "Order rng",
         },
+        folders="checkpoint convert errors loader order sharing sim torch",
     )
 
 __version__ = "0.1.0"

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def hand_out(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+def hand_out(
+    package: str, homes: Mapping[str, str], folders: str = ""
+) -> tuple[list[str], Callable[[str], Any]]:
     """Return the `__all__` and the `__getattr__` of a package whose names load lazily.
 
-    homes:  submodule of each name, relative to the package; names are separated by spaces.
+    homes:    the names of each submodule, separated by spaces; its own name stands for itself.
+    folders:  subpackages that are attributes as well without being public names.
 
-    Raises AttributeError for any other name, as a package without a face does.
+    The `__getattr__` raises AttributeError for any other name, as every module does.
     """
     home = {name: module for module, names in homes.items() for name in names.split()}
+    modules = {*folders.split(), *(name for name, module in home.items() if name == module)}
 
     def find(name: str) -> Any:
-        if name not in home:
+        if name not in home and name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f".{home[name]}", package)
-        found = module if home[name].rpartition(".")[2] == name else getattr(module, name)
-        vars(importlib.import_module(package))[name] = found
+        module = importlib.import_module(f".{home.get(name, name)}", package)
+        found = module if name in modules else getattr(module, name)
+        setattr(sys.modules[package], name, found)
         return found
 
     return sorted(home), find

@@ -58,7 +58,7 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
     """Other data is refused: exit code 1 and one line that names what differs."""
     folder = f"++workload.dataset.data_folder={tmp_path}/d"
     said("default", folder)
-    words = ["-m", "penstock.cli.app", "bench", "generate", "default", folder, "--seed", "3"]
+    words = ["-m", "penstock", "bench", "generate", "default", folder, "--seed", "3"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "seed=10, and now seed=3 is asked" in done.stderr

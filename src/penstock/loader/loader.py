@@ -331,7 +331,7 @@ class Loader:
 
     @property
     def shuffle_quality(self) -> float:
-        """How good the order is, see `penstock.shuffle_quality`; takes 0.3 s where it is blocked.
+        """How good the order is (`penstock.order.shuffle_quality`); 0.3 s where it is blocked.
         Of a mixture, the least of its datasets' orders."""
         return min(
             1.0 if order.shuffle == "exact" else shuffle_quality(order)

@@ -189,7 +189,7 @@ def _checked(x: Any) -> torch.Tensor:
     """The tensor, contiguous, plain."""
     if not isinstance(x, torch.Tensor):
         raise UsageError(
-            f"x is a {type(x).__name__}: give a tensor (penstock.shuffle takes arrays)"
+            f"x is a {type(x).__name__}: give a tensor (penstock.order.shuffle takes arrays)"
         )
     if x.layout != torch.strided or x.is_quantized:
         raise UsageError(f"x is {x.layout}, {x.dtype}: give a dense tensor")
