@@ -45,7 +45,7 @@ test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
-	$(RUN) -m pytest tests/test_gpu.py tests/test_device_loader.py $(ARGS)
+	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py $(ARGS)
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check
@@ -68,7 +68,7 @@ fuzz: $(STAMPS)/penstock  ## fuzz each parser of the core for FUZZ_SECONDS=60 (D
 	cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPENSTOCK_FUZZ=ON \
 	  -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_PYTHON=OFF
 	cmake --build build/fuzz
-	$(RUN) tests/hostile/streams.py build/fuzz/seeds
+	$(RUN) -m tests.hostile.streams build/fuzz/seeds
 	set -e; for target in build/fuzz/fuzz_*; do name=$${target##*/fuzz_}; \
 	  mkdir -p build/fuzz/corpus/$$name build/fuzz/seeds/$$name; \
 	  $$target -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=1024 -timeout=10 \

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import ROOT
+
 # Time limits belong to benchmarks: a shared machine may pause a test for a second.
 # PENSTOCK_EXAMPLES=1000 looks longer for what breaks a property.
 examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
@@ -23,6 +25,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 os.environ["PENSTOCK_BROKER"] = "/nowhere/broker.sock"  # whatever serves this machine
+# Programs that tests start import what tests share.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
+)
 os.environ.pop("COLUMNS", None)  # however wide a terminal this was started in
 # Kernels are compiled where there is a GPU, and interpreted elsewhere, which Triton is told before
 # it is imported.

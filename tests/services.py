@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 KEY, SECRET = "AKIATESTKEYTESTKEY", "testsecrettestsecrettestsecret"
 
 _moto = """

@@ -22,8 +22,8 @@ from benchmarks.emulation import Mount, Shared
 import penstock
 from penstock import limits
 from penstock.loader.batch_reader import BatchReader
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 MIB = 1 << 20
 END_S = 30
 

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from benchmarks.mpi import launch
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from tests import ROOT
+
+EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from penstock import limits
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "penstock"
 
 PUBLIC = [

@@ -9,7 +9,7 @@ from benchmarks import broker_overhead, share_study
 from benchmarks.record import RESULTS, Row
 from benchmarks.schedules import CLOSE
 
-BRUTE_FORCE = "tests/test_schedule_accesses.py::test_two_tasks_take_the_fewest_slots[3000]"
+BRUTE_FORCE = "tests/sharing/schedule/test_exclusive.py::test_two_tasks_take_the_fewest_slots[3000]"
 STUDIED = ("samples", "utilisation", "makespan")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import convert as convert
     from . import errors as errors
+    from . import limits as limits
     from . import loader as loader
     from . import order as order
     from . import sharing as sharing
@@ -43,7 +44,7 @@ else:
             "loader": "Batch Dataset Loader Ragged mix open",
             "order": "Order rng",
         },
-        folders="checkpoint convert errors loader order sharing sim torch",
+        folders="checkpoint convert errors limits loader order sharing sim torch",
     )
 
 __version__ = "0.1.0"

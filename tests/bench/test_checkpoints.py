@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_crew import Work, alone, llama, processes, threads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +39,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from tests.bench.checkpoint_crew import Work, alone, llama, processes, threads
 
 WRITERS = ["numpy", "torch", "penstock"]
 
@@ -71,7 +71,7 @@ def listed(folder: Path) -> list[str]:
 
 def environ() -> dict[str, str]:
     """For a process that imports what this one does."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager

@@ -14,11 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import job
 
 import penstock
-from command import Ran
-from command import run as in_process
 from penstock.bench import outputs, record
 from penstock.bench.contenders import FORMATS, PACKAGES
 from penstock.bench.distribution import Distribution
@@ -28,6 +25,9 @@ from penstock.bench.generate import generate_data
 from penstock.bench.ranks import launch
 from penstock.bench.run import run_workload as measured
 from penstock.bench.strict import as_dict, preset_names, read_workload
+from tests.bench.small import job
+from tests.command import Ran
+from tests.command import run as in_process
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import records as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bench import compare, recorded, results
 from penstock.cli import app
 from penstock.errors import FormatError, MissingError
+from tests.bench import records as made
 
 
 def runs_of(*values: dict[str, Any]) -> list[recorded.Run]:

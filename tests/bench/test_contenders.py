@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import content, identity, reading, task, workload, write
 
 from penstock.bench.contenders import check, make
 from penstock.bench.contenders.samples import opened
@@ -25,6 +24,7 @@ from penstock.bench.generate import generate_data
 from penstock.bench.observe import Observer
 from penstock.bench.workload import Data, Hdf5, Workload
 from penstock.errors import UsageError
+from tests.bench.small import content, identity, reading, task, workload, write
 
 LOADERS = ["penstock", "torch"]
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-import records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser import (
+from penstock.bench import headline, recorded, report
+from penstock.errors import FormatError
+from tests.bench import records as made
+from tests.browser import (
     Tags,
     asked_for,
     browse,
@@ -24,8 +26,6 @@ from browser import (
     page_of,
     values_of,
 )
-from penstock.bench import headline, recorded, report
-from penstock.errors import FormatError
 
 
 def words_of(values: dict[str, Any]) -> headline.Headline:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import job, reading, workload, write
 
 from penstock.bench import outputs, record
 from penstock.bench.distribution import Distribution
@@ -27,6 +26,7 @@ from penstock.bench.workload import (
     Workload,
 )
 from penstock.errors import UsageError
+from tests.bench.small import job, reading, workload, write
 
 
 def done(given: Job, ranks: int = 1) -> tuple[list[Walks], dict]:
@@ -186,9 +186,8 @@ def test_bytes_are_those_that_were_delivered(tmp_path):
 
 def test_wrong_samples_are_found(tmp_path, monkeypatch):
     """--verify: what is delivered is what is on disk, or an error that says how much is not."""
-    from small import content
-
     from penstock.bench.delivered import checksum
+    from tests.bench.small import content
 
     paths = write(tmp_path)
     truth = {"train": frozenset(checksum(content(number)[..., 0]) for number in range(12))}

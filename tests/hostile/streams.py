@@ -1,6 +1,6 @@
 """Hostile tar, TFRecord, RecordIO and LMDB files: each is refused at a byte for a reason.
 
-`python tests/hostile/streams.py FOLDER` writes them out, as seeds for the fuzz targets.
+`python -m tests.hostile.streams FOLDER` writes them out, as seeds for the fuzz targets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lmdb_writer import BRANCH, LEAF, OVERFLOW, Environment
+from tests.index.formats.lmdb_writer import BRANCH, LEAF, OVERFLOW, Environment
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 END = bytes(1024)

@@ -1,0 +1,46 @@
+"""Whoever is killed while saving: the last committed checkpoint loads, byte-equal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checkpoint import crashes as checkpoint_crashes
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victim", "local"),
+    [
+        *[(1, 0, 1), (2, 0, 0)],
+        *[pytest.param(*each, marks=pytest.mark.long) for each in [(1, 0, 0), (2, 1, 0)]],
+        *[pytest.param(*each, marks=pytest.mark.long) for each in [(2, 0, 1), (2, 1, 1)]],
+    ],
+)
+def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
+    """At each write, sync, rename, removal and message of three saves, of which two are kept; with
+    tiers, what is held counts as saved."""
+    found = checkpoint_crashes.run("boundaries", ranks, victim, local)
+    assert found["wrong"] == []
+    assert found["boundaries"] > (40 if victim == 0 else 25)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victim"),
+    [(2, 0), *[pytest.param(*x, marks=pytest.mark.long) for x in [(1, 0), (2, 1)]]],
+)
+def test_killed_while_recovering(ranks: int, victim: int) -> None:
+    """And what was held is committed by the next."""
+    found = checkpoint_crashes.run("recovery", ranks, victim)
+    assert found["wrong"] == []
+    assert found["boundaries"] > 15
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("kills", "local"),
+    [(6, 0), (6, 1), *[pytest.param(100, x, marks=pytest.mark.long) for x in (0, 1)]],
+)
+def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
+    """One rank or all of them, at random times of a job that writes most of the time."""
+    found = checkpoint_crashes.run("random", ranks, kills, local)
+    assert found["wrong"] == []
+    assert found["cut off"] > 0

@@ -1,0 +1,80 @@
+"""Tiers before an object store: the same promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+from penstock import limits
+from penstock.budget import Budget
+from penstock.checkpoint import Checkpoints, load
+from penstock.checkpoint.object_repository import Prefix
+from penstock.errors import MissingError, StorageError
+from tests.checkpoint.test_objects import Place, place, service  # noqa: F401
+from tests.checkpoint.test_tiers import SLOW, equal, held, killed, said, state
+from tests.services import Fault
+
+
+def test_held_then_committed(place: Place, tmp_path: Path) -> None:  # noqa: F811
+    with Checkpoints(place.url, local=tmp_path / "tier", budget=SLOW) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step), loader={"at": step})
+        checkpoints.wait(until="held")
+        assert checkpoints.stats()["held"] == [1, 2, 3]
+        assert checkpoints.steps() == []
+        checkpoints.budget = Budget()
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2, 3]
+        assert held(tmp_path / "tier") == []
+    assert equal(load(place.url).state, 3)
+    assert Prefix(place.url).leftovers() == []
+
+
+def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
+    """The next job brings to the bucket what was held, and goes on."""
+    tier = tmp_path / "tier"
+    killed(place.url, tier)
+    with pytest.raises(MissingError):
+        load(place.url)
+    with said(), Checkpoints(place.url, local=tier) as checkpoints:
+        assert checkpoints.steps() == [1, 2, 3]
+        assert equal(checkpoints.load().state, 3)
+        checkpoints.save(4, state(4))
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 3, 4]
+    assert held(tier) == []
+    assert Prefix(place.url).leftovers() == []
+
+
+@pytest.mark.parametrize("what", ["shard", "index"])
+@pytest.mark.parametrize("fault", ["503", "404"])
+def test_a_service_that_fails(
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    fault: Fault,
+) -> None:
+    """What is held stays so, whatever the service says, and goes there when that is well."""
+    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    failing, tier = False, tmp_path / "tier"
+
+    def rule(method: str, path: str, before: int) -> Fault:
+        return fault if failing and method not in ("GET", "HEAD") and f".{what}" in path else None
+
+    with place.through(rule), Checkpoints(place.url, local=tier) as checkpoints:
+        failing = True
+        for step in (1, 2):
+            checkpoints.save(step, state(step))
+            with pytest.raises(StorageError):
+                checkpoints.wait()
+        assert checkpoints.stats()["held"] == [1, 2]
+        failing = False
+        checkpoints.save(3, state(3))
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2, 3]
+    assert held(tier) == []
+    assert Prefix(place.url).leftovers() == []

@@ -1,0 +1,209 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.index.formats import FORMATS
+from tests.command import run
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three files in two classes, written long ago."""
+    root = tmp_path / "photos"
+    for number, name in enumerate(("cat/1.jpg", "cat/2.jpg", "dog/1.jpg")):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1000 * (number + 1))
+    for folder in (root, root / "cat", root / "dog"):
+        os.utime(folder, ns=(10**18 + 1, 10**18 + 1))
+    return root
+
+
+def test_as_a_process():
+    """Standard output, standard error and the exit code are what the other tests find in theirs."""
+    for arguments, code in ((("formats", "--json"), 0), (("inspect", "none"), 1)):
+        command = [sys.executable, "-m", "penstock", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.stdout, done.stderr, done.returncode) == run(*arguments, code=code)
+
+
+def test_index_saves_once_and_says_so(photos):
+    """The first run makes the index, the second finds it fresh, --force makes it anew."""
+    first = run("index", photos).stdout
+    assert "photos: tree, 3 samples, 2 classes, 5.9 KiB in 3 files" in first
+    assert f"s: {photos}.penstock" in first
+    assert "index is up to date" in run("index", photos).stdout
+    assert "index made in" in run("index", photos, "--force").stdout
+
+
+def test_records_are_indexed_anew_as_they_were(tmp_path):
+    """The record size need be said once; --force repairs a damaged sidecar where it is said."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(120))
+    assert "30 samples" in run("index", path, "--dtype", "float32").stdout
+    path.write_bytes(bytes(240))
+    assert "60 samples" in run("index", path).stdout
+    Path(f"{path}.penstock").write_bytes(b"damaged" * 20)
+    assert "record_bytes=" in run("index", path, "--force", code=1).stderr
+    done = run("index", path, "--record-bytes", 40, "--force")
+    assert "6 samples" in done.stdout
+    assert "120 samples" not in done.stderr
+
+
+def test_inspect_shows_and_writes_nothing(photos):
+    """Samples, sizes, labels, the first samples, and that no index is saved."""
+    text = run("inspect", photos).stdout
+    for part in ("3 samples", "fingerprint", "sizes", "labels: 2", "cat/1.jpg", "not saved"):
+        assert part in text
+    assert not os.path.exists(f"{photos}.penstock")
+
+
+def test_inspect_as_json(photos, tmp_path):
+    """The same as one JSON object."""
+    run("index", photos)
+    report = json.loads(run("inspect", photos, "--json").stdout)
+    assert report["samples"] == 3
+    assert report["samples_per_label"] == {"cat": 2, "dog": 1}
+    assert report["sidecars"] == {f"{photos}.penstock": "fresh"}
+    np.save(tmp_path / "x.npy", np.zeros((5, 2, 3), np.float32))
+    report = json.loads(run("inspect", tmp_path / "x.npy", "--json").stdout)
+    assert report["fields"] == [{"name": "data", "dtype": "<f4", "shape": [2, 3]}]
+
+
+def test_verify_finds_changed_files(photos):
+    """A file rewritten in place does not change its folder; --verify compares each file."""
+    run("index", photos)
+    assert "verified: 3 files" in run("inspect", photos, "--verify").stdout
+    (photos / "cat/2.jpg").write_bytes(b"y" * 2000)
+    assert "cat/2.jpg is not as it was indexed" in run("inspect", photos, "--verify", code=1).stderr
+
+
+def test_verify_finds_a_damaged_sidecar(photos):
+    """The damage is named, and the exit code says so too."""
+    run("index", photos)
+    sidecar = Path(f"{photos}.penstock")
+    content = bytearray(sidecar.read_bytes())
+    content[-1] ^= 255
+    sidecar.write_bytes(content)
+    assert "damaged: " in run("inspect", photos, "--verify", code=1).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["index", "none"], "none does not exist"),
+        (["inspect", "none"], "none does not exist"),
+        (["index", "x.bin", "--record-bytes", "7"], "3 bytes are left over"),
+        (["index", "x.bin", "--dtype", "u1", "--shape", "3,b"], "--shape is '3,b'"),
+        (["index", "x.bin", "--format", "recrods"], "did you mean 'records'"),
+        (["index", "empty"], "holds no files"),
+    ],
+)
+def test_errors_are_one_message(arguments, message, tmp_path):
+    """Exit code 1, one line on standard error, nothing on standard output, nothing written."""
+    (tmp_path / "x.bin").write_bytes(bytes(10))
+    (tmp_path / "empty").mkdir()
+    done = run(*arguments, folder=tmp_path, code=1)
+    assert message in done.stderr
+    assert done.stderr.startswith("penstock: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert sorted(os.listdir(tmp_path)) == ["empty", "x.bin"]
+
+
+def test_a_misspelled_option_is_refused_with_a_hint(photos):
+    """Exit code 2, as usual for wrong usage."""
+    assert "--force" in run("index", photos, "--forse", code=2).stderr
+
+
+def test_formats_are_listed():
+    """Every format with what it is and its options, as a table and as JSON."""
+    text = run("formats").stdout
+    listed = json.loads(run("formats", "--json").stdout)
+    assert [each["name"] for each in listed] == list(FORMATS)
+    for name, entry in FORMATS.items():
+        assert name in text
+        assert list(entry.options) == next(e for e in listed if e["name"] == name)["options"]
+
+
+def test_options_of_a_format_by_name(tmp_path):
+    """--option passes any option on; what is no NAME=VALUE, or twice there, is refused."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(120))
+    assert "4 samples" in run("inspect", path, "-o", "record_bytes=30").stdout
+    assert "NAME=VALUE" in run("inspect", path, "-o", "record_bytes", code=1).stderr
+    twice = ["--record-bytes", 30, "-o", "record_bytes=30"]
+    assert "given twice" in run("inspect", path, *twice, code=1).stderr
+
+
+@pytest.mark.parametrize("command", [[], ["index"], ["inspect"]])
+def test_help_teaches(command):
+    """Every page has a sentence, and every command examples."""
+    text = run(*command, "--help").stdout
+    assert "penstock index /data" in text or "inspect" in text
+
+
+def test_names_that_are_no_text_or_look_like_markup_are_shown(tmp_path):
+    """Bytes that are no UTF-8 and square brackets neither crash nor vanish."""
+    folder = tmp_path / "[bold]x"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff[red]")).write_text("a")
+    text = run("inspect", folder).stdout
+    assert "[bold]x" in text
+    assert "[red]" in text
+    assert json.loads(run("inspect", folder, "--json").stdout)["samples"] == 1
+
+
+def test_interrupting_leaves_nothing_half_written(tmp_path):
+    """Ctrl-C while listing: exit code 130, no sidecar and no temporary file."""
+    root = tmp_path / "many"
+    for number in range(400):
+        (root / str(number)).mkdir(parents=True)
+        (root / str(number) / "x").touch()
+    code = (
+        "import os, signal, penstock.cli.app, penstock.engine.store as s\n"
+        "scan = s._core.scan\n"
+        "class Core:\n"
+        "    stat = staticmethod(s._core.stat)\n"
+        "    def scan(self, *a):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        return scan(*a)\n"
+        "s._core = Core()\n"
+        "penstock.cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "index", str(root)], capture_output=True, text=True
+    )
+    assert done.returncode in (130, -signal.SIGINT), done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["many"]
+
+
+def test_without_its_packages_the_command_line_says_what_to_install():
+    """No traceback where typer is missing."""
+    code = "import sys; sys.modules['typer'] = None; import penstock.cli.app"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[cli]'\n"
+
+
+def test_inspect_says_which_shuffle(tmp_path: Path) -> None:
+    """--shuffle prints what "auto" would choose, why, and the quality of it."""
+    (tmp_path / "rows.bin").write_bytes(bytes(64 * 500))
+    asked = ["inspect", str(tmp_path / "rows.bin"), "--record-bytes", "64", "--shuffle"]
+    said = run(*asked)
+    assert 'auto chose shuffle="' in said.stdout
+    assert "shuffle quality" in said.stdout
+    found = json.loads(run(*asked, "--batch-size", "8", "--ranks", "2", "--json").stdout)["shuffle"]
+    assert found["shuffle"] in ("exact", "blocked")
+    assert 0 <= found["quality"] <= 1

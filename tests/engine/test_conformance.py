@@ -1,0 +1,143 @@
+"""Every engine and every wrapper passes the suite, ten lines each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.clock import JumpingClock
+from penstock.engine.protocol import Engine, MemoryEngine
+from penstock.engine.queue import Patience
+from penstock.testing import EngineSuite
+from penstock.testing.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
+from tests.held import busied
+
+Held = tuple[Engine, Callable[[], None]]
+
+
+def idle() -> None:
+    """What waits goes on when it is polled."""
+
+
+class TestMemoryEngine(EngineSuite):
+    """Byte strings."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """The contents themselves."""
+        return MemoryEngine(contents)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It reads when it is polled."""
+        yield MemoryEngine(contents, patience=patience), idle
+
+
+class TestLimited(EngineSuite):
+    """Room for a few small tickets, or one large one."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """Both limits are reached."""
+        return Limited(MemoryEngine(contents), 10_000, inflight_runs_max=5)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """Room for one ticket."""
+        yield busied(Limited(MemoryEngine(contents), 1, patience=patience)), idle
+
+
+class TestThrottled(EngineSuite):
+    """A slow disk whose time is free."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """10 MB/s and 5 ms."""
+        return Throttled(MemoryEngine(contents), 1e7, 5_000_000, JumpingClock())
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """One byte takes a second."""
+        slow = Throttled(MemoryEngine(contents), 1, 0, JumpingClock(), patience=patience)
+        yield busied(slow), idle
+
+
+class TestThrottledBySystemClock(TestThrottled):
+    """A fast disk in real time."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """4 GB/s and 100 us."""
+        return Throttled(MemoryEngine(contents), 4e9, 100_000)
+
+
+class TestTraced(EngineSuite):
+    """Traced into a list."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """By the system clock."""
+        return Traced(MemoryEngine(contents), [])
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It hands everything on."""
+        yield Traced(MemoryEngine(contents, patience=patience), []), idle
+
+
+class TestFaultyWithoutFaults(EngineSuite):
+    """No faults, but reports out of order."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """Held back by up to three polls."""
+        return Faulty(MemoryEngine(contents), hold=seeded_holds(1, 3))
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """It hands everything on."""
+        yield Faulty(MemoryEngine(contents, patience=patience)), idle
+
+
+class TestStack(EngineSuite):
+    """Wrappers in wrappers."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """The limit outside, the trace inside."""
+        clock = JumpingClock()
+        traced = Traced(MemoryEngine(contents), [], clock)
+        return Limited(Throttled(traced, 1e9, 1000, clock), 20_000)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """Room for one ticket."""
+        clock = JumpingClock()
+        traced = Traced(MemoryEngine(contents), [], clock)
+        yield busied(Limited(Throttled(traced, 1, 0, clock), 1, patience=patience)), idle
+
+
+class TestStackInsideOut(EngineSuite):
+    """The same and more, the other way round."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """The limit inside, the trace outside."""
+        clock = JumpingClock()
+        faulty = Faulty(Limited(MemoryEngine(contents), 20_000), hold=seeded_holds(2, 2))
+        return Traced(Throttled(Limited(faulty, 30_000), 1e9, 1000, clock), [], clock)
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[Held]:
+        """One byte takes a second, in a room for all."""
+        clock = JumpingClock()
+        limited = Limited(Faulty(MemoryEngine(contents)), 1 << 20)
+        slow = Throttled(limited, 1, 0, clock, patience=patience)
+        yield busied(Traced(slow, [], clock)), idle

@@ -1,0 +1,81 @@
+"""The engine over several engines passes the suite, with every file everywhere or at one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from penstock.budget import Budget
+from penstock.engine.mirrored import Dispatched
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
+from penstock.testing import EngineSuite, write_files
+from tests import held
+
+
+class DispatchedSuite(EngineSuite):
+    """The suite over three folders; what differs is who has what, and the policy."""
+
+    queued_bytes_max = 100_000
+
+    def policy(self) -> Policy:
+        """Of the engine."""
+        return LeastLoaded()
+
+    def shown(self, count: int) -> np.ndarray:
+        """Which of so many files are in which folder."""
+        return np.ones((count, 3), np.bool_)
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """Preads from each folder; who does not have a file is not asked, or it would be told."""
+        holders = self.shown(len(contents))
+        members = []
+        for place in range(3):
+            own = [
+                each if there else None
+                for each, there in zip(contents, holders[:, place], strict=True)
+            ]
+            (folder / f"{place}").mkdir()
+            files = write_files(folder / f"{place}", own)
+            members.append(NativeEngine(files, budget=Budget(pread="required", threads=1)))
+        return Dispatched(
+            members, holders, policy=self.policy(), queued_bytes_max=self.queued_bytes_max
+        )
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[tuple[Engine, Callable[[], None]]]:
+        """One place with one part at a time under way, which it does not read yet."""
+        with held.native(write_files(folder, contents), patience) as (member, release):
+            holders = np.ones((len(contents), 1), np.bool_)
+            engine = Dispatched([member], holders, policy=RoundRobin(patience), queued_bytes_max=1)
+            yield held.busied(engine), release
+
+
+class TestEverywhere(DispatchedSuite):
+    """Every file in each folder."""
+
+
+class TestEverywhereInTurn(DispatchedSuite):
+    """Every file in each folder, one after the other, in parts of any number."""
+
+    queued_bytes_max = 1 << 30
+
+    def policy(self) -> Policy:
+        """One after the other."""
+        return RoundRobin()
+
+
+class TestSomewhere(DispatchedSuite):
+    """Each file in one folder or two."""
+
+    def shown(self, count: int) -> np.ndarray:
+        """File i is not where (i + 1) % 3 is, and every other one only at i % 3."""
+        number = np.arange(count)[:, None]
+        place = np.arange(3)
+        return (place == number % 3) | ((place != (number + 1) % 3) & (number % 2 == 0))

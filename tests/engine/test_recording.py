@@ -1,0 +1,392 @@
+"""Traces: what is written is read back, and nothing else is; penstock's reads recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.budget import Budget
+from penstock.engine import trace_file as traces
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import Engine
+from penstock.engine.queue import Patience
+from penstock.engine.recording import Recorded
+from penstock.engine.trace_file import BLOCK, READ, Operations, Trace, Writer, lanes, load
+from penstock.errors import FormatError, MissingError, UsageError
+from penstock.testing import EngineSuite, write_files
+from tests import held
+
+
+def drawn(seed: int, count: int, files: int) -> Operations:
+    """Operations of one thread, of which some run into the next."""
+    draw = np.random.default_rng(seed)
+    length = draw.integers(0, 1 << 40, count)
+    return Operations(
+        draw.integers(0, len(traces.KINDS), count).astype(np.uint8),
+        draw.integers(0, files, count).astype(np.uint32),
+        draw.integers(0, 1 << 50, count),
+        length,
+        np.where(draw.random(count) < 0.1, -2, length // 2),
+        10**18 + np.cumsum(draw.integers(0, 1000, count)),
+        draw.integers(0, 1000, count),
+    )
+
+
+def cut(rows: Operations) -> Operations:
+    """As they are read back: none runs into the next, time begins with the trace."""
+    room = np.diff(rows.start_ns, append=1 << 62)
+    return rows._replace(duration_ns=np.minimum(rows.duration_ns, room))
+
+
+def same(a: Operations, b: Operations) -> bool:
+    """Equal in all columns and their types."""
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def written(path: Path, threads: list[Operations], files: int = 5) -> Trace:
+    """A trace of some threads, by `extend`, each in two parts."""
+    with Writer(str(path), "a test") as writer:
+        for number in range(files):
+            writer.file(f"/data/{number}", number)
+        for number, rows in enumerate(threads):
+            thread = writer.thread(7, number)
+            half = len(rows.kind) // 3
+            writer.extend(thread, rows.at(slice(half)))
+            writer.extend(thread, rows.at(slice(half, None)))
+    return load(str(path))
+
+
+counts = st.lists(
+    st.integers(0, 40) | st.integers(BLOCK - 1, 2 * BLOCK + 2), min_size=1, max_size=4
+)
+
+
+@given(counts, st.integers(0, 1 << 32))
+def test_what_is_written_is_read_back(tmp_path_factory, counts, seed):
+    """Every column of every thread, whole and in the order of time."""
+    path = tmp_path_factory.getbasetemp() / "round.trace"
+    threads = [drawn(seed + i, count, 5) for i, count in enumerate(counts)]
+    trace = written(path, threads)
+    assert trace.count == sum(counts)
+    assert len(trace.threads) == len(counts)
+    assert [trace.names[i] for i in range(5)] == [f"/data/{i}" for i in range(5)]
+    began_ns = min((int(rows.start_ns[0]) for rows in threads if len(rows.kind)), default=0)
+    assert trace.began_ns == began_ns
+    expected = [cut(rows)._replace(start_ns=rows.start_ns - began_ns) for rows in threads]
+    for number, rows in enumerate(expected):
+        found = traces.concatenated(list(trace.of_thread(number)))
+        assert same(found, rows) or (len(rows.kind) == 0 and len(found.kind) == 0)
+    parts = list(trace.in_order())
+    who = np.concatenate([part[0] for part in parts]) if parts else np.zeros(0, np.uint32)
+    rows = traces.concatenated([part[1] for part in parts])
+    assert np.all(np.diff(rows.start_ns) >= 0)
+    for number, mine in enumerate(expected):
+        found = rows.at(who == number)
+        assert len(found.kind) == len(mine.kind)
+        assert np.array_equal(np.sort(found.offset), np.sort(mine.offset))
+
+
+def test_in_order_holds_few_blocks_at_a_time(tmp_path):
+    """Memory is that of the threads at work, not that of the trace."""
+    threads = []
+    for number in range(40):  # one after the other
+        rows = drawn(number, 2 * BLOCK, 5)
+        threads.append(rows._replace(start_ns=rows.start_ns + number * 10**9))
+    trace = written(tmp_path / "t.trace", threads)
+    assert max(len(who) for who, _ in trace.in_order()) <= 5 * BLOCK
+
+
+def test_add_and_extend_write_the_same(tmp_path):
+    """One by one or as columns: the same bytes."""
+    rows = cut(drawn(1, 3 * BLOCK, 5))._replace(kind=np.full(3 * BLOCK, READ, np.uint8))
+    paths = [tmp_path / "a.trace", tmp_path / "b.trace"]
+    for path in paths:
+        with Writer(str(path), "same") as writer:
+            thread = writer.thread(1, 2)
+            for number in range(5):
+                writer.file(str(number), 1 << 60)
+            if path == paths[0]:
+                for row in zip(*(column.tolist() for column in rows), strict=True):
+                    writer.add(thread, *row)
+            else:
+                writer.extend(thread, rows)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_sizes_are_known_or_what_was_read(tmp_path):
+    """At least the end of what was read."""
+    with Writer(str(tmp_path / "t.trace"), "") as writer:
+        thread, file = writer.thread(1, 1), writer.file("/a", 10)
+        writer.add(thread, READ, file, 100, 50, 20, 5, 1)
+        assert writer.file("/a") == file
+        assert writer.thread(1, 1) == thread
+        assert writer.thread(1, 1, new=True) != thread
+    assert load(str(tmp_path / "t.trace")).sizes.tolist() == [120]
+
+
+def all_of(path: Path) -> None:
+    """Load a trace and read all of it."""
+    for _ in load(str(path)).in_order():
+        pass
+
+
+def test_every_cut_and_every_altered_byte_is_found(tmp_path):
+    """A FormatError that names the file, and never other operations."""
+    path = tmp_path / "t.trace"
+    written(path, [drawn(1, 4, 2), drawn(2, 1, 2)], 2)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FormatError, match="t.trace"):
+            all_of(path)
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        with pytest.raises(FormatError, match="t.trace"):
+            all_of(path)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(FormatError, match="t.trace"):
+        all_of(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"sizes":[0,1', b'"sizes":[-1,1'),
+        (b'"sizes":[0,1', b'"sizes":["",1'),
+        (b'"sizes":[0,', b'"sizes":['),
+        (b'"timing":"exact"', b'"timing":"wrong"'),
+        (b'"threads":[[7,0]', b'"threads":[[7]'),
+        (b'"threads":[[7,0]', b'"threads":[[7,true]'),
+        (b'"threads":[[7,0]]', b'"threads":[]'),
+        (b'"blocks":[[0,30,', b'"blocks":[[0,31,'),
+        (b'"blocks":[[0,30,', b'"blocks":[[0,0,'),
+        (b'"blocks":[[0,30,', b'"blocks":[[0,99999,'),
+        (b'"blocks":[[0,30,1', b'"blocks":[[0,30,0'),
+        (b'"names":[', b'"name":['),
+        (b'"names":["/data/0","/data/1","/data/2","/data/3","/data/4"]', b'"names":["/data/0"]'),
+    ],
+)
+def test_a_directory_that_lies_is_found(tmp_path, old, new):
+    """Checksums match, and what they are of cannot be."""
+    path = tmp_path / "t.trace"
+    written(path, [drawn(1, 30, 5)])
+    data = path.read_bytes()
+    place, size, _, _, magic = traces._END.unpack(data[-traces._END.size :])
+    text = zlib.decompress(data[place : place + size])
+    assert text.count(old) == 1
+    text = text.replace(old, new)
+    if new.endswith(b'["/data/0"]'):
+        text = text.replace(b'"sizes":[0,1,2,3,4]', b'"sizes":[0]')
+    packed = zlib.compress(text)
+    end = traces._END.pack(place, len(packed), len(text), zlib.crc32(packed), magic)
+    path.write_bytes(data[:place] + packed + end)
+    with pytest.raises(FormatError, match="cut or altered"):
+        all_of(path)
+
+
+def test_what_is_no_trace_is_refused(tmp_path):
+    """By name, with what to do."""
+    (tmp_path / "log").write_text("1 2.000000 read(3) = 1 <0.000001>\n")
+    with pytest.raises(FormatError, match="penstock trace import"):
+        load(str(tmp_path / "log"))
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(FormatError, match="no trace"):
+        load(str(tmp_path / "empty"))
+    with pytest.raises(MissingError, match="absent"):
+        load(str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match="directory"):
+        load(str(tmp_path))
+    with pytest.raises(UsageError, match="no trace was named"):
+        load()
+
+
+def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
+    """Backwards in time, of no file, longer than asked; after the error no file is there."""
+    good = (READ, 0, 0, 10, 10, 100, 5)
+    bad = [(READ, 1), (9, 0), (READ, 0, -1), (READ, 0, 0, -1, -1), (READ, 0, 0, 10, 11)]
+    bad += [(*good[:5], 99), (*good[:5], -1), (*good[:6], -1), (READ, 0, 1 << 62)]
+    for row in bad:
+        wrong = (*row, *good[len(row) :])
+        with (
+            pytest.raises(UsageError),
+            Writer(str(tmp_path / "t.trace"), "") as writer,
+        ):
+            writer.file("/a")
+            thread = writer.thread(1, 1)
+            writer.add(thread, *good)
+            with pytest.raises(UsageError):
+                writer.extend(thread, traces.operations([wrong]))
+            writer.add(thread, *wrong)
+        assert os.listdir(tmp_path) == []
+    with pytest.raises(UsageError, match="cannot write a trace to"):
+        Writer(str(tmp_path / "absent" / "t.trace"), "")
+
+
+def test_a_forked_child_has_no_part_in_it(tmp_path):
+    """Its end neither finishes nor removes the trace."""
+    writer = Writer(str(tmp_path / "t.trace"), "")
+    child = os.fork()
+    if child == 0:
+        writer.close()
+        writer.discard()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.listdir(tmp_path) == ["t.trace.partial"]
+    writer.close()
+    assert load(str(tmp_path / "t.trace")).count == 0
+
+
+def test_traces_of_several_processes_are_one(tmp_path):
+    """Files by name, times by the clock, threads side by side."""
+    for number in range(2):
+        with Writer(str(tmp_path / f"{number}.trace"), "job") as writer:
+            names = ["/x", "/y"] if number else ["/y", "/x"]
+            thread = writer.thread(number, 0)
+            for i, name in enumerate(names):
+                file = writer.file(name, 10 * number)
+                writer.add(thread, READ, file, i, 1, 1, 1000 + 10 * i - number, 1)
+    trace = load(str(tmp_path / "0.trace"), str(tmp_path / "1.trace"))
+    ((who, rows),) = trace.in_order()
+    assert who.tolist() == [1, 0, 1, 0]
+    assert rows.start_ns.tolist() == [0, 1, 10, 11]
+    assert [trace.names[file] for file in rows.file.tolist()] == ["/x", "/y", "/y", "/x"]
+    assert trace.sizes.tolist() == [10, 10]
+    assert trace.source == "job"
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
+def test_lanes_are_as_many_as_overlap(spans):
+    """No lane is in two spans at once, and no lane more than are open at some time."""
+    spans = sorted((first, first + length) for first, length in spans)
+    found = lanes(spans)
+    last: dict[int, int] = {}
+    for (first, end), lane in zip(spans, found, strict=True):
+        assert last.get(lane, 0) <= first
+        last[lane] = end
+    # Spans of no length share a lane with what begins where they are.
+    most = max((sum(a <= t < max(b, a + 1) for a, b in spans) for t in range(71)), default=0)
+    assert len(last) <= most
+
+
+# -- penstock's own reads --------------------------------------------------------------------------
+
+
+class TestRecorded(EngineSuite):
+    """Recorded into a trace, which nobody notices."""
+
+    def make(self, contents: list[bytes | None], folder: Path) -> Engine:
+        """By preads."""
+        files = write_files(folder, contents)
+        engine = NativeEngine(files, budget=Budget(pread="required"))
+        return Recorded(engine, files, str(folder / "x.trace"))
+
+    @contextmanager
+    def held(
+        self, contents: list[bytes | None], folder: Path, patience: Patience
+    ) -> Iterator[tuple[Engine, Callable[[], None]]]:
+        """By preads, one after the other."""
+        files = write_files(folder, contents)
+        with held.native(files, patience) as (engine, release):
+            yield Recorded(engine, files, str(folder / "x.trace")), release
+
+
+JOB = """
+import sys, penstock
+data = penstock.open(sys.argv[1], record_bytes=int(sys.argv[2]))
+loader = penstock.Loader(data, batch_size=32, seed=3)
+for epoch in range(2):
+    for batch in loader:
+        pass
+"""
+
+
+def run_job(folder: Path, record_bytes: int, code: str = JOB, **environment: str) -> str:
+    """Messages of a job in a process of its own."""
+    source = str(Path(penstock.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "data.bin"), str(record_bytes)],
+        env={**os.environ, "PYTHONPATH": source, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_an_unchanged_script_is_recorded(tmp_path):
+    """Each record is read once an epoch, from where it is; without the variable nothing is
+    written."""
+    (tmp_path / "data.bin").write_bytes(os.urandom(1000 * 700))
+    run_job(tmp_path, 700)
+    before = set(os.listdir(tmp_path))
+    run_job(tmp_path, 700, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
+    (name,) = set(os.listdir(tmp_path)) - before
+    assert name.startswith("run.")
+    assert name.endswith(".trace")
+    trace = load(str(tmp_path / name))
+    assert [trace.names[i] for i in range(len(trace.names))] == [str(tmp_path / "data.bin")]
+    assert trace.sizes.tolist() == [1000 * 700]
+    assert trace.timing == "shared"
+    rows = traces.concatenated([rows for _, rows in trace.in_order()])
+    assert set(rows.kind.tolist()) == {READ}
+    assert np.array_equal(rows.length, rows.result)
+    seen = Counter()
+    for offset, length in zip(rows.offset.tolist(), rows.length.tolist(), strict=True):
+        first, last = -(-offset // 700), (offset + length) // 700
+        seen.update(range(first, last))
+    assert seen == Counter(dict.fromkeys(range(1000), 2))
+
+
+def test_what_cannot_be_written_any_more_ends_with_a_warning(tmp_path):
+    """The job goes on."""
+    (tmp_path / "data.bin").write_bytes(bytes(40_000))
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n" + JOB
+    said = run_job(tmp_path, 1, code, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
+    assert "recording" in said or "cannot write" in said
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("run.")]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    """Before anything is read."""
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    monkeypatch.setenv("PENSTOCK_TRACE", str(tmp_path / "absent" / "run.trace"))
+    loader = penstock.Loader(penstock.open(str(tmp_path / "data.bin"), record_bytes=10))
+    with pytest.raises(UsageError, match="PENSTOCK_TRACE: cannot write"):
+        next(iter(loader))
+
+
+def test_failures_are_recorded(tmp_path):
+    """A file that is gone, and one that ended early."""
+    files = write_files(tmp_path, [b"x" * 100, b"y" * 100])
+    os.unlink(files.path(0))
+    engine = NativeEngine(files, budget=Budget(pread="required"))
+    recorded = Recorded(engine, files, str(tmp_path / "t.trace"))
+    requests = penstock.extent.Requests(
+        np.array([0, 1, 1], np.uint32),
+        np.array([0, 90, 150], np.int64),
+        np.array([10, 20, 0], np.int64),
+        np.zeros(3, np.uint32),
+        np.array([0, 10, 30], np.int64),
+        np.array([0, 1, 2, 3], np.int64),
+    )
+    recorded.submit(requests, [np.zeros(64, np.uint8)])
+    while not recorded.poll(10**9):
+        pass
+    recorded.close()
+    ((_, rows),) = load(str(tmp_path / "t.trace")).in_order()
+    found = sorted(
+        zip(rows.offset.tolist(), rows.length.tolist(), rows.result.tolist(), strict=True)
+    )
+    assert found == [(0, 10, -2), (90, 20, 10)]
