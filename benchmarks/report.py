@@ -97,9 +97,10 @@ def format_ratio(row: dict[str, Any]) -> str:
     """The ratio with its interval, if it has one."""
     if row["ratio"] is None:
         return "-"
-    ratio = three_digits(row["ratio"])
     if row["low"] is None:
-        return ratio
+        near_one = 0 < abs(row["ratio"] - 1) < 0.005
+        return f"{row['ratio']:.8g}" if near_one else three_digits(row["ratio"])
+    ratio = three_digits(row["ratio"])
     return f"{ratio} ({three_digits(row['low'])}..{three_digits(row['high'])})"
 
 
@@ -199,16 +200,35 @@ def compare_unmanaged(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def shortfall_lines() -> Iterator[str]:
+    """The rows of all records that are on the wrong side of their target, verdict or none."""
+    yield "\n## Rows that fall short\n"
+    yield "Rows on the wrong side of their target, whether the run can be trusted or not:\n"
+    yield "| record | what | reached | wanted | verdict |\n|---|---|---|---|---|"
+    for section in SECTIONS:
+        record = read_record(section.record)
+        for row in record["rows"]:
+            target = find_target(section, row)
+            if target is None or row["met"]:
+                continue
+            reached = format_ratio(row)
+            if row["ratio"] is None:
+                reached = f"{number(row['value'])} {row['unit']}"
+            cells = (section.title, row["name"], reached, target.text(), judge(row, record))
+            yield f"| {' | '.join(cells)} |"
+    yield "\nReasons, where they are known, stand in [limits.md](limits.md)."
+
+
 def performance_page(tree: str) -> str:
     """The whole of docs/performance.md."""
-    lines = [INTRODUCTION.rstrip("\n")]
+    lines = [INTRODUCTION.rstrip("\n"), *shortfall_lines()]
     for section in SECTIONS:
         lines += section_lines(section, read_record(section.record), tree)
     return "\n".join(lines) + "\n"
 
 
 def number_line(item: Number, tree: str) -> str:
-    """One of the README's numbers: what it is, the figure, how to repeat it, where it comes from."""
+    """One of the README's numbers: words, figure, the command that repeats it, origin."""
     record = read_record(item.record)
     row = next(row for row in record["rows"] if row["name"] == item.row)
     load = record["load"]["before"][0]
