@@ -8,14 +8,25 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import lmdb
 import numpy as np
 import pytest
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = ["README.md", "docs/concepts.md", "docs/formats.md"]
+PAGES = ["README.md", "docs/concepts.md", "docs/formats.md", "docs/tutorial.md"]
 """Pages whose blocks of Python run in the order in which they stand."""
+PRELUDES = {
+    "docs/tutorial.md": """
+import lmdb, torch
+from torch.utils.data import DataLoader
+path, checkpoint_path, decode, model = "database", "checkpoint.pt", len, torch.nn.Linear(1, 1)
+"""
+}
+"""The names that a page takes for granted: those of the reader's own program."""
+ELSEWHERE = "s3://bucket/train"
+"""A block with this in it needs a bucket, and does not run."""
 LINKED = [
     "README.md",
     "benchmarks/README.md",
@@ -33,6 +44,10 @@ def data(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (80 + number, 60), (number, 99, 0)).save(path)
     np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    database = lmdb.open(str(tmp_path / "database"), map_size=1 << 20)
+    with database, database.begin(write=True) as transaction:
+        for number in range(300):
+            transaction.put(b"%03d" % number, bytes(number))
     return tmp_path
 
 
@@ -45,9 +60,10 @@ def python_blocks(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs_as_printed(page: str, data: Path) -> None:
-    """All blocks of a page are one program, which ends without an error and prints something."""
-    blocks = python_blocks(page)
+    """All blocks of a page are one program, which ends without an error."""
+    blocks = [block for block in python_blocks(page) if f'"{ELSEWHERE}"' not in block]
     assert blocks
+    blocks.insert(0, PRELUDES.get(page, ""))
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=data,
@@ -57,7 +73,7 @@ def test_the_code_of_a_page_runs_as_printed(page: str, data: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert done.stdout or "print(" not in "".join(blocks)
 
 
 def test_the_readme_is_short() -> None:
