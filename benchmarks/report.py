@@ -233,15 +233,16 @@ def number_line(item: Number, tree: str) -> str:
     row = next(row for row in record["rows"] if row["name"] == item.row)
     load = record["load"]["before"][0]
     ratio, _, interval = format_ratio(row).partition(" ")
-    command = next(each.command for each in SECTIONS if each.record == item.record)
     busy = " (busy)" if load > LOAD_MAX else ""
     commit = f"commit {record['commit']['hash'][:7]}"
+    if record["commit"]["dirty"]:
+        commit += " with changes"
     if "tree" not in record:
         commit = f"earlier tree, {commit}"
     elif record["tree"] != tree:
         commit += OTHER_TREE
     origin = f"{record['date'][:10]}, {commit}, load {load:.2f}{busy}"
-    return f"| {item.words} | **{ratio}** {interval} | `{command}` | {origin} |"
+    return f"| {item.words} | **{ratio}** {interval} | `{item.command}` | {origin} |"
 
 
 def numbers_table(tree: str) -> str:

@@ -182,10 +182,11 @@ same on any machine, but for the last two rows.""",
 
 
 class Number(NamedTuple):
-    """One of the README's numbers: the ratio of one row, in words."""
+    """One of the README's numbers: the ratio of one row, in words, and how to repeat it."""
 
     record: str
     row: str
+    command: str
     words: str
 
 
@@ -193,32 +194,38 @@ NUMBERS = (
     Number(
         "bench",
         "records4k / torch, best",
+        "make bench ARGS=records4k",
         "samples/s of 4 KiB records in memory, exact shuffle / torch's DataLoader at its best",
     ),
     Number(
         "lmdb",
         "node / lmdb, best",
-        "samples/s of an LMDB on a shared file system 0.5 ms away / the `lmdb` package at its best",
+        "make bench-lmdb ARGS=node",
+        "samples/s of an LMDB on an emulated file system 0.5 ms away / the `lmdb` package at its best",
     ),
     Number(
         "bench",
         "files100k / floor: open + read + close, best",
+        "make bench ARGS=files100k",
         "samples/s of files of 100 kB / a bare C++ loop of open, read, close (0.85 was wanted)",
     ),
     Number(
         "bench",
         "jpeg / torch, 2 workers",
+        "make bench ARGS=jpeg",
         "samples/s of JPEG files on two cores / DataLoader: decoding binds, no loader helps",
     ),
     Number(
         "cluster",
         "first epoch / DataLoader",
-        "first epoch of four hosts, storage saturated / DataLoader: nothing to gain (2 was wanted)",
+        "make bench-cluster",
+        "first epoch of four emulated hosts, storage saturated / DataLoader (2 was wanted)",
     ),
     Number(
         "checkpoint",
         "blocked by a save / memcpy of the state",
-        "time that a save of 2 GB blocks training / one memcpy of the state (less is better)",
+        "make bench-checkpoint",
+        "time for which a save of 2 GB blocks training / a memcpy of the state (less is better)",
     ),
 )
 """Rows with narrow intervals, those included in which penstock gains nothing or falls short."""
