@@ -201,7 +201,7 @@ NUMBERS = (
         "lmdb",
         "node / lmdb, best",
         "make bench-lmdb ARGS=node",
-        "samples/s of an LMDB on an emulated file system 0.5 ms away / the `lmdb` package at its best",
+        "samples/s of an LMDB on an emulated file system 0.5 ms away / the `lmdb` package, best",
     ),
     Number(
         "bench",
@@ -225,7 +225,7 @@ NUMBERS = (
         "checkpoint",
         "blocked by a save / memcpy of the state",
         "make bench-checkpoint",
-        "time for which a save of 2 GB blocks training / a memcpy of the state (less is better)",
+        "time for which a save of 2 GB blocks training / memcpy by one thread (less is better)",
     ),
 )
 """Rows with narrow intervals, those included in which penstock gains nothing or falls short."""
