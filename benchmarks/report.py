@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -98,8 +99,7 @@ def format_ratio(row: dict[str, Any]) -> str:
     if row["ratio"] is None:
         return "-"
     if row["low"] is None:
-        near_one = 0 < abs(row["ratio"] - 1) < 0.005
-        return f"{row['ratio']:.8g}" if near_one else three_digits(row["ratio"])
+        return near_one(row["ratio"])
     ratio = three_digits(row["ratio"])
     return f"{ratio} ({three_digits(row['low'])}..{three_digits(row['high'])})"
 
@@ -107,6 +107,14 @@ def format_ratio(row: dict[str, Any]) -> str:
 def three_digits(value: float) -> str:
     """Three significant digits, zeros at the end included."""
     return f"{value:#.3g}".rstrip(".")
+
+
+def near_one(ratio: float) -> str:
+    """Three significant digits, or as many as show on which side of one the ratio lies."""
+    apart = abs(ratio - 1)
+    if apart == 0 or apart >= 0.005:
+        return three_digits(ratio)
+    return f"{ratio:.{1 - math.floor(math.log10(apart))}f}"
 
 
 def find_reasons(row: dict[str, Any], record: dict[str, Any]) -> list[str]:

@@ -24,7 +24,8 @@ class Target(NamedTuple):
     def text(self) -> str:
         """The target as the table prints it."""
         if self.side == "within":
-            return f"{self.low:.10g}..{self.high:.10g}"
+            digits = 3 if self.high - 1 > 1e-3 else 10
+            return f"{self.low:.{digits}g}..{self.high:.{digits}g}"
         sign = "≤" if self.side == "at most" else "≥"
         return f"{sign} {number(self.limit)}" + (", or see note" if self.side == "either" else "")
 

@@ -122,6 +122,16 @@ def test_a_row_is_one_line_of_the_table() -> None:
     assert cells(line) == ["a / b", "2 s", "1", "2.00 (1.95..2.05)", "≤ 1.5", "met", "eight"]
 
 
+def test_a_ratio_near_one_shows_its_side() -> None:
+    """A miss by a millionth is not printed as one."""
+    assert [report.near_one(ratio) for ratio in (1.0, 1.00002371, 0.9988, 1.02)] == [
+        "1.00",
+        "1.000024",
+        "0.9988",
+        "1.02",
+    ]
+
+
 def test_a_record_of_another_tree_says_so() -> None:
     """Equal sources: nothing is said. Other ones, or none named: the page says it."""
     of_tree = {**RECORD, "tree": "aa"}
