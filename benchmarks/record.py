@@ -1,7 +1,8 @@
-"""A result is a record: machine, versions, commit, load, seed, raw values, verdict, rows."""
+"""A result is a record: machine, versions, commit, tree, load, seed, raw values, verdict, rows."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = RESULTS.parent.parent
+SOURCES = ("src", "cpp")
+"""Folders whose files decide what is measured."""
 PACKAGES = (
     *(
         "penstock",
@@ -75,6 +79,7 @@ class Record:
     load_before: tuple[float, float, float] = field(default_factory=os.getloadavg)
     cpu_before: list[int] = field(default_factory=lambda: cpu_ticks())
     started: float = field(default_factory=time.time)
+    tree: str = field(default_factory=lambda: tree_hash())
 
     def write(self) -> Path:
         """Writes benchmarks/results/<name>.json and returns its path."""
@@ -95,6 +100,7 @@ class Record:
             "configuration": without_folders(self.configuration),
             "seed": self.seed,
             "commit": commit(),
+            "tree": self.tree,
             "machine": machine(),
             "versions": versions(),
             "load": {"before": self.load_before, "after": os.getloadavg(), "steal": steal},
@@ -185,11 +191,30 @@ def commit() -> dict[str, Any]:
     """The commit measured, and whether the tree differed from it (results apart)."""
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(RESULTS.parent.parent), *words]
+        command = ["git", "-C", str(ROOT), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     changed = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return {"hash": git("rev-parse", "HEAD") or "unknown", "dirty": bool(changed)}
+
+
+def tree_hash(root: Path = ROOT) -> str:
+    """Sixteen hexadecimal digits that name the contents of `src` and `cpp` as they lie on disk.
+
+    Two checkouts with equal sources have equal hashes, whatever their commits are: a commit that
+    changes documents or benchmarks alone does not make a record old. What was compiled or cached
+    does not count.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*")):
+        if (
+            path.is_file()
+            and "__pycache__" not in path.parts
+            and path.suffix not in (".pyc", ".so")
+        ):
+            contents = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(root).as_posix()} {contents}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 COLUMNS = ("name", "value", "unit", "floor", "ratio", "target", "met", "interval", "cpu us", "note")

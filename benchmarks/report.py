@@ -1,69 +1,294 @@
-"""Writes the figures of records into the README, between markers: numbers are never typed.
+"""Write docs/performance.md and the six numbers of README.md from the records: nothing is typed.
 
-python -m benchmarks.report     # every benchmarks/results/NAME.json whose NAME has markers there
+python -m benchmarks.report             # write both
+python -m benchmarks.report --check     # exit with 1 if a page differs from what would be written
+
+A page says which tree a record is of. A row has a verdict only if its machine was idle before the
+run and its interval is narrow; else the reason stands in the place of the verdict.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.record import RESULTS, number
+from benchmarks.record import LOAD_MAX, RESULTS, ROOT, STEAL_MAX, WIDTH_MAX, number, tree_hash
+from benchmarks.sections import NUMBERS, SECTIONS, Number, Section, Target
 
-README = RESULTS.parent.parent / "README.md"
-BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+OTHER_TREE = ", not of this tree"
+"""The one remark that depends on the checkout: it comes and goes with changes of src and cpp."""
+EARLIER_TREE = "of an earlier tree, not of this one"
+"""The remark on records that were written before records named their tree."""
+COLUMNS = ("what", "penstock", "held against", "ratio (95 % interval)", "wanted", "verdict", "note")
+UPPER = "target is an upper limit"
+TIE = 0.99
+"""Share of another's value from which on a row is said to tie with it."""
+
+INTRODUCTION = f"""\
+# Performance: what was measured, how, and on which tree
+
+`python -m benchmarks.report` writes this page from the records in
+[benchmarks/results](../benchmarks/results). What the rows mean and the rules of measuring stand in
+[benchmarks/README.md](../benchmarks/README.md).
+
+How to read the tables:
+
+* *held against* is a floor (the simplest correct program that does the same work) or another
+  loader at its best setting; the note names the setting. *ratio* is the median of ratios taken pair
+  by pair, with its 95 % bootstrap interval, so it need not be the quotient of the two values.
+* *verdict* is `met` or `missed` only if the run can be trusted. It is `none` if the load average
+  before the run was above {LOAD_MAX}, if the host took more than {STEAL_MAX:.0%} of the processor
+  time, or if the interval is wider than {WIDTH_MAX:.0%} of the ratio; the reason is printed.
+* A row without a target is printed like every other; its verdict is a dash.
+* A row whose target was relaxed after the first measurement says so in its note.
+* Each table names the commit of its record. A record that is not of the tree beside it says so:
+  measure again before you rely on it.
+
+Everything here comes from two cores of one shared virtual machine. It says nothing about many GPUs
+or networks.
+"""
 
 
-def markdown(record: dict[str, Any]) -> str:
-    """The rows with a target as a table, and where they were measured."""
-    lines = [
-        "| what | penstock | held against | ratio | wanted | met |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in record["rows"]:
-        if row["target"] is None:
-            continue
-        met = "yes" if row["met"] else "**no**"
-        value, floor = (number(row[key]) for key in ("value", "floor"))
-        ratio = number(row["ratio"])
-        if row["low"] is not None:
-            ratio += f" ({row['low']:.2f}..{row['high']:.2f})"
-        wanted = number(row["target"])
-        lines.append(
-            f"| {row['name']} | {value} {row['unit']} | {floor} | {ratio} | {wanted} | {met} |"
-        )
+def read_record(name: str) -> dict[str, Any]:
+    """The record benchmarks/results/NAME.json."""
+    record: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return record
+
+
+def describe_tree(record: dict[str, Any], tree: str) -> str:
+    """The commit and the tree of a record, and whether they are those of `tree`."""
+    commit = f"Record of commit {record['commit']['hash'][:7]}"
+    if record["commit"]["dirty"]:
+        commit += " with uncommitted changes"
+    if "tree" not in record:
+        return f"{commit}, {EARLIER_TREE}."
+    other = "" if record["tree"] == tree else OTHER_TREE
+    return f"{commit}, sources {record['tree']}{other}."
+
+
+def describe_machine(record: dict[str, Any]) -> str:
+    """The machine, the date and the load of a record."""
     machine, load = record["machine"], record["load"]["before"][0]
-    lines += [
-        "",
-        f"{machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python "
-        f"{machine['python']}, {record['date'][:10]}, load {load:.2f} before the run; ratios are "
-        f"medians over interleaved pairs with 95 % intervals. Record: "
-        f"[benchmarks/results/{record['name']}.json](benchmarks/results/{record['name']}.json).",
-    ]
-    if record["doubts"]:
-        lines.append(f"The run may be unstable: {'; '.join(record['doubts'])}.")
+    return (
+        f"{record['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), Linux "
+        f"{machine['kernel']}, Python {machine['python']}, load {load:.2f} before the run. Record: "
+        f"[{record['name']}.json](../benchmarks/results/{record['name']}.json)."
+    )
+
+
+def find_target(section: Section, row: dict[str, Any]) -> Target | None:
+    """The target of a row and its direction; None for a row without one."""
+    if row["target"] is None:
+        return None
+    for pattern, target in section.targets.items():
+        if re.search(pattern, row["name"]):
+            return target._replace(limit=row["target"])
+    return Target("at most" if UPPER in row["note"] else "at least", row["target"])
+
+
+def format_ratio(row: dict[str, Any]) -> str:
+    """The ratio with its interval, if it has one."""
+    if row["ratio"] is None:
+        return "-"
+    if row["low"] is None:
+        return near_one(row["ratio"])
+    ratio = three_digits(row["ratio"])
+    return f"{ratio} ({three_digits(row['low'])}..{three_digits(row['high'])})"
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, zeros at the end included."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def near_one(ratio: float) -> str:
+    """Three significant digits, or as many as show on which side of one the ratio lies."""
+    apart = abs(ratio - 1)
+    if apart == 0 or apart >= 0.005:
+        return three_digits(ratio)
+    return f"{ratio:.{1 - math.floor(math.log10(apart))}f}"
+
+
+def find_reasons(row: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Reasons for which a row has no verdict; empty if it has one."""
+    reasons = []
+    load, steal = record["load"]["before"][0], record["load"]["steal"]
+    if load > LOAD_MAX:
+        reasons.append(f"load {load:.2f}")
+    if steal > STEAL_MAX:
+        reasons.append(f"the host took {steal:.1%} of the processor time")
+    if row["ratio"] and row["low"] is not None and row["high"] is not None:
+        width = (row["high"] - row["low"]) / row["ratio"]
+        if width > WIDTH_MAX:
+            reasons.append(f"interval {width:.0%} wide")
+    return reasons
+
+
+def judge(row: dict[str, Any], record: dict[str, Any]) -> str:
+    """The verdict on a row with a target, or why there is none; a dash for other rows."""
+    if row["target"] is None:
+        return "-"
+    reasons = find_reasons(row, record)
+    if reasons:
+        return f"none: {', '.join(reasons)}"
+    return "met" if row["met"] else "**missed**"
+
+
+def row_line(section: Section, row: dict[str, Any], record: dict[str, Any]) -> str:
+    """One row of a table."""
+    target = find_target(section, row)
+    notes = [text for text in row["note"].split("; ") if text and text != UPPER]
+    notes += [text for pattern, text in section.remarks if re.search(pattern, row["name"])]
+    cells = (
+        row["name"],
+        f"{number(row['value'])} {row['unit']}".strip(),
+        number(row["floor"]),
+        format_ratio(row),
+        "-" if target is None else target.text(),
+        judge(row, record),
+        "; ".join(notes),
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterator[str]:
+    """Title, words, table and origin of one record."""
+    yield f"\n## {section.title}\n"
+    yield f"`{section.command}`: {section.words}\n"
+    yield f"{describe_tree(record, tree)} {describe_machine(record)}\n"
+    if not record["rows"]:
+        yield f"The record has no rows: {record['configuration'].get('note', 'none was measured')}."
+        return
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield f"|{'---|' * len(COLUMNS)}"
+    yield from (row_line(section, row, record) for row in record["rows"])
+    other_doubts = [text for text in record["doubts"] if "of a core while idle" in text]
+    if other_doubts:
+        yield f"\nThe run may be unstable: {'; '.join(other_doubts)}."
+    if record["name"] == "share":
+        yield f"\n{compare_unmanaged(record['rows'])}"
+
+
+def compare_unmanaged(rows: list[dict[str, Any]]) -> str:
+    """Words on jobs that nothing manages beside the same jobs under the broker."""
+    values = {row["name"]: row for row in rows}
+    mixes = [name.partition(":")[0] for name in values if ": unmanaged, total" in name]
+    parts, ties = [], 0
+    for mix in mixes:
+        free, free_busy, broker, broker_busy = (
+            values[f"{mix}: {mode}, {what} / even"]
+            for mode in ("unmanaged", "broker, utilisation")
+            for what in ("total throughput", "accelerators busy")
+        )
+        ties += (
+            free["value"] >= TIE * broker["value"]
+            and free_busy["value"] >= TIE * broker_busy["value"]
+        )
+        parts.append(
+            f"{mix} {number(free['value'])} against {number(broker['value'])} samples/s "
+            f"({three_digits(free['ratio'])} and {three_digits(broker['ratio'])} of an even "
+            f"split), {free_busy['value']:.2f} against {broker_busy['value']:.2f} accelerators busy"
+        )
+    every = ties == len(mixes)
+    conclusion = (
+        " In these mixes the broker gained nothing over setting no limits." if every else ""
+    )
+    return (
+        f"**Unmanaged beside the broker.** *unmanaged* sets no limits and leaves the division to "
+        f"the kernel and the storage. It ties with the broker or wins in {ties} of {len(mixes)} "
+        f"mixes: {'; '.join(parts)}.{conclusion}"
+    )
+
+
+def shortfall_lines() -> Iterator[str]:
+    """The rows of all records that are on the wrong side of their target, verdict or none."""
+    yield "\n## Rows that fall short\n"
+    yield "Rows on the wrong side of their target, whether the run can be trusted or not:\n"
+    yield "| record | what | reached | wanted | verdict |\n|---|---|---|---|---|"
+    for section in SECTIONS:
+        record = read_record(section.record)
+        for row in record["rows"]:
+            target = find_target(section, row)
+            if target is None or row["met"]:
+                continue
+            reached = format_ratio(row)
+            if row["ratio"] is None:
+                reached = f"{number(row['value'])} {row['unit']}"
+            cells = (section.title, row["name"], reached, target.text(), judge(row, record))
+            yield f"| {' | '.join(cells)} |"
+    yield "\nReasons, where they are known, stand in [limits.md](limits.md)."
+
+
+def performance_page(tree: str) -> str:
+    """The whole of docs/performance.md."""
+    lines = [INTRODUCTION.rstrip("\n"), *shortfall_lines()]
+    for section in SECTIONS:
+        lines += section_lines(section, read_record(section.record), tree)
+    return "\n".join(lines) + "\n"
+
+
+def number_line(item: Number, tree: str) -> str:
+    """One of the README's numbers: words, figure, the command that repeats it, origin."""
+    record = read_record(item.record)
+    row = next(row for row in record["rows"] if row["name"] == item.row)
+    load = record["load"]["before"][0]
+    ratio, _, interval = format_ratio(row).partition(" ")
+    busy = " (busy)" if load > LOAD_MAX else ""
+    commit = f"commit {record['commit']['hash'][:7]}"
+    if record["commit"]["dirty"]:
+        commit += " with changes"
+    if "tree" not in record:
+        commit = f"earlier tree, {commit}"
+    elif record["tree"] != tree:
+        commit += OTHER_TREE
+    origin = f"{record['date'][:10]}, {commit}, load {load:.2f}{busy}"
+    return f"| {item.words} | **{ratio}** {interval} | `{item.command}` | {origin} |"
+
+
+def numbers_table(tree: str) -> str:
+    """The README's table of six numbers."""
+    lines = ["| held against | ratio (95 % interval) | repeat it | measured |", "|---|---|---|---|"]
+    lines += [number_line(item, tree) for item in NUMBERS]
     return "\n".join(lines)
 
 
-def insert(text: str, name: str, figures: str) -> str:
-    """The text with what lies between a record's markers replaced."""
-    begin, end = BEGIN.format(name), END.format(name)
-    before, _, rest = text.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise SystemExit(f"{README} has no markers {begin} and {end}")
-    return f"{before}{begin}\n{figures}\n{end}{after}"
+def insert_numbers(readme: str, table: str) -> str:
+    """The README with what lies between its markers replaced."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{README} lacks the markers {BEGIN} and {END}: put them back")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
-def main(*names: str) -> None:
-    text = README.read_text()
-    for name in names or re.findall(BEGIN.format("([a-z-]+)"), text):
-        record = json.loads((RESULTS / f"{name}.json").read_text())
-        text = insert(text, name, markdown(record))
-    README.write_text(text)
+def ignore_tree(text: str) -> str:
+    """The text without the remark that depends on the checkout."""
+    return text.replace(OTHER_TREE, "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    options = parser.parse_args()
+    tree = tree_hash()
+    pages = {
+        PAGE: performance_page(tree),
+        README: insert_numbers(README.read_text(), numbers_table(tree)),
+    }
+    for path, text in pages.items():
+        if not options.check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.exit(f"{path.relative_to(ROOT)} is not what `python -m benchmarks.report` writes")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -191,7 +191,9 @@ def test_a_record_carries_what_a_reader_needs() -> None:
     """Machine, versions, commit, load, seed, rows."""
     record = Record("name", 1, {}, [Row("row", 1.0, "s", floor=2.0, target=1.0, met=True)])
     written = record.as_dict()
-    assert {"machine", "versions", "commit", "load", "seed", "raw", "stable"} <= set(written)
+    assert {"machine", "versions", "commit", "tree", "load", "seed", "raw", "stable"} <= set(
+        written
+    )
     assert {"name", "value", "unit", "floor", "target", "met"} <= set(written["rows"][0])
 
 

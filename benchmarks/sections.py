@@ -1,0 +1,232 @@
+"""Sections of docs/performance.md: the title, the words and the remarks beside each record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from benchmarks.record import number
+
+
+class Target(NamedTuple):
+    """The value that a row has to reach, and from which side.
+
+    `within` targets lie between `low` and `high`, whatever the limit in the record says; `either`
+    targets count as met by something that the row's remark names.
+    """
+
+    side: Literal["at least", "at most", "within", "either"]
+    limit: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+
+    def text(self) -> str:
+        """The target as the table prints it."""
+        if self.side == "within":
+            digits = 3 if self.high - 1 > 1e-3 else 10
+            return f"{self.low:.{digits}g}..{self.high:.{digits}g}"
+        sign = "≤" if self.side == "at most" else "≥"
+        return f"{sign} {number(self.limit)}" + (", or see note" if self.side == "either" else "")
+
+    def holds(self, value: float) -> bool:
+        """True if the value reaches the target; an `either` target may hold otherwise, too."""
+        if self.side == "within":
+            return self.low <= value <= self.high
+        return value <= self.limit if self.side == "at most" else value >= self.limit
+
+
+AT_MOST = Target("at most")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One record's part of the page.
+
+    `targets` maps patterns of row names to the side of their target, for rows whose note does not
+    say it; a remark is added to the notes of the rows whose name its pattern finds.
+    """
+
+    record: str
+    title: str
+    command: str
+    words: str
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    remarks: tuple[tuple[str, str], ...] = ()
+
+
+SECTIONS = (
+    Section(
+        "bench",
+        "Records, files and photographs on one host",
+        "make bench",
+        """about ten minutes; `make bench ARGS=--quick` takes two. Floors are C++ programs without a
+loader; other loaders run at the best of their settings, penstock with its defaults.""",
+        {"order / (positions|samples against copy)|dealing": AT_MOST},
+    ),
+    Section(
+        "formats",
+        "Containers, and how fast they are indexed",
+        "make bench-formats",
+        """containers against fixed records of the same sizes; indexing beside reading the file.""",
+    ),
+    Section(
+        "lmdb",
+        "LMDB on slow shared storage",
+        "make bench-lmdb",
+        """(root) an emulated shared file system, half a millisecond away: the `lmdb` package at its
+best setting, Caffe's distributed pass, and each of LMDBIO's ideas switched off in turn.""",
+        remarks=((r"pass, 16 nodes", "the bytes allow at most 15.8"),),
+    ),
+    Section(
+        "objects",
+        "Object stores",
+        "make bench-objects",
+        """objects of 100 kB, 20 ms away. LitData's chunks and WebDataset stream whole shards and
+shuffle nearby; penstock draws an exact random order.""",
+    ),
+    Section(
+        "cluster",
+        "The cache of several hosts",
+        "make bench-cluster",
+        """(root) four emulated hosts with 100 MB/s of storage between them.""",
+        {"dealing|^from peers": AT_MOST},
+        (
+            (
+                r"^(peers|mpi)1m /",
+                "relaxed: eight messages are asked for at once, as a loader does; one at a time "
+                "is the row `-single`, which has no target",
+            ),
+            (r"^stall", "relaxed: the median of the epochs, not the mean"),
+        ),
+    ),
+    Section(
+        "share",
+        "Several jobs on one host",
+        "make bench-share",
+        """(root) real jobs on two cores and 120 MB/s of emulated storage, divided evenly, by
+`penstock broker`, by the best shares that were found by running them (*oracle*), or not at all
+(*unmanaged*).""",
+    ),
+    Section(
+        "checkpoint",
+        "Checkpoints",
+        "make bench-checkpoint",
+        """the cost of a checkpoint of 2 GB to the training that it is of.""",
+        {"^blocked by|^step with|^bytes that": AT_MOST},
+    ),
+    Section(
+        "shuffling",
+        "Arrays in random order",
+        "make bench-shuffling",
+        """`penstock.order.shuffle` of 2^27 numbers of 8 bytes on two threads; rows `processors`
+count the processor time of all threads. The record names the function as it was called then.""",
+    ),
+    Section(
+        "gpu",
+        "Arrays in random order on a GPU",
+        "make bench-gpu",
+        """`penstock.torch.gpu` against the memory of a CUDA device.""",
+    ),
+    Section(
+        "bench-bench",
+        "The benchmark itself",
+        "make bench-bench",
+        """the cost of `penstock bench`: utilisation with reading switched off, small files a
+second, the time to the first step, the loaders on the same files, generation.""",
+        {
+            "^error of a step|^from the command": AT_MOST,
+            "^generate": Target("either"),
+        },
+        (
+            (
+                "^generate",
+                "relaxed: met if the rate reaches 690 MB/s or the ratio 0.8; "
+                "a ratio below 0.8 is met by the rate alone",
+            ),
+        ),
+    ),
+    Section(
+        "schedules",
+        "Schedules of transfers",
+        "make bench-schedules",
+        """PerSched against its authors' figures, beside four online rules, on their jobs and on 100
+random mixes. The rows are computed, not timed, so a busy machine does not change them; they have
+no verdict all the same.""",
+        {
+            "PerSched": Target("within", low=0.97, high=1.03),
+            "^stagger|^rotation": AT_MOST,
+        },
+    ),
+    Section(
+        "sim",
+        "The simulator",
+        "make bench-sim",
+        """its parity model against published rows, penstock's policy in the corrected model against
+the bound and against NoPFS, and the time and memory of 1,024 nodes. Run times are simulated and the
+same on any machine, but for the last two rows.""",
+        {
+            "^parity": Target("within", low=1 - 1e-9, high=1 + 1e-9),
+            "^bound|^nopfs|^1,024": AT_MOST,
+        },
+        ((r"^bound (cosmoflow|s4)$", "no target: the data exceed the caches"),),
+    ),
+    Section(
+        "sim-live",
+        "The simulator against live hosts",
+        "make bench-sim",
+        """(root) emulated hosts that train, against a simulation that was made beforehand.""",
+        {"": Target("within", low=1 / 1.1, high=1.1)},
+        (("", "relaxed: the fastest of several turns counts"),),
+    ),
+)
+
+
+class Number(NamedTuple):
+    """One of the README's numbers: the ratio of one row, in words, and how to repeat it."""
+
+    record: str
+    row: str
+    command: str
+    words: str
+
+
+NUMBERS = (
+    Number(
+        "bench",
+        "records4k / torch, best",
+        "make bench ARGS=records4k",
+        "samples/s of 4 KiB records in memory, exact shuffle / torch's DataLoader at its best",
+    ),
+    Number(
+        "lmdb",
+        "node / lmdb, best",
+        "make bench-lmdb ARGS=node",
+        "samples/s of an LMDB on an emulated file system 0.5 ms away / the `lmdb` package, best",
+    ),
+    Number(
+        "bench",
+        "files100k / floor: open + read + close, best",
+        "make bench ARGS=files100k",
+        "samples/s of files of 100 kB / a bare C++ loop of open, read, close (0.85 was wanted)",
+    ),
+    Number(
+        "bench",
+        "jpeg / torch, 2 workers",
+        "make bench ARGS=jpeg",
+        "samples/s of JPEG files on two cores / DataLoader: decoding binds, no loader helps",
+    ),
+    Number(
+        "cluster",
+        "first epoch / DataLoader",
+        "make bench-cluster",
+        "first epoch of four emulated hosts, storage saturated / DataLoader (2 was wanted)",
+    ),
+    Number(
+        "checkpoint",
+        "blocked by a save / memcpy of the state",
+        "make bench-checkpoint",
+        "time for which a save of 2 GB blocks training / memcpy by one thread (less is better)",
+    ),
+)
+"""Rows with narrow intervals, those included in which penstock gains nothing or falls short."""

@@ -1,0 +1,183 @@
+"""Pages of figures: what they print, when a row has a verdict, and that they are up to date."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from benchmarks.record import RESULTS, tree_hash
+from benchmarks.sections import NUMBERS, SECTIONS, Section
+
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an archive without the records")
+ROW: dict[str, Any] = {
+    "name": "a | b",
+    "value": 2.0,
+    "unit": "s",
+    "floor": 1.0,
+    "ratio": 2.0,
+    "target": 1.5,
+    "met": True,
+    "low": 1.95,
+    "high": 2.05,
+    "note": "",
+}
+RECORD: dict[str, Any] = {
+    "name": "x",
+    "commit": {"hash": "0123456789", "dirty": False},
+    "load": {"before": [0.1, 0, 0], "steal": 0.0},
+}
+SECTION = Section("x", "X", "make x", "words.")
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a row of a table."""
+    return [cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")]
+
+
+def test_the_page_is_what_the_command_writes() -> None:
+    """Apart from the remark that depends on the checkout, docs/performance.md is up to date."""
+    written = report.performance_page(tree_hash())
+    assert report.ignore_tree(report.PAGE.read_text()) == report.ignore_tree(written)
+
+
+def test_the_numbers_of_the_readme_are_what_the_command_writes() -> None:
+    """The README's table comes from the records, apart from the same remark."""
+    text = report.README.read_text()
+    written = report.insert_numbers(text, report.numbers_table(tree_hash()))
+    assert report.ignore_tree(text) == report.ignore_tree(written)
+
+
+def test_every_record_has_a_section() -> None:
+    """No section lacks its record, and no record in the repository is left out."""
+    records = {path.stem for path in RESULTS.glob("*.json")}
+    committed = subprocess.run(
+        ["git", "-C", RESULTS, "ls-files", "*.json"], capture_output=True, text=True, check=False
+    )
+    sections = {section.record for section in SECTIONS}
+    assert sections <= records
+    if committed.returncode == 0:  # a checkout, not an archive of the sources
+        assert sections == {Path(name).stem for name in committed.stdout.split()}
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.record)
+def test_every_row_is_printed_and_targets_have_the_side_that_the_record_took(
+    section: Section,
+) -> None:
+    """Rows without a target are printed, too; `met` follows from what is printed."""
+    record = report.read_record(section.record)
+    lines = list(report.section_lines(section, record, "0" * 16))
+    names = [cells(line)[0] for line in lines if line.startswith("| ")][1:]
+    assert names == [row["name"].replace("|", "/") for row in record["rows"]]
+    for row in record["rows"]:
+        target = report.find_target(section, row)
+        measured = row["value"] if row["ratio"] is None else row["ratio"]
+        if target is None or target.side == "either":
+            continue
+        assert target.holds(measured) == row["met"], row["name"]
+
+
+def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
+    """Six rows; a row whose interval is wide is not shown in the window."""
+    assert len(NUMBERS) == 6
+    for item in NUMBERS:
+        rows = report.read_record(item.record)["rows"]
+        (row,) = [row for row in rows if row["name"] == item.row]
+        assert row["low"] is not None
+        assert (row["high"] - row["low"]) / row["ratio"] <= 0.10
+
+
+@pytest.mark.parametrize(
+    ("changes", "load", "verdict"),
+    [
+        ({}, 0.1, "met"),
+        ({"met": False}, 0.1, "**missed**"),
+        ({"target": None, "met": None}, 0.1, "-"),
+        ({}, 1.0, "none: load 1.00"),
+        ({"met": False}, 1.0, "none: load 1.00"),
+        ({"low": 1.5, "high": 2.5}, 0.1, "none: interval 50% wide"),
+        ({"low": 1.5, "high": 2.5}, 1.0, "none: load 1.00, interval 50% wide"),
+    ],
+)
+def test_a_verdict_needs_an_idle_machine_and_a_narrow_interval(
+    changes: dict[str, Any], load: float, verdict: str
+) -> None:
+    """Where one is missing, the reason stands in the verdict's place."""
+    record = {**RECORD, "load": {"before": [load, 0, 0], "steal": 0.0}}
+    assert report.judge({**ROW, **changes}, record) == verdict
+
+
+def test_stolen_time_takes_the_verdict() -> None:
+    """A host that took processor time is named as the reason."""
+    record = {**RECORD, "load": {"before": [0.1, 0, 0], "steal": 0.05}}
+    assert report.judge(ROW, record) == "none: the host took 5.0% of the processor time"
+
+
+def test_a_row_is_one_line_of_the_table() -> None:
+    """Bars in names do not end cells, and zeros at the end of a ratio stay."""
+    line = report.row_line(SECTION, {**ROW, "note": "target is an upper limit; eight"}, RECORD)
+    assert cells(line) == ["a / b", "2 s", "1", "2.00 (1.95..2.05)", "≤ 1.5", "met", "eight"]
+
+
+def test_a_ratio_near_one_shows_its_side() -> None:
+    """A miss by a millionth is not printed as one."""
+    assert [report.near_one(ratio) for ratio in (1.0, 1.00002371, 0.9988, 1.02)] == [
+        "1.00",
+        "1.000024",
+        "0.9988",
+        "1.02",
+    ]
+
+
+def test_a_record_of_another_tree_says_so() -> None:
+    """Equal sources: nothing is said. Other ones, or none named: the page says it."""
+    of_tree = {**RECORD, "tree": "aa"}
+    assert report.describe_tree(of_tree, "aa") == "Record of commit 0123456, sources aa."
+    assert report.describe_tree(of_tree, "bb").endswith("sources aa, not of this tree.")
+    assert report.describe_tree(RECORD, "aa").endswith("of an earlier tree, not of this one.")
+    dirty = {**RECORD, "commit": {"hash": "0123456789", "dirty": True}}
+    assert "with uncommitted changes" in report.describe_tree(dirty, "aa")
+    said = {report.ignore_tree(report.describe_tree(of_tree, tree)) for tree in ("aa", "bb")}
+    assert len(said) == 1, "a change of the sources alone changes no page"
+
+
+def test_the_tree_is_named_by_its_sources(tmp_path: Path) -> None:
+    """Contents and paths of src and cpp count; other folders and compiled files do not."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "cpp").mkdir()
+    file = tmp_path / "src" / "a.py"
+    file.write_text("1")
+    first = tree_hash(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("2")
+    (tmp_path / "src" / "__pycache__").mkdir()
+    (tmp_path / "src" / "__pycache__" / "a.pyc").write_text("3")
+    assert tree_hash(tmp_path) == first
+    file.rename(tmp_path / "cpp" / "a.py")
+    moved = tree_hash(tmp_path)
+    (tmp_path / "cpp" / "a.py").write_text("4")
+    assert len({first, moved, tree_hash(tmp_path)}) == 3
+
+
+def test_words_beside_the_broker_say_how_unmanaged_jobs_fare() -> None:
+    """The number of mixes in which no limits tie or win is counted, not typed."""
+
+    def row(name: str, value: float) -> dict[str, Any]:
+        return {**ROW, "name": name, "value": value, "ratio": value}
+
+    rows = [
+        row(f"{mix}: {mode}, {what} / even", value)
+        for mix, mode, value in (
+            ("m", "unmanaged", 2.0),
+            ("m", "broker, utilisation", 1.0),
+            ("n", "unmanaged", 1.0),
+            ("n", "broker, utilisation", 2.0),
+        )
+        for what in ("total throughput", "accelerators busy")
+    ]
+    assert "in 1 of 2 mixes" in report.compare_unmanaged(rows)
+    assert "gained nothing" not in report.compare_unmanaged(rows)
+    assert "gained nothing" in report.compare_unmanaged(rows[:4])
