@@ -1,5 +1,5 @@
-"""Pages for people: one HTML file that needs nothing else. Of the simulator and the benchmark.
+"""HTML pages for people, of the simulator and the benchmark: one file each that needs nothing else.
 
-`svg` and `chart` draw, `words` writes numbers, `document` makes the file, of them and one style
-sheet.
+`words` writes numbers, `scale` and `chart` lay charts out, `templates` holds the pages and how
+charts are drawn, and `document` makes the file of them.
 """
