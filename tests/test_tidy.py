@@ -213,7 +213,7 @@ PURE = (
     | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
     | {"checkpoint.manifest", "checkpoint.division", "checkpoint.tree", "checkpoint.placing"}
     | {"checkpoint.interval", "checkpoint.pace"}
-    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
+    | {"bench.sections", "bench.report", "page.layout", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

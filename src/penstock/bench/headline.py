@@ -50,7 +50,9 @@ def headline(records: Sequence[Record]) -> Headline:
     several = len(runs) > 1
     said = [*_name_fastest(ranked), *_state_utilisation(best, asked, several), *_name_bound(best)]
     if not said:
-        said = [*_state_checkpoints(best)] or [f"{best.label} was run; none of its figures are known."]
+        said = [*_state_checkpoints(best)] or [
+            f"{best.label} was run; none of its figures are known."
+        ]
     advice = [line for line in _read_list(best, "advice") if isinstance(line, str)]
     return Headline(best.label, tuple(said), tuple(advice), cautions)
 

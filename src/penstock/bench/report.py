@@ -22,6 +22,9 @@ _given_secret = re.compile(
     re.IGNORECASE,
 )
 
+PairRow = tuple[str, Sequence[tuple[float | None, float | None]]]
+"""Row of DLIO's figures, each beside the right one: its name, and a pair for each run."""
+
 TextRow = tuple[str, Sequence[str]]
 """Row of a table of texts: its name, and a text for each column."""
 
@@ -89,9 +92,10 @@ def _describe(compared: Sequence[Record]) -> str:
         said.append(f"batches of {batch:,.0f}")
     dataset = first.workload.get("dataset")
     files = figure(dataset, "num_files_train")
-    samples = figure(dataset, "num_samples_per_file")
-    if files and samples and isinstance(dataset, Mapping):
-        said.append(f"{files * samples:,.0f} samples in {files:,.0f} files, {dataset.get('format')}")
+    per_file = figure(dataset, "num_samples_per_file")
+    if files and per_file and isinstance(dataset, Mapping):
+        samples, container = files * per_file, dataset.get("format")
+        said.append(f"{samples:,.0f} samples in {files:,.0f} files, {container}")
     if length := figure(dataset, "record_length_bytes"):
         said.append(f"{size(length / 1e6)} a sample")
     if when := first.values.get("started"):
@@ -137,17 +141,15 @@ _corrected: dict[str, Callable[[Run], float | None]] = {
 """The right figures under DLIO's names."""
 
 
-def _tabulate_dlio(
-    runs: Sequence[Run],
-) -> tuple[list[tuple[str, list[tuple[float | None, float | None]]]], list[TextRow]]:
+def _tabulate_dlio(runs: Sequence[Run]) -> tuple[list[PairRow], list[TextRow]]:
     """DLIO's figures beside those that are right, and the texts of its others; by DLIO's names."""
     names = list(dict.fromkeys(name for run in runs for name in run.values["dlio"]))
-    beside = [
+    beside: list[PairRow] = [
         (name, [(figure(run.values, "dlio", name), correct(run)) for run in runs])
         for name, correct in _corrected.items()
         if name in names
     ]
-    others = [
+    others: list[TextRow] = [
         (name, [_list_text(run.values["dlio"].get(name)) for run in runs])
         for name in names
         if name not in _corrected

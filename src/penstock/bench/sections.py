@@ -84,7 +84,9 @@ def ratio_note(row: compare.Row, place: int) -> str:
 
 def share_bars(runs: Sequence[Run]) -> list[NamedBar]:
     """Shares of the accelerators' time, of runs that know them."""
-    shares = {run.label: [run.get("decomposition", name) or 0.0 for name in DECOMPOSITION] for run in runs}
+    shares = {
+        run.label: [run.get("decomposition", name) or 0.0 for name in DECOMPOSITION] for run in runs
+    }
     return [
         NamedBar(shorten(label), f"{percent(parts[0])} computing", parts, PARTS)
         for label, parts in shares.items()
@@ -163,7 +165,7 @@ def steps_per_bin(run: Run) -> int:
 
 
 def stack_steps(run: Run) -> tuple[list[list[float]], list[int], list[str]]:
-    """Shares of the time of all steps, bins x parts; ends of the epochs in bins, and their names."""
+    """Shares of the time of all steps, bins x parts; the epochs' ends in bins, and their names."""
     size = steps_per_bin(run)
     epochs = [epoch.parts_s for epoch in run.trained]
     names = [f"epoch {epoch.number:,}" for epoch in run.trained]
@@ -245,7 +247,7 @@ def stall_marks(run: Run) -> list[tuple[str, float]]:
 
 
 def stack_cached(run: Run) -> list[tuple[float, float]]:
-    """Shares of the data in the page cache before epochs, and added by them; [] if none is known."""
+    """Shares of the data in the page cache before epochs, and added by them; [] if unknown."""
     if all(epoch.cached_before is epoch.cached_after is None for epoch in run.trained):
         return []
     epochs = run.trained[:: epochs_per_column([run])]

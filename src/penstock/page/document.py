@@ -55,7 +55,16 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for name in ("number", "ratio", "counted", "size", "duration", "latency", "percent", "time_unit"):
+    for name in (
+        "number",
+        "ratio",
+        "counted",
+        "size",
+        "duration",
+        "latency",
+        "percent",
+        "time_unit",
+    ):
         made.globals[name] = getattr(words, name)
     made.globals |= {"layout": layout, "exact": exact, "bytes_size": bytes_size}
     made.globals |= {"zip": partial(zip, strict=True), "min": min, "max": max}
@@ -90,9 +99,13 @@ def number_rows(
 ) -> list[NumberRow]:
     """Rows of numbers, as people read them and exactly; a column has one number of decimals."""
     columns = zip(*values, strict=True)
-    decimals = [_count_decimals([each for each in column if each is not None]) for column in columns]
+    decimals = [
+        _count_decimals([each for each in column if each is not None]) for column in columns
+    ]
     return [
-        NumberRow(name, [(_round_to(*pair), pair[0]) for pair in zip(row, decimals, strict=True)], kind)
+        NumberRow(
+            name, [(_round_to(*pair), pair[0]) for pair in zip(row, decimals, strict=True)], kind
+        )
         for name, row, kind in zip(names, values, kinds or [None] * len(names), strict=True)
     ]
 

@@ -89,7 +89,9 @@ def spread_labels(places: Sequence[float], least: float, low: float, high: float
     return [start(block) + least * number for block in blocks for number in range(len(block))]
 
 
-def stack_ends(parts: Sequence[float], classes: Sequence[str]) -> Iterator[tuple[float, float, str]]:
+def stack_ends(
+    parts: Sequence[float], classes: Sequence[str]
+) -> Iterator[tuple[float, float, str]]:
     """Start, end and class of each part of a stack that has a length."""
     for (start, end), kind in zip(pairwise([0.0, *accumulate(parts)]), classes, strict=True):
         if end > start:

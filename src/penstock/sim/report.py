@@ -89,7 +89,9 @@ def page(
         swept_model=sweeps[0].model if sweeps else "",
         remark=remark,
         sources=SOURCES,
-        **_frame(scenario, outcomes, dict.fromkeys(outcome.policy for outcome in outcomes), command),
+        **_frame(
+            scenario, outcomes, dict.fromkeys(outcome.policy for outcome in outcomes), command
+        ),
     )
 
 
@@ -143,8 +145,8 @@ def regime(scenario: Scenario) -> str:
     if data <= all_nodes:
         return "All data fit into the caches of all nodes together, and of no single one."
     return (
-        f"The data fit nowhere: the caches of all nodes hold {all_nodes / data:.0%} of them, and the "
-        "rest comes from storage in every epoch."
+        f"The data fit nowhere: the caches of all nodes hold {all_nodes / data:.0%} of them, and "
+        "the rest comes from storage in every epoch."
     )
 
 
