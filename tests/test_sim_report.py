@@ -234,6 +234,26 @@ def test_every_policy_is_described():
     assert replacing == report.REPLACING
 
 
+def test_templates_are_loaded_with_the_first_page():
+    """What makes pages is imported without jinja2; a page without it is refused with the remedy."""
+    code = (
+        "import sys\n"
+        "from penstock.bench import report\n"
+        "from penstock.sim import report\n"
+        "from penstock.errors import UsageError\n"
+        "from penstock.page import document\n"
+        "assert 'jinja2' not in sys.modules\n"
+        "sys.modules['jinja2'] = None\n"
+        "try:\n"
+        "    document.render('bench.html')\n"
+        "except UsageError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "a page needs jinja2" in done.stdout
+    assert "pip install 'penstock[bench]' or 'penstock[sim]'" in done.stdout
+
+
 # -- sweeps ----------------------------------------------------------------------------------------
 
 

@@ -69,9 +69,7 @@ def _name_fastest(ranked: Sequence[Run]) -> Iterator[str]:
         return
     first, second = ranked[:2]
     rate = number(first.get("samples_per_s") or 0)
-    row = next(
-        each for each in compare.compared([second, first]) if each.metric.name == "samples/s"
-    )
+    row = next(row for row in compare.compared([second, first]) if row.metric.name == "samples/s")
     ratio = row.ratios[1]
     assert ratio is not None  # both rates are known
     told = interval(ratio)
@@ -134,7 +132,7 @@ def _name_bound(run: Run) -> Iterator[str]:
     if reached < _explained:
         yield (
             "None of the ceilings that were measured explains it: the lowest, "
-            f"{resource(bound.resource)}, is {said} were reached. The rest is the loader's own."
+            f"{resource(bound.resource)}, is {said} were reached. The gap is the loader's own."
         )
         return
     said = f"What bounds it is {resource(bound.resource)}: at most {said} were reached"
@@ -175,10 +173,10 @@ def _read_roofline(run: Run) -> Mapping[str, Any]:
 
 
 def _state_checkpoints(run: Run) -> Iterator[str]:
-    known = [each for each in run.checkpoints if each.seconds]
-    if known:
-        mean = sum(each.seconds or 0 for each in known) / len(known)
-        yield f"{run.label} saved {counted(len(known), 'checkpoint')}, each in {number(mean)} s."
+    seconds = [saved.seconds for saved in run.checkpoints if saved.seconds]
+    if seconds:
+        mean = sum(seconds) / len(seconds)
+        yield f"{run.label} saved {counted(len(seconds), 'checkpoint')}, each in {number(mean)} s."
 
 
 # -- what must be known first ----------------------------------------------------------------------
@@ -188,7 +186,7 @@ def _list_cautions(records: Sequence[Record]) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for record in records:
         notes = record.values.get("notes")
-        yield from (str(each) for each in notes) if isinstance(notes, list) else ()
+        yield from map(str, notes) if isinstance(notes, list) else ()
         yield from _check_load(record, len(records) > 1)
         for run in record.runs:
             if run.values.get("verified") is False:
@@ -196,7 +194,7 @@ def _list_cautions(records: Sequence[Record]) -> Iterator[str]:
             if said := _describe_cached(run):
                 alike.setdefault(said, []).append(run.label)
     yield from (f"{', '.join(labels)}: {said}" for said, labels in alike.items())
-    yield from (str(each) for each in compare.differences(records))
+    yield from map(str, compare.differences(records))
 
 
 def _check_load(record: Record, several: bool) -> Iterator[str]:

@@ -7,11 +7,11 @@ into storage is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..page.document import render
-from ..page.words import counted, latency, number, percent, size
+from ..page.words import counted, number, size
 from . import compare, sections
 from .headline import factor, headline, read_limits, resource
 from .recorded import Record, Run, Values, figure, records
@@ -39,6 +39,7 @@ def page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
     compared = records(values, names)
     runs = [run for record in compared for run in record.runs]
     heading = ", ".join(dict.fromkeys(record.title for record in compared))
+    best = max(runs, key=lambda run: run.get("samples_per_s") or 0, default=None)
     trained = [run for run in runs if run.trained]
     dlio_runs = [run for run in runs if isinstance(run.values.get("dlio"), Mapping)]
     corrected, others = _tabulate_dlio(dlio_runs)
@@ -51,7 +52,8 @@ def page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
         heading=heading,
         about=_describe(compared),
         headline=headline(compared),
-        facts=list(_list_facts(compared, runs)),
+        best=best,
+        best_asked=next((record.asked for record in compared if best in record.runs), None),
         records=compared,
         runs=runs,
         asked=next((record.asked for record in compared), None),
@@ -106,29 +108,6 @@ def _describe(compared: Sequence[Record]) -> str:
     if len(compared) > 1:
         said.append(f"and {counted(len(compared) - 1, 'more record')}")
     return ", ".join(said)
-
-
-def _list_facts(compared: Sequence[Record], runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
-    """Figures of the fastest run: name, value, and more about it."""
-    best = max(runs, key=lambda run: run.get("samples_per_s") or 0, default=None)
-    if best is None:
-        return
-    asked = next(record.asked for record in compared if best in record.runs)
-    raw, ceiling, net = (best.get("au", name) for name in ("raw", "ceiling", "net"))
-    if rate := best.get("samples_per_s"):
-        given = best.get("bytes_per_s")
-        yield "samples/s", number(rate), "" if given is None else f"{size(given / 1e6)}/s delivered"
-    if raw is not None:
-        yield "utilisation", percent(raw), "" if asked is None else f"asked: {percent(asked)}"
-    if ceiling is not None:
-        yield "without I/O", percent(ceiling), "the most that this machine can do"
-    if net is not None:
-        yield "net utilisation", percent(net), "utilisation / without I/O"
-    if (stall := best.get("stall_s", "p99")) is not None:
-        half = best.get("stall_s", "p50")
-        yield "wait, p99", latency(stall), "" if half is None else f"p50: {latency(half)}"
-    if (spent := best.get("cpu_s_per_1000")) is not None:
-        yield "CPU", f"{number(spent)} s", "for 1,000 samples"
 
 
 # -- DLIO's own numbers ----------------------------------------------------------------------------

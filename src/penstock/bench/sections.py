@@ -82,11 +82,14 @@ def ratio_note(row: compare.Row, place: int) -> str:
     return f"{said} {compare.verdict(row, place)}".strip()
 
 
+def read_shares(run: Run) -> list[float]:
+    """Shares of the parts of a step's time; 0 if unknown."""
+    return [run.get("decomposition", name) or 0.0 for name in DECOMPOSITION]
+
+
 def share_bars(runs: Sequence[Run]) -> list[NamedBar]:
     """Shares of the accelerators' time, of runs that know them."""
-    shares = {
-        run.label: [run.get("decomposition", name) or 0.0 for name in DECOMPOSITION] for run in runs
-    }
+    shares = {run.label: read_shares(run) for run in runs}
     return [
         NamedBar(shorten(label), f"{percent(parts[0])} computing", parts, PARTS)
         for label, parts in shares.items()

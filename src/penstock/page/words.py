@@ -57,7 +57,7 @@ def brief(seconds: float) -> str:
 
 
 def time_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many seconds count in."""
+    """Seconds in the unit of an axis that ends at `high` seconds, and its name."""
     for least, unit, name in ((259_200, 86400.0, "days"), (7200, 3600.0, "hours")):
         if high >= least:
             return unit, name
@@ -67,7 +67,7 @@ def time_unit(high: float) -> tuple[float, str]:
 
 
 def size_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many MB count in."""
+    """MB in the unit of an axis that ends at `high` MB, and its name."""
     for unit, name in ((1e6, "TB"), (1e3, "GB")):
         if high >= 2 * unit:
             return unit, name

@@ -14,7 +14,7 @@ import yaml
 
 from ..page.document import NumberRow, number_rows, render
 from ..page.layout import PlottedLine
-from ..page.words import counted, duration, ratio, size, size_unit, time_unit
+from ..page.words import duration, size_unit, time_unit
 from .devices import Floats, shares
 from .results import SOURCES, Result
 from .scenario import Scenario
@@ -119,11 +119,15 @@ def _frame(
 ) -> dict[str, Any]:
     """Values of the parts that all pages of a scenario have: their top and their end."""
     given = scenario.model_dump(mode="json")
+    nodes, storage = scenario.training.nodes, scenario.system.storage
+    storage_mb_s = nodes * float(shares(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
     return {
         "generator": "penstock simulate",
         "scenario": scenario,
         "verdict": f"{regime(scenario)} {_verdict(outcomes)}".strip(),
-        "facts": _list_facts(scenario),
+        "data_mb": data_mb(scenario),
+        "cached_mb": cached_mb(scenario),
+        "storage_mb_s": storage_mb_s,
         "policies": [(marked(policy), POLICIES[policy]) for policy in policies],
         "command": command,
         "text": yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=96),
@@ -148,34 +152,6 @@ def regime(scenario: Scenario) -> str:
         f"The data fit nowhere: the caches of all nodes hold {all_nodes / data:.0%} of them, and "
         "the rest comes from storage in every epoch."
     )
-
-
-def _list_facts(scenario: Scenario) -> list[tuple[str, str, str]]:
-    """Sizes of the scenario: name, value, and more about it."""
-    training, system = scenario.training, scenario.system
-    data, one = data_mb(scenario), cached_mb(scenario)
-    all_nodes = one * training.nodes
-    wanted = training.nodes * training.compute_mb_s
-    given = float(shares(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes)[-1])
-    given *= training.nodes
-    tiers = ", ".join(f"{tier.name} {size(tier.capacity_mb)}" for tier in system.tiers)
-    steps = f"{counted(training.epochs, 'epoch')} of {counted(scenario.steps, 'step')}"
-    samples = scenario.data.samples
-    return [
-        ("data", size(data), f"{samples:,} samples of {size(data / samples)}"),
-        (
-            "training",
-            counted(training.nodes, "node"),
-            f"{steps}; global batch {training.global_batch:,}",
-        ),
-        ("cache of one node", size(one), f"{ratio(one / data)} × the data: {tiers}"),
-        ("caches of all nodes", size(all_nodes), f"{ratio(all_nodes / data)} × the data"),
-        (
-            "training takes up to",
-            f"{size(wanted)}/s",
-            f"storage gives {size(given)}/s to all nodes: {ratio(given / wanted)} × that",
-        ),
-    ]
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> str:
