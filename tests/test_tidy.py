@@ -152,7 +152,7 @@ LAYERS = {
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
     # Pages for people: they know nothing of penstock.
-    "page": Layer({"page"}, set()),
+    "page": Layer({"page"}, {"ground"}),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
     "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
