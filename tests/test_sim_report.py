@@ -65,12 +65,12 @@ def test_page_has_the_results_numbers(both):
     """Each table holds the results' values to the last bit, under its policy's name; whoever could
     not run is there with the reason."""
     scenario, found, sweeps = both
-    text = report.page(scenario, found, sweeps, command="penstock simulate small.yaml")
+    text = report.render_page(scenario, found, sweeps, command="penstock simulate small.yaml")
     rows = values_of(page_of(text))
     refused = 0
     for each in found:
         if not isinstance(each, Result):
-            assert report.why(each) in "".join(page_of(text).itertext())
+            assert report.explain_refusal(each) in "".join(page_of(text).itertext())
             refused += 1
             continue
         mine = rows[each.policy]
@@ -98,12 +98,12 @@ def test_pictures_are_to_scale(both):
     """The bars are as long as the times that they stand for, and columns as high as the bytes."""
     scenario, found, _ = both
     found = [each for each in found if each.model == "corrected"]
-    tree = page_of(report.page(scenario, found))
+    tree = page_of(report.render_page(scenario, found))
     pictures = list(tree.iter("svg"))
     for picture in pictures:
         assert picture[0].tag == "title"
         assert picture[0].text
-    ranked = report.ranked(found)
+    ranked = report.rank_results(found)
     bars = list(pictures[0].iter("rect"))
     rows: dict[str, float] = {}
     for bar in bars:
@@ -125,13 +125,13 @@ def test_pictures_are_to_scale(both):
 
 def test_page_is_the_same_twice(both):
     scenario, found, sweeps = both
-    assert report.page(scenario, found, sweeps) == report.page(small(), found, sweeps)
+    assert report.render_page(scenario, found, sweeps) == report.render_page(small(), found, sweeps)
 
 
 def test_page_loads_nothing(both):
     """No element that loads, no address outside text, and a policy that forbids it anyway."""
     scenario, found, sweeps = both
-    text = report.page(scenario, found, sweeps)
+    text = report.render_page(scenario, found, sweeps)
     loading = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "use", "image"}
     elements = Tags(text).elements
     assert not loading & {tag for tag, _ in elements}
@@ -158,12 +158,12 @@ def test_hostile_names_are_text(name):
     scenario = small(name, name, name)
     refusals = [sweep.Refusal(name, "naive", "corrected", f"naive: {name}")]
     found = [*outcomes_of(scenario, "corrected")[1:], *refusals]
-    text = report.page(scenario, found, command=name)
+    text = report.render_page(scenario, found, command=name)
     text.encode()
     tree = page_of(text)
     printable = re.sub("[\0\x1b\ud800\uffff]", "\ufffd", name)
     assert (tree.findtext("body/h1") or "") == printable
-    harmless = report.page(small("x", "x" if name else "", "x"), found, command=name)
+    harmless = report.render_page(small("x", "x" if name else "", "x"), found, command=name)
     assert [tag for tag, _ in Tags(text).elements] == [tag for tag, _ in Tags(harmless).elements]
 
 
@@ -212,7 +212,7 @@ def test_labels_do_not_overlap(places):
 )
 def test_grouped_epochs_keep_their_mean(epochs, each):
     values = np.array(epochs)
-    grouped = report._grouped(values, each)
+    grouped = report._average_groups(values, each)
     weights = [len(values[first : first + each]) for first in range(0, len(values), each)]
     assert np.average(grouped, weights=weights) == pytest.approx(values.mean(), abs=1e-6)
 
@@ -426,7 +426,9 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
     asked of a network."""
     scenario, found, sweeps = both
     page, shot, log = (tmp_path / name for name in ("page.html", "page.png", "net.json"))
-    page.write_text(report.page(scenario, found, sweeps, command="penstock simulate small.yaml"))
+    page.write_text(
+        report.render_page(scenario, found, sweeps, command="penstock simulate small.yaml")
+    )
     done = browse(
         page,
         "--window-size=1100,1400",
@@ -452,7 +454,7 @@ def test_a_browser_is_kept_from_loading(both, tmp_path):
     """What would ask a network, were it ever in a page, is refused; without the page's policy it
     is seen, so that the test above can fail."""
     page, log = tmp_path / "page.html", tmp_path / "net.json"
-    text = report.page(both[0], both[1])
+    text = report.render_page(both[0], both[1])
     text = text.replace("</body>", '<img src="http://127.0.0.1:9/x.png"></body>')
     page.write_text(text)
     done = browse(page, f"--log-net-log={log}", f"--screenshot={tmp_path / 'x.png'}")
@@ -466,7 +468,7 @@ def test_a_browser_is_kept_from_loading(both, tmp_path):
 @needs_chromium
 def test_a_browser_reads_what_was_written(both, tmp_path):
     """HTML's rules, as a browser has them, make the elements and numbers that were meant."""
-    text = report.page(*both)
+    text = report.render_page(*both)
     page = tmp_path / "page.html"
     page.write_text(text)
     dumped = Tags(browse(page, "--dump-dom").stdout).elements

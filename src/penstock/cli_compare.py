@@ -69,7 +69,7 @@ def compare(
         _show(rows, runs[0].label, runs[place].label, place)
     terminal.show(terminal.escaped(comparing.basis(runs)))
     if html is not None:
-        write_text(html, report.page(values, [str(path) for path in results]))
+        write_text(html, report.render_page(values, [str(path) for path in results]))
         terminal.show(f"page: {terminal.escaped(str(html))}")
 
 

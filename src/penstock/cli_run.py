@@ -398,7 +398,7 @@ class _Results:
     ) -> Path:
         from .bench import outputs, record
         from .bench.overrides import shown
-        from .bench.report import page
+        from .bench.report import render_page
         from .bench.strict import as_dict
 
         values = record.whole(
@@ -417,7 +417,7 @@ class _Results:
         )
         with self._storing():
             path = outputs.write_record(self._folder, values)
-            path.with_name("report.html").write_text(page([values]))
+            path.with_name("report.html").write_text(render_page([values]))
         return path
 
     def _name(self, number: int) -> str:

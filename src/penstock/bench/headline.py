@@ -35,7 +35,7 @@ class Headline(NamedTuple):
     cautions: tuple[str, ...]
 
 
-def headline(records: Sequence[Record]) -> Headline:
+def conclude(records: Sequence[Record]) -> Headline:
     """Conclude which run is fastest, whether it is fast enough, and what bounds it."""
     runs = [run for record in records for run in record.runs]
     ranked = sorted(
@@ -100,8 +100,8 @@ def _state_utilisation(run: Run, asked: float | None, several: bool) -> Iterator
     raw, ceiling, net = (run.get("au", name) for name in ("raw", "ceiling", "net"))
     if raw is None:
         return
-    who = f"With {run.label} the" if several else "The"
-    said = f"{who} accelerators compute {percent(raw)} of the time"
+    subject = f"With {run.label} the" if several else "The"
+    said = f"{subject} accelerators compute {percent(raw)} of the time"
     if net is not None and ceiling is not None:
         said += (
             f"; with the same steps and no I/O it is {percent(ceiling)}, so {percent(net)} of what "
@@ -208,23 +208,23 @@ def _check_load(record: Record, several: bool) -> Iterator[str]:
 
 
 def _describe_cached(run: Run) -> str:
-    """Epochs that began with much of the data in memory; "" if none did."""
+    """Describe the epochs that began with much of the data in memory; "" if none did."""
     warm = [
-        each
-        for each in run.trained
-        if each.cached_before is not None and each.cached_before > _in_memory
+        epoch
+        for epoch in run.trained
+        if epoch.cached_before is not None and epoch.cached_before > _in_memory
     ]
     if not warm:
         return ""
-    least = min(each.cached_before or 0 for each in warm)
+    least = min(epoch.cached_before or 0 for epoch in warm)
     epochs = counted(len(run.trained), "epoch")
     said = (
         f"{len(warm)} of {epochs} began with " if len(run.trained) > 1 else "the epoch began with "
     )
     said += f"at least {percent(least)}" if least < _all_of_it else "all"
     said += " of the data in the page cache"
-    device = [each.total("device_bytes") for each in warm]
-    if all(each is not None for each in device):
-        read = sum(each or 0 for each in device)
+    device_bytes = [epoch.total("device_bytes") for epoch in warm]
+    if None not in device_bytes:
+        read = sum(count or 0 for count in device_bytes)
         said += f" and read {size(read / 1e6) if read else 'nothing'} from the device"
     return f"{said}: what is measured there is memory, not storage."

@@ -13,7 +13,7 @@ from typing import Any
 from ..page.document import render
 from ..page.words import counted, number, size
 from . import compare, sections
-from .headline import factor, headline, read_limits, resource
+from .headline import conclude, factor, read_limits, resource
 from .recorded import Record, Run, Values, figure, records
 
 _secret = re.compile(r"key_id|secret|token|password|credential", re.IGNORECASE)
@@ -29,7 +29,7 @@ TextRow = tuple[str, Sequence[str]]
 """Row of a table of texts: its name, and a text for each column."""
 
 
-def page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
+def render_page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
     """The page of one record, or of several beside each other, as `record.json` has them.
 
     names: of the records, to tell runs apart if a loader is in several of them. Raises FormatError
@@ -51,7 +51,7 @@ def page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
         generator="penstock bench",
         heading=heading,
         about=_describe(compared),
-        headline=headline(compared),
+        headline=conclude(compared),
         best=best,
         best_asked=next((record.asked for record in compared if best in record.runs), None),
         records=compared,

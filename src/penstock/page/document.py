@@ -100,7 +100,7 @@ def number_rows(
     """Rows of numbers, as people read them and exactly; a column has one number of decimals."""
     columns = zip(*values, strict=True)
     decimals = [
-        _count_decimals([each for each in column if each is not None]) for column in columns
+        _count_decimals([value for value in column if value is not None]) for column in columns
     ]
     return [
         NumberRow(

@@ -41,7 +41,7 @@ POLICIES = {
 """Each policy in a line."""
 
 REPLACING = frozenset({"deepio_opportunistic", "parallel_staging"})
-"""Policies that train on other samples than those that are due: the bound is not theirs."""
+"""Policies that train on other samples than are due: the bound does not hold for them."""
 
 _kinds = {
     "naive": "k-grey dashed",
@@ -64,7 +64,7 @@ COLUMNS_MAX = 60
 """Columns of a small chart; of more epochs, some share a column."""
 
 
-def page(
+def render_page(
     scenario: Scenario,
     outcomes: Sequence[Outcome],
     sweeps: Sequence[Sweep] = (),
@@ -95,7 +95,7 @@ def page(
     )
 
 
-def sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "") -> str:
+def render_sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "") -> str:
     """The page of the settings that were worked out in closed form; `command` repeats it."""
     chosen = [choice for choice in sizing.choices.values() if choice is not None]
     numbers = [
@@ -124,11 +124,11 @@ def _frame(
     return {
         "generator": "penstock simulate",
         "scenario": scenario,
-        "verdict": f"{regime(scenario)} {_verdict(outcomes)}".strip(),
+        "verdict": f"{describe_fit(scenario)} {_verdict(outcomes)}".strip(),
         "data_mb": data_mb(scenario),
         "cached_mb": cached_mb(scenario),
         "storage_mb_s": storage_mb_s,
-        "policies": [(marked(policy), POLICIES[policy]) for policy in policies],
+        "policies": [(mark_policy(policy), POLICIES[policy]) for policy in policies],
         "command": command,
         "text": yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=96),
     }
@@ -137,8 +137,8 @@ def _frame(
 # -- the scenario ----------------------------------------------------------------------------------
 
 
-def regime(scenario: Scenario) -> str:
-    """Where the data fit: what decides which policies pay."""
+def describe_fit(scenario: Scenario) -> str:
+    """Describe in which caches the data fit, which decides which policies pay."""
     data, one = data_mb(scenario), cached_mb(scenario)
     nodes, first = scenario.training.nodes, scenario.system.tiers[0]
     all_nodes = nodes * one
@@ -155,15 +155,20 @@ def regime(scenario: Scenario) -> str:
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> str:
-    """How the fastest policy does, and penstock, by the first model."""
+    """Compare the fastest policy, penstock and plain reading, by the first model."""
     if not outcomes:
         return ""
-    results = _results(each for each in outcomes if each.model == outcomes[0].model)
+    model = outcomes[0].model
+    results = {
+        outcome.policy: outcome
+        for outcome in outcomes
+        if isinstance(outcome, Result) and outcome.model == model
+    }
     bound = results.pop("lower_bound", None)
-    fair = [each for each in results.values() if each.policy not in REPLACING]
+    fair = [result for result in results.values() if result.policy not in REPLACING]
     if not fair:
         return ""
-    best = min(fair, key=lambda each: each.total_s)
+    best = min(fair, key=lambda result: result.total_s)
     said = f"Fastest is {best.policy} with {duration(best.total_s)}"
     if bound is not None:
         said += f", {best.total_s / bound.total_s:.2f} × the lower bound"
@@ -184,41 +189,32 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
 # -- the policies by one model ---------------------------------------------------------------------
 
 
-def _results(outcomes: Iterable[Outcome]) -> dict[str, Result]:
-    return {each.policy: each for each in outcomes if isinstance(each, Result)}
+def rank_results(outcomes: Iterable[Outcome]) -> list[Result]:
+    """The bound, then the fastest first; policies that the bound does not hold for are last."""
+
+    def rank(result: Result) -> tuple[bool, bool, float]:
+        return result.policy != "lower_bound", result.policy in REPLACING, result.total_s
+
+    return sorted((outcome for outcome in outcomes if isinstance(outcome, Result)), key=rank)
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Result]:
-    """The bound, then the fastest first; those that the bound does not hold for are last."""
-
-    def rank(each: Result) -> tuple[bool, bool, float]:
-        return each.policy != "lower_bound", each.policy in REPLACING, each.total_s
-
-    return sorted((each for each in outcomes if isinstance(each, Result)), key=rank)
-
-
-def _parts(result: Result) -> tuple[float, float, float]:
-    """Setup, computing and waiting, in seconds."""
-    total = float(result.epochs_s.sum())
-    waiting = min(total, max(0.0, float(result.stall_s.sum())))
-    return result.setup_s, total - waiting, waiting
-
-
-def marked(policy: str) -> str:
-    """The policy, with a star where it trains on other samples."""
+def mark_policy(policy: str) -> str:
+    """The policy's name, with a star if it trains on other samples."""
     return f"{policy} *" if policy in REPLACING else policy
 
 
 def _tabulate_model(model: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Tables and charts of the policies by one model."""
-    results = ranked(outcomes)
+    results = rank_results(outcomes)
     bound = next((result for result in results if result.policy == "lower_bound"), None)
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
     values: dict[str, Any] = {
         "name": model,
         "bound": bound,
         "rows": _tabulate_results(results, bound),
-        "refusals": [(marked(refusal.policy), why(refusal)) for refusal in refusals],
+        "refusals": [
+            (mark_policy(refusal.policy), explain_refusal(refusal)) for refusal in refusals
+        ],
         "results": results,
     }
     if not results:
@@ -245,14 +241,9 @@ def _stack_totals(results: Sequence[Result], bound: Result | None) -> dict[str, 
         note = duration(result.total_s)
         if bound is not None and result is not bound:
             note += f" · {result.total_s / bound.total_s:.2f} × bound"
-        rows.append(
-            {
-                "label": marked(result.policy),
-                "parts": [part / unit for part in (result.setup_s, total - waiting, waiting)],
-                "note": note,
-                "strong": result.policy == "penstock",
-            }
-        )
+        parts = [part / unit for part in (result.setup_s, total - waiting, waiting)]
+        row = {"label": mark_policy(result.policy), "parts": parts, "note": note}
+        rows.append(row | {"strong": result.policy == "penstock"})
     return {"unit": name, "rows": rows}
 
 
@@ -266,7 +257,7 @@ def _tabulate_results(results: Sequence[Result], bound: Result | None) -> list[N
         values.append([*times, *(moved if result.policy != "lower_bound" else [None] * len(moved))])
     kinds = {"penstock": "strong", "lower_bound": "bound"}
     return number_rows(
-        [marked(result.policy) for result in results],
+        [mark_policy(result.policy) for result in results],
         values,
         [kinds.get(result.policy) for result in results],
     )
@@ -274,29 +265,31 @@ def _tabulate_results(results: Sequence[Result], bound: Result | None) -> list[N
 
 def _stack_times(results: Sequence[Result], bound: Result | None, size: int) -> dict[str, Any]:
     """Computing and waiting of each policy's epochs, `size` of them a column, and the bound."""
-    high = max(float(_grouped(result.epochs_s, size).max()) for result in results)
+    high = max(float(_average_groups(result.epochs_s, size).max()) for result in results)
     unit, name = time_unit(high)
-    marks = [] if bound is None else (_grouped(bound.epochs_s, size) / unit).tolist()
+    marks = [] if bound is None else (_average_groups(bound.epochs_s, size) / unit).tolist()
     panels = []
     for result in results:
-        took = _grouped(result.epochs_s, size)
-        waiting = np.clip(_grouped(result.stall_s, size), 0, took)
+        took = _average_groups(result.epochs_s, size)
+        waiting = np.clip(_average_groups(result.stall_s, size), 0, took)
         stacks = (np.stack([took - waiting, waiting], axis=1) / unit).tolist()
         shown_marks = [] if result.policy in REPLACING else marks
-        panels.append((result, marked(result.policy), stacks, shown_marks))
+        panels.append((result, mark_policy(result.policy), stacks, shown_marks))
     return {"unit": name, "high": high / unit, "panels": panels}
 
 
 def _stack_bytes(results: Sequence[Result], size: int) -> dict[str, Any]:
     """Bytes of each policy's epochs by source, `size` epochs a column."""
-    high = max(float(_grouped(result.moved_mb, size).sum(axis=1).max()) for result in results)
+    high = max(
+        float(_average_groups(result.moved_mb, size).sum(axis=1).max()) for result in results
+    )
     unit, name = size_unit(high)
     panels = [
         (
             result.policy,
-            marked(result.policy),
+            mark_policy(result.policy),
             result.moved_mb.sum(axis=0).tolist(),
-            (_grouped(result.moved_mb, size) / unit).tolist(),
+            (_average_groups(result.moved_mb, size) / unit).tolist(),
             len(result.epochs_s),
         )
         for result in results
@@ -310,15 +303,15 @@ def _tabulate_epochs(results: Sequence[Result], size: int) -> list[NumberRow]:
     values: list[list[float | None]] = []
     for result in results:
         columns = [result.epochs_s, result.stall_s, *result.moved_mb.T]
-        groups = np.stack([_grouped(column, size) for column in columns], axis=1).tolist()
+        groups = np.stack([_average_groups(column, size) for column in columns], axis=1).tolist()
         names += [result.policy] * len(groups)
         values += [[1 + place * size, *row] for place, row in enumerate(groups)]
     return number_rows(names, values)
 
 
-def _grouped(values: Floats, each: int) -> Floats:
-    """Means of so many rows at a time; the last group may have fewer."""
-    starts = np.arange(0, len(values), each)
+def _average_groups(values: Floats, size: int) -> Floats:
+    """Means of `size` rows at a time; the last group may have fewer."""
+    starts = np.arange(0, len(values), size)
     counts = np.diff(np.append(starts, len(values)))
     sums = np.add.reduceat(values, starts, axis=0)
     return sums / counts.reshape(-1, *([1] * (values.ndim - 1)))
@@ -340,18 +333,15 @@ def _tabulate_sweep(sweep: Sweep) -> dict[str, Any]:
     order = sorted(policies, key=lambda policy: (policy != "penstock", policy == "lower_bound"))
     lines: list[PlottedLine] = [
         (
-            marked(policy),
+            mark_policy(policy),
             [math.nan if total is None else total / unit for total in by_policy[policy]],
             _kinds[policy],
             policy == "lower_bound",
         )
         for policy in order
     ]
-    rows = number_rows([marked(policy) for policy in policies], list(by_policy.values()))
-    return {"key": sweep.key, "values": sweep.values, "own": sweep.own, "unit": name} | {
-        "lines": lines,
-        "rows": rows,
-    }
+    rows = number_rows([mark_policy(policy) for policy in policies], list(by_policy.values()))
+    return {"sweep": sweep, "unit": name, "lines": lines, "rows": rows}
 
 
 def _draw_least_costs(sizing: Sizing) -> list[PlottedLine]:
@@ -367,7 +357,7 @@ def _draw_least_costs(sizing: Sizing) -> list[PlottedLine]:
     ]
 
 
-def why(refusal: Refusal) -> str:
-    """Why a policy cannot run, where policy and scenario are known."""
+def explain_refusal(refusal: Refusal) -> str:
+    """The reason why a policy cannot run, without the names of policy and scenario."""
     known = f"{refusal.policy} cannot run in {refusal.scenario}: "
     return f"cannot run: {refusal.reason.removeprefix(known)}"
