@@ -235,7 +235,7 @@ def test_every_policy_is_described():
 
 
 def test_templates_are_loaded_with_the_first_page():
-    """What makes pages is imported without jinja2; a page without it is refused with the remedy."""
+    """Reports are imported without jinja2; a page without it is refused with the remedy."""
     code = (
         "import sys\n"
         "from penstock.bench import report\n"
@@ -303,7 +303,7 @@ def test_varied_changes_one_thing(key):
 
 @given(mean=st.floats(0.1, 2.0), ratio=st.floats(0.0, 2.0))
 def test_expected_size_is_the_drawn_size(mean, ratio):
-    """What the page says of the data is what the simulator draws, but for chance."""
+    """The data size on the page is that of the drawn samples, but for chance."""
     scenario = small()
     data = scenario.data.model_copy(
         update={"samples": 40_000, "mean_mb": mean, "sigma_mb": mean * ratio}
@@ -451,8 +451,8 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
 
 @needs_chromium
 def test_a_browser_is_kept_from_loading(both, tmp_path):
-    """What would ask a network, were it ever in a page, is refused; without the page's policy it
-    is seen, so that the test above can fail."""
+    """A browser refuses an image from the network; without the page's policy it asks for it, so
+    that the test above can fail."""
     page, log = tmp_path / "page.html", tmp_path / "net.json"
     text = report.render_page(both[0], both[1])
     text = text.replace("</body>", '<img src="http://127.0.0.1:9/x.png"></body>')

@@ -84,7 +84,7 @@ def test_pictures_are_to_scale():
 
 
 def area(outline: str) -> float:
-    """Of a polygon as a path of M, L, H, V and Z, by the shoelace formula."""
+    """The area of a polygon as a path of M, L, H, V and Z, by the shoelace formula."""
     x = y = 0.0
     points = []
     for letter, numbers in re.findall(r"([MLHV])([-\d. ]+)", outline):
@@ -104,7 +104,7 @@ def area(outline: str) -> float:
 
 
 def test_headline_says_who_what_and_why():
-    """Who is fastest, by how much, whether it is enough, what bounds it, and the next ceiling."""
+    """The page says which run is fastest and by how much, if it suffices, and what bounds it."""
     values = made.record()
     said = " ".join(words_of(values).said)
     rate, second = (values["runs"][place]["samples_per_s"] for place in (0, 1))
@@ -128,7 +128,7 @@ def test_headline_of_other_ends(change, said):
 
 
 def test_headline_does_not_blame_a_ceiling_that_is_far():
-    """What reaches half of the lowest ceiling is not bound by it."""
+    """A run that reaches half of the lowest ceiling is not bound by it."""
     values = made.record(("penstock",))
     for ceiling in values["runs"][0]["roofline"]["ceilings"]:
         ceiling["samples_per_s"] *= 2
@@ -219,8 +219,8 @@ PLACES = places_of(SMALL)
 
 @given(unknown=st.sets(st.sampled_from(PLACES), max_size=12), gone=st.booleans())
 def test_unknown_figures_are_left_out(unknown, gone):
-    """Whatever in a record is null, or is not there, there is a page, and it has no NaN; but for
-    what makes it a record, without which it is refused by name."""
+    """A record has a page without NaN if any of its values are null or missing; without the values
+    that make it a record it is refused by name."""
     values = copy.deepcopy(SMALL)
     for path in sorted(unknown, key=len, reverse=True):
         place = values
@@ -295,7 +295,7 @@ def test_hostile_names_are_text():
 
 
 def test_keys_to_storage_are_withheld():
-    """What lets one into storage is in no page, wherever a record has it."""
+    """Keys that let one into storage are in no page, wherever a record has them."""
     values = made.record(("penstock",), steps=3)
     secret = "hunter2"
     options = {"access_key_id": secret, "secret_access_key": secret, "endpoint_url": "https://x"}
@@ -323,7 +323,7 @@ def test_page_loads_nothing():
 
 
 def test_pictures_have_titles():
-    """Whoever does not see a picture is told what it shows."""
+    """Each picture has a title, which tells readers who do not see it what it shows."""
     for picture in page_of(report.render_page([made.record()])).iter("svg"):
         if picture.get("role") == "img":
             assert picture[0].tag == "title"
