@@ -25,7 +25,7 @@ def page_of(text: str) -> ElementTree.Element:
 
 
 class Tags(HTMLParser):
-    """What HTML's own rules make of a page: elements, attributes, and the texts of some."""
+    """Elements of a page with their attributes, as HTML's own rules read them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def values_of(tree: ElementTree.Element) -> dict[str, list[list[float]]]:
 
 def colours_of(scheme: str) -> dict[str, list[int]]:
     """The colours of the style sheet by name, on light or dark paper."""
-    sheet = (Path(document.__file__).parent / "page.css").read_text()
+    sheet = (Path(document.__file__).parent / "templates" / "page.css").read_text()
     block = sheet.split(":root")[["light", "dark"].index(scheme) + 1]
     found = re.findall(r"--(\w+): #(\w{6});", block)
     return {name: list(bytes.fromhex(value)) for name, value in found}
@@ -110,8 +110,8 @@ document.getElementById('found').textContent = JSON.stringify(found);
 
 
 def measured(texts: dict[str, tuple[str, int]], folder: Path) -> dict[str, Any]:
-    """What a browser makes of pages, each at a width in pixels: how far they are wider than that,
-    which labels of pictures lie on each other, and how many there are."""
+    """Measure pages in a browser, each at a width in pixels: how much wider than that they are,
+    which labels of pictures lie on each other, and how many labels there are."""
     frames = "".join(
         f'<iframe title="{name}" style="width:{width}px;height:600px;border:0" '
         f'srcdoc="{html.escape(text, quote=True)}"></iframe>'

@@ -152,7 +152,7 @@ LAYERS = {
         {"ground", "values", "data", "policy", "mechanism", "drivers", "package", "page"},
     ),
     # Pages for people: they know nothing of penstock.
-    "page": Layer({"page"}, set()),
+    "page": Layer({"page"}, {"ground"}),
     # The simulator computes time: it knows policy, and nothing that reads, waits or sends.
     "sim": Layer({"sim"}, {"ground", "values", "data", "policy", "page"}),
     "testing": Layer(
@@ -213,7 +213,7 @@ PURE = (
     | {"sim.contention", "sim.sampled", "sim.sizing", "bench.compare", "bench.headline"}
     | {"checkpoint.manifest", "checkpoint.division", "checkpoint.tree", "checkpoint.placing"}
     | {"checkpoint.interval", "checkpoint.pace"}
-    | {"bench.sections", "bench.report", "page.chart", "page.svg", "page.words"}
+    | {"bench.sections", "bench.report", "page.layout", "page.words"}
     | LAYERS["values"].modules
 )
 EXTENT_OS = {"fsencode", "fsdecode", "path"}

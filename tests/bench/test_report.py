@@ -29,13 +29,13 @@ from tests.browser import (
 
 
 def words_of(values: dict[str, Any]) -> headline.Headline:
-    return headline.headline(recorded.records([values]))
+    return headline.conclude(recorded.records([values]))
 
 
 def test_page_has_the_records_numbers():
     """The tables hold the figures of each run to the last bit, and the page the command."""
     values = made.record()
-    text = report.page([values])
+    text = report.render_page([values])
     rows = values_of(page_of(text))
     for place, run in enumerate(values["runs"]):
         figures = {
@@ -65,7 +65,7 @@ def test_page_has_the_records_numbers():
 def test_pictures_are_to_scale():
     """Bars of shares are as long as the shares; the steps' areas have the shares' sizes."""
     values = made.record(("penstock",), epochs=1, steps=40, evaluation=False)
-    tree = page_of(report.page([values]))
+    tree = page_of(report.render_page([values]))
     pictures = {picture[0].text or "": picture for picture in tree.iter("svg") if len(picture)}
     bars = next(each for said, each in pictures.items() if said.startswith("Where time went"))
     shares = values["runs"][0]["decomposition"]
@@ -84,7 +84,7 @@ def test_pictures_are_to_scale():
 
 
 def area(outline: str) -> float:
-    """Of a polygon as a path of M, L, H, V and Z, by the shoelace formula."""
+    """The area of a polygon as a path of M, L, H, V and Z, by the shoelace formula."""
     x = y = 0.0
     points = []
     for letter, numbers in re.findall(r"([MLHV])([-\d. ]+)", outline):
@@ -104,7 +104,7 @@ def area(outline: str) -> float:
 
 
 def test_headline_says_who_what_and_why():
-    """Who is fastest, by how much, whether it is enough, what bounds it, and the next ceiling."""
+    """The page says which run is fastest and by how much, if it suffices, and what bounds it."""
     values = made.record()
     said = " ".join(words_of(values).said)
     rate, second = (values["runs"][place]["samples_per_s"] for place in (0, 1))
@@ -128,7 +128,7 @@ def test_headline_of_other_ends(change, said):
 
 
 def test_headline_does_not_blame_a_ceiling_that_is_far():
-    """What reaches half of the lowest ceiling is not bound by it."""
+    """A run that reaches half of the lowest ceiling is not bound by it."""
     values = made.record(("penstock",))
     for ceiling in values["runs"][0]["roofline"]["ceilings"]:
         ceiling["samples_per_s"] *= 2
@@ -166,8 +166,8 @@ def test_cautions_come_first():
 def test_any_shape_has_a_page(loaders, ranks, epochs, steps, wait, parts):
     """No loader, epoch or step at all, one of each, 64 ranks, no waits: there is a page, which is
     well formed and the same twice."""
-    text = report.page([shaped(tuple(loaders), ranks, epochs, steps, wait, *parts)])
-    assert text == report.page([shaped(tuple(loaders), ranks, epochs, steps, wait, *parts)])
+    text = report.render_page([shaped(tuple(loaders), ranks, epochs, steps, wait, *parts)])
+    assert text == report.render_page([shaped(tuple(loaders), ranks, epochs, steps, wait, *parts)])
     tree = page_of(text)
     assert "nan" not in "".join(each.get("value", "") for each in tree.iter("data"))
     assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
@@ -219,8 +219,8 @@ PLACES = places_of(SMALL)
 
 @given(unknown=st.sets(st.sampled_from(PLACES), max_size=12), gone=st.booleans())
 def test_unknown_figures_are_left_out(unknown, gone):
-    """Whatever in a record is null, or is not there, there is a page, and it has no NaN; but for
-    what makes it a record, without which it is refused by name."""
+    """A record has a page without NaN if any of its values are null or missing; without the values
+    that make it a record it is refused by name."""
     values = copy.deepcopy(SMALL)
     for path in sorted(unknown, key=len, reverse=True):
         place = values
@@ -233,9 +233,9 @@ def test_unknown_figures_are_left_out(unknown, gone):
     refused = any(path[0] in ("penstock_bench", "runs") and len(path) < 3 for path in unknown)
     if refused:
         with pytest.raises(FormatError, match="record"):
-            report.page([values])
+            report.render_page([values])
         return
-    text = report.page([values])
+    text = report.render_page([values])
     page_of(text)
     assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
 
@@ -245,10 +245,11 @@ def test_a_large_record_has_a_small_page():
     """Five epochs of 1,000 steps on 8 ranks of three loaders are less than a megabyte, and ten
     times the steps are no longer a page: steps share what is drawn."""
     few, many = (
-        len(report.page([made.record(ranks=2, epochs=5, steps=steps)])) for steps in (300, 3000)
+        len(report.render_page([made.record(ranks=2, epochs=5, steps=steps)]))
+        for steps in (300, 3000)
     )
     assert many < 1.1 * few
-    assert len(report.page([made.record(ranks=8, epochs=5, steps=1000)])) < 1_000_000
+    assert len(report.render_page([made.record(ranks=8, epochs=5, steps=1000)])) < 1_000_000
 
 
 @pytest.mark.parametrize("value", ["0.5 s", [1], {}])
@@ -257,13 +258,13 @@ def test_times_that_are_no_numbers_are_refused(value):
     values = made.record(("penstock",), steps=3)
     values["runs"][0]["epochs"][0]["ranks"][0]["wait_s"][1] = value
     with pytest.raises(FormatError, match="times of steps are no numbers"):
-        report.page([values])
+        report.render_page([values])
 
 
 def test_several_records_have_one_page():
     """Runs of one loader in two records keep apart, and what differs is said."""
     first, second = made.record(("penstock",)), made.record(("penstock",), batch=9)
-    text = report.page([first, second], ["monday", "friday"])
+    text = report.render_page([first, second], ["monday", "friday"])
     for each in ("penstock (monday)", "penstock (friday)", "reader.batch_size is not the same"):
         assert each in text
 
@@ -286,15 +287,15 @@ def test_hostile_names_are_text():
         run["dlio"][text] = text
         return values
 
-    text = report.page([named(HOSTILE)])
+    text = report.render_page([named(HOSTILE)])
     text.encode()
     page_of(text)
-    plain = report.page([named("x")])
+    plain = report.render_page([named("x")])
     assert [tag for tag, _ in Tags(text).elements] == [tag for tag, _ in Tags(plain).elements]
 
 
 def test_keys_to_storage_are_withheld():
-    """What lets one into storage is in no page, wherever a record has it."""
+    """Keys that let one into storage are in no page, wherever a record has them."""
     values = made.record(("penstock",), steps=3)
     secret = "hunter2"
     options = {"access_key_id": secret, "secret_access_key": secret, "endpoint_url": "https://x"}
@@ -303,7 +304,7 @@ def test_keys_to_storage_are_withheld():
     values["overrides"] = [given]
     values["command"] = f"penstock bench run x {given} --token {secret}"
     values["runs"][0]["settings"]["session_token"] = secret
-    text = report.page([values])
+    text = report.render_page([values])
     assert secret not in text
     assert "https://x" in text
     assert "(withheld)" in text
@@ -311,7 +312,7 @@ def test_keys_to_storage_are_withheld():
 
 def test_page_loads_nothing():
     """No element that loads, and a policy that forbids it anyway."""
-    text = report.page([made.record()])
+    text = report.render_page([made.record()])
     loading = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "use", "image"}
     elements = Tags(text).elements
     assert not loading & {tag for tag, _ in elements}
@@ -322,8 +323,8 @@ def test_page_loads_nothing():
 
 
 def test_pictures_have_titles():
-    """Whoever does not see a picture is told what it shows."""
-    for picture in page_of(report.page([made.record()])).iter("svg"):
+    """Each picture has a title, which tells readers who do not see it what it shows."""
+    for picture in page_of(report.render_page([made.record()])).iter("svg"):
         if picture.get("role") == "img":
             assert picture[0].tag == "title"
             assert picture[0].text
@@ -340,9 +341,11 @@ def pages() -> dict[str, str]:
         ("penstock",), ranks=1, epochs=1, steps=1, wait_ms=(0.0,), checkpoints=False
     )
     return {
-        "many": report.page([made.record(("penstock", "torch", long, "grain"), staging_s=9.0)]),
-        "one": report.page([made.record(("penstock",), epochs=30, steps=9)]),
-        "least": report.page([least]),
+        "many": report.render_page(
+            [made.record(("penstock", "torch", long, "grain"), staging_s=9.0)]
+        ),
+        "one": report.render_page([made.record(("penstock",), epochs=30, steps=9)]),
+        "least": report.render_page([least]),
     }
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock import sim
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.page import svg, words
+from penstock.page import document, layout, words
 from penstock.sim import report, sweep
 from penstock.sim.corrected import TRAFFIC
 from penstock.sim.results import SOURCES, Result
@@ -70,12 +70,12 @@ def test_page_has_the_results_numbers(both):
     """Each table holds the results' values to the last bit, under its policy's name; whoever could
     not run is there with the reason."""
     scenario, found, sweeps = both
-    text = report.page(scenario, found, sweeps, command="penstock simulate small.yaml")
+    text = report.render_page(scenario, found, sweeps, command="penstock simulate small.yaml")
     rows = values_of(page_of(text))
     refused = 0
     for each in found:
         if not isinstance(each, Result):
-            assert report.why(each) in "".join(page_of(text).itertext())
+            assert report.explain_refusal(each) in "".join(page_of(text).itertext())
             refused += 1
             continue
         mine = rows[each.policy]
@@ -103,12 +103,12 @@ def test_pictures_are_to_scale(both):
     """The bars are as long as the times that they stand for, and columns as high as the bytes."""
     scenario, found, _ = both
     found = [each for each in found if each.model == "corrected"]
-    tree = page_of(report.page(scenario, found))
+    tree = page_of(report.render_page(scenario, found))
     pictures = list(tree.iter("svg"))
     for picture in pictures:
         assert picture[0].tag == "title"
         assert picture[0].text
-    ranked = report.ranked(found)
+    ranked = report.rank_results(found)
     bars = list(pictures[0].iter("rect"))
     rows: dict[str, float] = {}
     for bar in bars:
@@ -130,13 +130,13 @@ def test_pictures_are_to_scale(both):
 
 def test_page_is_the_same_twice(both):
     scenario, found, sweeps = both
-    assert report.page(scenario, found, sweeps) == report.page(small(), found, sweeps)
+    assert report.render_page(scenario, found, sweeps) == report.render_page(small(), found, sweeps)
 
 
 def test_page_loads_nothing(both):
     """No element that loads, no address outside text, and a policy that forbids it anyway."""
     scenario, found, sweeps = both
-    text = report.page(scenario, found, sweeps)
+    text = report.render_page(scenario, found, sweeps)
     loading = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "use", "image"}
     elements = Tags(text).elements
     assert not loading & {tag for tag, _ in elements}
@@ -163,19 +163,20 @@ def test_hostile_names_are_text(name):
     scenario = small(name, name, name)
     refusals = [sweep.Refusal(name, "naive", "corrected", f"naive: {name}")]
     found = [*outcomes_of(scenario, "corrected")[1:], *refusals]
-    text = report.page(scenario, found, command=name)
+    text = report.render_page(scenario, found, command=name)
     text.encode()
     tree = page_of(text)
     printable = re.sub("[\0\x1b\ud800\uffff]", "\ufffd", name)
     assert (tree.findtext("body/h1") or "") == printable
-    harmless = report.page(small("x", "x" if name else "", "x"), found, command=name)
+    harmless = report.render_page(small("x", "x" if name else "", "x"), found, command=name)
     assert [tag for tag, _ in Tags(text).elements] == [tag for tag, _ in Tags(harmless).elements]
 
 
 @given(name=st.text(st.characters(), max_size=30))
 def test_any_text_survives_as_text(name):
     """Text comes back as it was, but for characters that no page may hold."""
-    text = ElementTree.tostring(svg.element("p", name), "unicode")
+    template = document.environment().from_string('<p title="{{ name }}">{{ name }}</p>')
+    text = template.render(name=name)
     text.encode()
     back = ElementTree.fromstring(text).text or ""
     expected = re.sub(r"\r\n?", "\n", name)  # as XML reads line ends
@@ -191,7 +192,7 @@ def test_any_text_survives_as_text(name):
 )
 def test_ticks_are_few_round_and_inside(low, factor, most, log):
     """No tick lies outside the axis, they ascend, and there are not more than asked for."""
-    axis = svg.Axis(low, low * factor, 0.0, 100.0, log)
+    axis = layout.Axis(low, low * factor, 0.0, 100.0, log)
     ticks = axis.ticks(most)
     assert len(ticks) <= most + 1
     for tick in ticks:
@@ -203,7 +204,7 @@ def test_ticks_are_few_round_and_inside(low, factor, most, log):
 @given(places=st.lists(st.floats(0, 300), max_size=14).map(sorted))
 def test_labels_do_not_overlap(places):
     """Labels keep their order and their distance, and move only where they must."""
-    spread = svg.spread(places, 17.0, 0.0, 300.0)
+    spread = layout.spread_labels(places, 17.0, 0.0, 300.0)
     assert len(spread) == len(places)
     assert all(b - a >= 17.0 - 1e-6 for a, b in itertools.pairwise(spread))
     if all(b - a >= 17.0 for a, b in itertools.pairwise(places)):
@@ -216,7 +217,7 @@ def test_labels_do_not_overlap(places):
 )
 def test_grouped_epochs_keep_their_mean(epochs, each):
     values = np.array(epochs)
-    grouped = report._grouped(values, each)
+    grouped = report._average_groups(values, each)
     weights = [len(values[first : first + each]) for first in range(0, len(values), each)]
     assert np.average(grouped, weights=weights) == pytest.approx(values.mean(), abs=1e-6)
 
@@ -236,6 +237,26 @@ def test_every_policy_is_described():
         if (need != due).any():
             replacing.add(policy)
     assert replacing == report.REPLACING
+
+
+def test_templates_are_loaded_with_the_first_page():
+    """Reports are imported without jinja2; a page without it is refused with the remedy."""
+    code = (
+        "import sys\n"
+        "from penstock.bench import report\n"
+        "from penstock.sim import report\n"
+        "from penstock.errors import UsageError\n"
+        "from penstock.page import document\n"
+        "assert 'jinja2' not in sys.modules\n"
+        "sys.modules['jinja2'] = None\n"
+        "try:\n"
+        "    document.render('bench.html')\n"
+        "except UsageError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "a page needs jinja2" in done.stdout
+    assert "pip install 'penstock[bench]' or 'penstock[sim]'" in done.stdout
 
 
 # -- sweeps ----------------------------------------------------------------------------------------
@@ -287,7 +308,7 @@ def test_varied_changes_one_thing(key):
 
 @given(mean=st.floats(0.1, 2.0), ratio=st.floats(0.0, 2.0))
 def test_expected_size_is_the_drawn_size(mean, ratio):
-    """What the page says of the data is what the simulator draws, but for chance."""
+    """The data size on the page is that of the drawn samples, but for chance."""
     scenario = small()
     data = scenario.data.model_copy(
         update={"samples": 40_000, "mean_mb": mean, "sigma_mb": mean * ratio}
@@ -410,7 +431,9 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
     asked of a network."""
     scenario, found, sweeps = both
     page, shot, log = (tmp_path / name for name in ("page.html", "page.png", "net.json"))
-    page.write_text(report.page(scenario, found, sweeps, command="penstock simulate small.yaml"))
+    page.write_text(
+        report.render_page(scenario, found, sweeps, command="penstock simulate small.yaml")
+    )
     done = browse(
         page,
         "--window-size=1100,1400",
@@ -433,10 +456,10 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
 
 @needs_chromium
 def test_a_browser_is_kept_from_loading(both, tmp_path):
-    """What would ask a network, were it ever in a page, is refused; without the page's policy it
-    is seen, so that the test above can fail."""
+    """A browser refuses an image from the network; without the page's policy it asks for it, so
+    that the test above can fail."""
     page, log = tmp_path / "page.html", tmp_path / "net.json"
-    text = report.page(both[0], both[1])
+    text = report.render_page(both[0], both[1])
     text = text.replace("</body>", '<img src="http://127.0.0.1:9/x.png"></body>')
     page.write_text(text)
     done = browse(page, f"--log-net-log={log}", f"--screenshot={tmp_path / 'x.png'}")
@@ -450,7 +473,7 @@ def test_a_browser_is_kept_from_loading(both, tmp_path):
 @needs_chromium
 def test_a_browser_reads_what_was_written(both, tmp_path):
     """HTML's rules, as a browser has them, make the elements and numbers that were meant."""
-    text = report.page(*both)
+    text = report.render_page(*both)
     page = tmp_path / "page.html"
     page.write_text(text)
     dumped = Tags(browse(page, "--dump-dom").stdout).elements

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .replay import Outcome as Outcome
     from .replay_engine import Merged as Merged
     from .replay_files import warm as warm
-    from .report import page as page
+    from .report import render_page as render_page
     from .results import read as read
     from .run import Job as Job
     from .run import Walks as Walks
@@ -70,7 +70,7 @@ else:
             "replay": "Outcome replay",
             "replay_engine": "Merged replay_engine",
             "replay_files": "replay_files warm",
-            "report": "page report",
+            "report": "render_page report",
             "results": "read",
             "run": "Job Walks run_workload",
             "sizes": "MODELS",

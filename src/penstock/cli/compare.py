@@ -68,7 +68,7 @@ def compare(
         _show(rows, runs[0].label, runs[place].label, place)
     console.show(console.escaped(comparing.basis(runs)))
     if html is not None:
-        write_text(html, report.page(values, [str(path) for path in results]))
+        write_text(html, report.render_page(values, [str(path) for path in results]))
         console.show(f"page: {console.escaped(str(html))}")
 
 

@@ -99,7 +99,7 @@ def plan(
             chosen, grid, epoch_s, prices=_prices(prices), seen=seen, progress=progress
         )
     _show(found)
-    write_text(page, report.sizing_page(chosen, found, command=shlex.join(command)))
+    write_text(page, report.render_sizing_page(chosen, found, command=shlex.join(command)))
     console.show(f"page: {console.escaped(str(page))}")
     if json_path is not None:
         write_text(json_path, json.dumps(_values(chosen, found), indent=1) + "\n")

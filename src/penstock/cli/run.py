@@ -388,7 +388,7 @@ class _Results:
         hosts: int,
         where: str,
     ) -> Path:
-        from ..bench import as_dict, outputs, page, record, shown
+        from ..bench import as_dict, outputs, record, render_page, shown
 
         values = record.whole(
             command=shlex.join(["penstock", *shown(sys.argv[1:])]),
@@ -406,7 +406,7 @@ class _Results:
         )
         with self._storing():
             path = outputs.write_record(self._folder, values)
-            path.with_name("report.html").write_text(page([values]))
+            path.with_name("report.html").write_text(render_page([values]))
         return path
 
     def _name(self, number: int) -> str:

@@ -193,7 +193,7 @@ def _simulate(
             processes=_processes(accesses),
             progress=progress,
         )
-    write_text(page, report.page(scenario, found, swept, command=command, remark=remark))
+    write_text(page, report.render_page(scenario, found, swept, command=command, remark=remark))
     console.show(f"page: {console.escaped(str(page))}")
     if json_path is not None:
         write_text(json_path, json.dumps(_values(scenario, found, swept), indent=1) + "\n")
@@ -296,7 +296,7 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     """The table of one model, and why what is not in it cannot run."""
     from ..sim import SOURCES, Result, report
 
-    results = report.ranked(outcomes)
+    results = report.rank_results(outcomes)
     bound = next((each for each in results if each.policy == "lower_bound"), None)
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
@@ -321,13 +321,13 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
         if full and each is not bound:
             row += [words.size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
-        table.add_row(report.marked(each.policy), *row, style=style)
+        table.add_row(report.mark_policy(each.policy), *row, style=style)
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
-        table.add_row(report.marked(refusal.policy), "cannot run", style="dim")
+        table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
     screen().print(table)
     for refusal in refusals:
-        console.show(console.escaped(f"{refusal.policy} {report.why(refusal)}"))
+        console.show(console.escaped(f"{refusal.policy} {report.explain_refusal(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         console.show("* trains on other samples than are due: not held by the bound")
 

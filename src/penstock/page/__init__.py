@@ -1,25 +1,28 @@
-"""Pages for people: one HTML file that needs nothing else. Of the simulator and the benchmark.
+"""HTML pages for people, of the simulator and the benchmark: one file each that needs nothing else.
 
-`svg` and `chart` draw, `words` writes numbers, `document` makes the file, of them and one style
-sheet.
+`words` writes numbers, `layout` lays charts out, `templates` holds the pages and how charts are
+drawn, and `document` makes the file of them.
 """
 
 from __future__ import annotations
 
-from . import chart, document, words
-from .svg import element
+from . import words
+from .document import NumberRow, bytes_size, number_rows, render
+from .layout import PlottedLine
 from .words import counted, duration, latency, number, percent, ratio, size, size_unit, time_unit
 
 __all__ = [
-    "chart",
+    "NumberRow",
+    "PlottedLine",
+    "bytes_size",
     "counted",
-    "document",
     "duration",
-    "element",
     "latency",
     "number",
+    "number_rows",
     "percent",
     "ratio",
+    "render",
     "size",
     "size_unit",
     "time_unit",

@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Three or more digits, as far as they are there, with thousands apart."""
+    """A number in three digits or more, with commas between thousands."""
     if abs(value) < 1e-9:
         return "0"
     decimals = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
@@ -24,9 +24,9 @@ def counted(count: int, what: str) -> str:
 
 def size(megabytes: float) -> str:
     """MB as people read them, in decimal units."""
-    for unit, each in (("kB", 1e-3), ("MB", 1.0), ("GB", 1e3), ("TB", 1e6)):
-        if megabytes < each * 999.5:
-            return f"{megabytes / each:.3g} {unit}"
+    for name, unit in (("kB", 1e-3), ("MB", 1.0), ("GB", 1e3), ("TB", 1e6)):
+        if megabytes < unit * 999.5:
+            return f"{megabytes / unit:.3g} {name}"
     return f"{number(megabytes / 1e9)} PB"
 
 
@@ -57,7 +57,7 @@ def brief(seconds: float) -> str:
 
 
 def time_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many seconds count in."""
+    """Seconds in the unit of an axis that ends at `high` seconds, and its name."""
     for least, unit, name in ((259_200, 86400.0, "days"), (7200, 3600.0, "hours")):
         if high >= least:
             return unit, name
@@ -67,7 +67,7 @@ def time_unit(high: float) -> tuple[float, str]:
 
 
 def size_unit(high: float) -> tuple[float, str]:
-    """What axes up to so many MB count in."""
+    """MB in the unit of an axis that ends at `high` MB, and its name."""
     for unit, name in ((1e6, "TB"), (1e3, "GB")):
         if high >= 2 * unit:
             return unit, name
@@ -76,9 +76,9 @@ def size_unit(high: float) -> tuple[float, str]:
 
 def latency(seconds: float) -> str:
     """Short times as people read them, in three digits."""
-    for unit, each in (("µs", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * each:
-            return f"{seconds / each:.3g} {unit}" if seconds else "0"
+    for name, unit in (("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * unit:
+            return f"{seconds / unit:.3g} {name}" if seconds else "0"
     return duration(seconds)
 
 
