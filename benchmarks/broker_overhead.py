@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.sharing.client import Tenant
-from penstock.sharing.lease import Measured, Report
+from penstock.sharing.lease import JobMeasurement, Report
 
 from . import __main__ as command
 from .contender import ROOT
@@ -45,7 +45,7 @@ def report(number: int, now_s: float) -> Report:
         "cpu_s": 0.02 * swing / (1 + number % 3),
         "storage_bytes": 1e5 * swing * (1 + number % 5),
     }
-    return Report(profile=profile, measured=Measured(samples_per_s=rate / 2, stall=0.5))
+    return Report(profile=profile, measured=JobMeasurement(samples_per_s=rate / 2, stall=0.5))
 
 
 def client(path: str, number: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock.order.order import Order
-from penstock.plan.assignment import Locality, expected_moves, seat
+from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
 from penstock.plan.steps import Steps
 
@@ -77,7 +77,7 @@ def cost_rows() -> list[dict[str, Any]]:
         ("order", lambda: order.samples(positions), None),
         ("owners, equal shares", lambda: placement.owners(samples), None),
         ("owners, unequal shares", lambda: other.owners(samples), None),
-        ("seats of owners", lambda: seat(owners, quotas), None),
+        ("seats of owners", lambda: assign_nodes(owners, quotas), None),
         ("a rank's positions, equal shares", dealt(steps), TARGET_NS),
         ("a rank's positions, unequal shares", dealt(uneven), TARGET_NS),
     ]

@@ -15,7 +15,7 @@ import sys
 import time
 
 from penstock.errors import UsageError
-from penstock.sim import POLICIES, Scenario, load, names, simulate
+from penstock.sim import POLICIES, Scenario, list_scenarios, load_scenario, simulate
 from penstock.sim.published import ROWS
 
 from . import __main__ as command
@@ -34,7 +34,7 @@ def parity_rows() -> list[Row]:
     rows = []
     for name, policies in ROWS.items():
         for policy, row in policies.items():
-            took = simulate(load(name), policy, "parity").total_s
+            took = simulate(load_scenario(name), policy, "parity").total_s
             ratio = took / row.run_s
             close = abs(ratio - 1) <= CLOSE
             note = f"printed {row.printed_s:g}"
@@ -120,8 +120,8 @@ def main() -> None:
     runs: dict[str, object] = {}
     large = [] if options.quick else large_rows()  # first: the largest child is measured
     record.rows += parity_rows()
-    for name in QUICK if options.quick else names():
-        scenario = load(name)
+    for name in QUICK if options.quick else list_scenarios():
+        scenario = load_scenario(name)
         if "penstock" not in scenario.policies:
             continue  # its samples are drawn by what nobody knows beforehand
         record.rows += penstock_rows(scenario)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine.probe import copying_bytes_per_s
+from penstock.engine.probe import measure_copying
 from penstock.limits import lot_bytes_default
 from penstock.sim.calibrate import Calibration, Measured, calibrate, resized
 from penstock.sim.corrected import simulate
@@ -124,7 +124,7 @@ def network_mb_s() -> float:
 
 def devices(bench: Bench) -> Measured:
     storage = {clients: storage_mb_s(bench, clients) for clients in CLIENTS}
-    found = Measured(storage, network_mb_s(), copying_bytes_per_s() / 1e6)
+    found = Measured(storage, network_mb_s(), measure_copying() / 1e6)
     say(f"storage {found.storage} MB/s by hosts, network {found.network:.0f} MB/s")
     return found
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine.store import Listing, Source, braces
+from penstock.engine.store import Listing, StoreFile, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
-from penstock.index.formats import FORMATS, Place
+from penstock.index.formats import FORMATS, Location
 from penstock.index.layout import Chunked
 from penstock.index.table import Index
 from penstock.loader.batch import fields_of
@@ -79,7 +79,7 @@ class MemoryStore:
         for number in range(len(files)):
             fetch = functools.partial(self.read, files.name(number))
             found.append(
-                parse(number, Source(files.path(number), int(files.size[number]), fetch, -1))
+                parse(number, StoreFile(files.path(number), int(files.size[number]), fetch, -1))
             )
         return found
 
@@ -117,7 +117,9 @@ def examine(
     """
     store = MemoryStore(contents)
     entry = FORMATS[format]
-    place = Place("folder", "", ROOT) if name is None else Place("file", name, f"{ROOT}/{name}")
+    place = (
+        Location("folder", "", ROOT) if name is None else Location("file", name, f"{ROOT}/{name}")
+    )
     try:
         index = entry.build(store, place, entry.canonical(dict(options or {})), None)
     except PenstockError:

@@ -10,12 +10,12 @@ from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
 from penstock.extent import Files
-from penstock.testing import Reading, finish
+from penstock.testing import EngineRead, finish
 
 
 def busied(engine: Engine) -> Engine:
     """The engine with a ticket of one byte under way."""
-    reading = Reading([b"1"], [[(0, 0, 1)]])
+    reading = EngineRead([b"1"], [[(0, 0, 1)]])
     engine.submit(reading.requests, reading.buffers, "demand")
     return engine
 
@@ -25,6 +25,6 @@ def native(files: Files, patience: Patience) -> Iterator[tuple[NativeEngine, Cal
     """A thread that has read a byte more than its rate allows for days."""
     slow = Budget(pread="required", threads=1, bytes_per_s=1e-6)
     engine = NativeEngine(files, budget=slow, patience=patience)
-    reading = Reading([b"1"], [[(0, 0, 1)]])
+    reading = EngineRead([b"1"], [[(0, 0, 1)]])
     finish(engine, [engine.submit(reading.requests, reading.buffers)])
     yield engine, lambda: engine.adopt(Budget(pread="required", threads=1))

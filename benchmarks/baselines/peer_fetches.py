@@ -36,10 +36,10 @@ def answer(peer: Peer, request: PeerRequest, flat: np.ndarray) -> None:
 
 def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
     """Answers over ZeroMQ until its input ends."""
-    from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
+    from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 
     peer = ZeroMQPeer(1, JOB, KeyPair(public.encode(), secret.encode()))
-    peer.meet({0: Member(asker, asker_public.encode())})
+    peer.meet({0: ZeromqMember(asker, asker_public.encode())})
     print(peer.address, flush=True)
     flat = source().reshape(-1)
     while not select.select([sys.stdin], [], [], 0)[0]:
@@ -51,7 +51,7 @@ def owner(public: str, secret: str, asker: str, asker_public: str) -> None:
 def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     import zmq
 
-    from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
+    from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 
     keys = [KeyPair.made(), KeyPair.made()]
     peer = ZeroMQPeer(0, JOB, keys[0])
@@ -62,7 +62,7 @@ def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
         keys[0].public.decode(),
     ]
     child, address = other_process("benchmarks.baselines.peer_fetches", "owner", *words)
-    peer.meet({1: Member(address, keys[1].public)})
+    peer.meet({1: ZeromqMember(address, keys[1].public)})
     return fetching(peer, options), {"pyzmq": zmq.__version__, "owner": str(child.pid)}
 
 

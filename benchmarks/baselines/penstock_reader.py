@@ -18,13 +18,13 @@ import penstock
 from benchmarks.baselines.read_loop import Batches, Opener, Rows, serve
 from penstock import Budget, Loader
 from penstock.engine.native import Arena
-from penstock.index.layout import Table
+from penstock.index.layout import RowTable
 from penstock.loader import loader
 
 
 def part(dataset: penstock.Dataset, ids: NDArray[np.int64]) -> penstock.Dataset:
     """The dataset of these samples alone."""
-    layout = Table(*dataset.index.extents(ids))
+    layout = RowTable(*dataset.index.extents(ids))
     return penstock.Dataset(dataset.path, replace(dataset.index, layouts=(layout,)))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock.bench.observe import CHARGED, Observer, Snapshot, forget_peak, memory, processes
-from penstock.engine.host_info import mount_of
+from penstock.engine.host_info import find_mount
 from penstock.engine.page_cache import evict
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def cold(tmp_path: Path) -> Path:
     """A file of 8 MiB that is not in the page cache."""
     path = tmp_path / "cold.bin"
     path.write_bytes(os.urandom(8 * MIB))
-    mount = mount_of(str(path))
+    mount = find_mount(str(path))
     left = evict([str(path)])
     if left is None or left.cached_bytes or mount is None or mount.file_system not in CHARGED:
         pytest.skip(f"{tmp_path} cannot be read cold, or reads are not charged there ({mount})")

@@ -25,7 +25,17 @@ from penstock.budget import Budget
 from penstock.cli import app
 from penstock.engine import page_cache
 from penstock.engine import trace_file as traces
-from penstock.engine.trace_file import CLOSE, MAP, OPEN, READ, STAT, Operations, Trace, Writer, load
+from penstock.engine.trace_file import (
+    CLOSE,
+    MAP,
+    OPEN,
+    READ,
+    STAT,
+    Operations,
+    Trace,
+    TraceWriter,
+    load,
+)
 from penstock.errors import FormatError, LimitError, MissingError, UsageError
 
 SOURCE = str(Path(penstock.__file__).parents[1])
@@ -46,7 +56,7 @@ def job(path: Path, files: list[str], seed: int = 1, threads: int = 3, reads: in
     for what is not there, and reads beyond an end."""
     draw = np.random.default_rng(seed)
     absent = str(Path(files[0]).parent / "absent")
-    with Writer(str(path), "a job") as writer:
+    with TraceWriter(str(path), "a job") as writer:
         for number in range(threads):
             thread = writer.thread(9, number)
             now = [10**18 + number]
@@ -143,7 +153,7 @@ def test_a_replay_comes_out_as_the_job(tmp_path):
 def paused(path: Path, files: list[str], threads: int, pause_ns: int, reads: int = 5) -> Trace:
     """Threads that follow each other, with pauses before all reads but the very first."""
     now = 10**18
-    with Writer(str(path), "paused") as writer:
+    with TraceWriter(str(path), "paused") as writer:
         file = writer.file(files[0], SIZE)
         for number in range(threads):
             thread = writer.thread(9, number)
@@ -172,7 +182,7 @@ def test_pauses_are_kept_divided_or_dropped(tmp_path):
 def test_what_fails_here_is_counted_and_named(tmp_path):
     """Files that are gone, that are shorter, and folders that the job had removed since."""
     paths = files_in(tmp_path / "data")
-    with Writer(str(tmp_path / "job.trace"), "") as writer:
+    with TraceWriter(str(tmp_path / "job.trace"), "") as writer:
         thread = writer.thread(1, 1)
         for number, (kind, name, result) in enumerate(
             [(READ, paths[0], 10), (READ, paths[1], 10), (STAT, "/absent/x", 0), (MAP, paths[2], 0)]
@@ -190,7 +200,7 @@ def test_what_fails_here_is_counted_and_named(tmp_path):
 def test_too_many_threads_are_refused(tmp_path):
     """All at the same time; those that follow each other are few."""
     paths = files_in(tmp_path / "data", 1)
-    with Writer(str(tmp_path / "job.trace"), "") as writer:
+    with TraceWriter(str(tmp_path / "job.trace"), "") as writer:
         file = writer.file(paths[0])
         for number in range(1025):
             writer.add(writer.thread(1, number), READ, file, 0, 1, 1, 10, 10)
@@ -219,7 +229,7 @@ def test_memory_does_not_grow_with_the_trace(tmp_path):
     """A million operations take no more than a few blocks of them."""
     (path,) = files_in(tmp_path / "data", 1)
     count = 1_000_000
-    with Writer(str(tmp_path / "job.trace"), "") as writer:
+    with TraceWriter(str(tmp_path / "job.trace"), "") as writer:
         file, thread = writer.file(path, SIZE), writer.thread(1, 1)
         rows = Operations(
             np.full(count, READ, np.uint8), np.full(count, file, np.uint32),
@@ -253,7 +263,7 @@ def test_threads_work_as_long_as_they_did(tmp_path_factory, seed, speed):
     folder = tmp_path_factory.getbasetemp()
     draw = np.random.default_rng(seed)
     threads = int(draw.integers(1, 4))
-    with Writer(str(folder / "t.trace"), "") as writer:
+    with TraceWriter(str(folder / "t.trace"), "") as writer:
         file = writer.file("/a", 1 << 40)
         now = 1000 * np.ones(threads, np.int64)
         for number in range(threads):
@@ -407,7 +417,7 @@ def test_files_are_warmed(tmp_path):
     paths = files_in(tmp_path / "data")
     page_cache.evict(paths)
     replay_files.warm([*paths, "/absent"])
-    found = page_cache.residency(paths)
+    found = page_cache.measure_residency(paths)
     if found is None:
         pytest.skip("this file system does not tell what is in the page cache")
     assert found.fraction == 1.0
@@ -484,7 +494,7 @@ def test_replay_as_users_run_it(tmp_path, run):
 
 def test_wrong_calls_are_told(tmp_path, run):
     """In one line each."""
-    with Writer(str(tmp_path / "empty.trace"), "nothing"):
+    with TraceWriter(str(tmp_path / "empty.trace"), "nothing"):
         pass
     empty = tmp_path / "empty.trace"
     for arguments, said in (

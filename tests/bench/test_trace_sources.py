@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench import trace_sources, trace_strace
-from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, Writer, load
+from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 
 LOGS = Path(__file__).parent / "logs"
@@ -473,4 +473,4 @@ def test_tables_need_their_columns(tmp_path):
 def test_kinds_are_those_of_traces():
     """What the importers write is what `KINDS` names."""
     assert [KINDS[kind] for kind in (READ, OPEN, CLOSE, MAP)] == ["read", "open", "close", "map"]
-    assert Writer.__doc__ is not None
+    assert TraceWriter.__doc__ is not None

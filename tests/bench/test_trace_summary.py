@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.bench import trace_summary
 from penstock.bench.latencies import Latencies
 from penstock.bench.trace_summary import BINS, passes, places_of, summary
-from penstock.engine.trace_file import OPEN, READ, Trace, Writer, load
+from penstock.engine.trace_file import OPEN, READ, Trace, TraceWriter, load
 
 Read = tuple[int, int, int, int]
 """Thread, file, offset, length."""
@@ -20,7 +20,7 @@ Read = tuple[int, int, int, int]
 
 def traced(path: Path, reads: list[Read], files: int = 4) -> Trace:
     """Reads, each of 5 ns every 10 ns, of 4/5 of what was asked for; an open that failed."""
-    with Writer(str(path), "a test") as writer:
+    with TraceWriter(str(path), "a test") as writer:
         for number in range(files):
             writer.file(f"/data/{number}")
         threads = [writer.thread(1, number) for number in range(3)]

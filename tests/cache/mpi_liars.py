@@ -11,10 +11,10 @@ from mpi4py import MPI
 from penstock import limits
 from penstock.cache.mpi import MPIPeer, communicator
 from penstock.cache.peer import Reason
-from penstock.cache.peer_protocol import ANSWER, ASK, LEFT, PIECE, REFUSAL, Job
+from penstock.cache.peer_protocol import ANSWER, ASK, LEFT, PIECE, REFUSAL, PeerJob
 from penstock.testing.peer import Fetching, answer_all, drive, requested
 
-job = Job("job")
+job = PeerJob("job")
 two = np.array([1, 2], "<u8").tobytes() + np.array([3, 4], "<i8").tobytes()
 negative = np.array([1, 2], "<u8").tobytes() + np.array([3, -4], "<i8").tobytes()
 
@@ -23,7 +23,7 @@ requests = [
     ("malformed", b"1"),
     ("malformed", b"HTTP" + job.header(ASK, 2)[4:] + two),
     ("version", job.header(ASK, 2)[:4] + b"\x09" + job.header(ASK, 2)[5:] + two),
-    ("job", Job("another").header(ASK, 2) + two),
+    ("job", PeerJob("another").header(ASK, 2) + two),
     ("malformed", job.header(ASK, 2) + two[:-1]),
     ("malformed", job.header(ASK, 2, start=1) + two),
     ("malformed", job.header(ASK, 2) + negative),

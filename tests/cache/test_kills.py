@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.cache.disk import DiskTier
-from penstock.cache.shared_memory import MINE, READY, Address, RamTier
+from penstock.cache.shared_memory import MINE, READY, RamTier, SlabAddress
 
 IDENTITY = b"of these tests.."
 LENGTH = 3000
@@ -76,7 +76,7 @@ print("\\n" + json.dumps(filled))
 class Rank:
     """A process that has attached and waits for `go`."""
 
-    def __init__(self, through: Address, seed: int, slots: int, folder: str = "") -> None:
+    def __init__(self, through: SlabAddress, seed: int, slots: int, folder: str = "") -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK, *map(str, (*through, seed, slots, LENGTH)), folder],
             stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ class Rank:
         )
         assert self.process.stdout is not None
         self.out = self.process.stdout
-        self.address = Address(*json.loads(self.out.readline()))
+        self.address = SlabAddress(*json.loads(self.out.readline()))
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -125,7 +125,9 @@ def test_each_slot_is_filled_by_one() -> None:
         assert tier.counters() == (slots, slots * 3008, slots * 3008, 0, 0)
 
 
-def kill_three(through: Address, slots: int, random: np.random.Generator, folder: str = "") -> None:
+def kill_three(
+    through: SlabAddress, slots: int, random: np.random.Generator, folder: str = ""
+) -> None:
     """Three ranks at work at once, each of them killed some moments after it began."""
     ranks = [Rank(through, int(random.integers(1 << 30)), slots, folder) for _ in range(3)]
     for rank in ranks:
@@ -216,7 +218,7 @@ def test_memory_goes_with_the_last_process() -> None:
         stdout=subprocess.PIPE,
     )
     assert creator.stdout is not None
-    address = Address(*json.loads(creator.stdout.readline()))
+    address = SlabAddress(*json.loads(creator.stdout.readline()))
     inode = os.stat(f"/proc/{address.pid}/fd/{address.fd}").st_ino
     first = Rank(address, 0, 10)
     creator.kill()

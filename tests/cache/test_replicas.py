@@ -19,7 +19,7 @@ from penstock.cache.replicas import Layout, Replicas
 from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
 from penstock.order.order import Order
-from penstock.plan.cache_blocks import key_lengths, room_for, samples_in
+from penstock.plan.cache_blocks import required_bytes, sample_key_lengths, samples_per_block
 from penstock.plan.placement import Placement
 from penstock.plan.replica_policy import Uses
 from penstock.plan.steps import Steps
@@ -178,7 +178,7 @@ def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, lot: int = 
     share = -(-dataset.index.count // lot // len(set(hosts))) + 1
     ranks = max(hosts.count(host) for host in hosts)
     room = int(dataset.index.mean_bytes * copies * ranks)
-    return room_for(dataset.index, lot, share, alignment_default) + room + alignment_default
+    return required_bytes(dataset.index, lot, share, alignment_default) + room + alignment_default
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def most(
             samples = Order(count, 3, epoch).samples(np.concatenate(dealt))
             stream.append(samples[placement.owners(samples) != host].tolist())
     share = placement.shares[host]
-    room = ram_bytes - room_for(dataset.index, 1, share, alignment_default)
-    layout = Layout.of(room // ranks[host], key_lengths(dataset.index))
+    room = ram_bytes - required_bytes(dataset.index, 1, share, alignment_default)
+    layout = Layout.of(room // ranks[host], sample_key_lengths(dataset.index))
     return hits_of(stream, ranks[host] * layout.pages)
 
 
@@ -263,7 +263,7 @@ def test_budgets_change_no_batch(hosts, copies, lot_bytes, last, batch, files):
             assert bytes(found.data[row]) == (files / key).read_bytes()
 
     index = dataset.index
-    lot = 1 if lot_bytes is None else samples_in(lot_bytes, index.count, index.mean_bytes)
+    lot = 1 if lot_bytes is None else samples_per_block(lot_bytes, index.count, index.mean_bytes)
     ram_bytes = memory(dataset, hosts, copies, lot)
     told = run(
         dataset,
@@ -352,4 +352,6 @@ def test_what_cannot_be_known_is_refused(records):
 
 def test_lengths_looked_at_are_of_all_fields(tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros((10, 3), np.uint8), b=np.zeros((10, 70), np.uint8))
-    assert key_lengths(penstock.open(tmp_path / "x.npz").index).tolist() == [3] * 10 + [70] * 10
+    assert (
+        sample_key_lengths(penstock.open(tmp_path / "x.npz").index).tolist() == [3] * 10 + [70] * 10
+    )

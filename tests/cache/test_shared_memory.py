@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.shared_memory import BUSY, MINE, READY, Address, RamTier, Slots, gather
+from penstock.cache.shared_memory import BUSY, MINE, READY, RamTier, SlabAddress, SlotTable, gather
 from penstock.errors import ForkError, LimitError, StateError, StorageError, UsageError
 
 IDENTITY = b"of these tests.."
@@ -211,8 +211,8 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: RamTier.create(1, 1, b"short"), UsageError, "5 bytes"),
     (lambda: RamTier.create(1, 1, IDENTITY, alignment=48), UsageError, "48"),
     (lambda: RamTier.create(1, 1 << 50, IDENTITY), LimitError, "this machine"),
-    (lambda: Slots.create(1 << 45, 1, IDENTITY), LimitError, "this machine"),
-    (lambda: RamTier.attach(Address(1 << 22, 3), IDENTITY), StorageError, "process 4194304"),
+    (lambda: SlotTable.create(1 << 45, 1, IDENTITY), LimitError, "this machine"),
+    (lambda: RamTier.attach(SlabAddress(1 << 22, 3), IDENTITY), StorageError, "process 4194304"),
     (lambda: RamTier.attach((os.getpid(), 0), IDENTITY), StateError, "no slab"),
 ]
 
@@ -242,7 +242,7 @@ def test_calls_that_do_not_fit_change_nothing() -> None:
                 call()
         assert tier.claim(np.arange(4)).tolist() == [MINE] * 4
         with pytest.raises(StateError, match="another kind"):
-            Slots.attach(tier.address, IDENTITY)
+            SlotTable.attach(tier.address, IDENTITY)
         other = b"other data of 16"
         with pytest.raises(StateError, match="other data"):
             RamTier.attach(tier.address, other)

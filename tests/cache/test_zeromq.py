@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.cache.peer import PeerCompletion, PeerEvents, Reason
-from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
+from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 from penstock.clock import JumpingClock, SystemClock
 from penstock.errors import UsageError
 from penstock.testing import PeerSuite
@@ -48,7 +48,7 @@ def job(count: int, timeout_s: float = DEADLINE_S) -> list[ZeroMQPeer]:
     """So many nodes that know each other."""
     keys = [KeyPair.made() for _ in range(count)]
     peers = [ZeroMQPeer(node, "job", keys[node], timeout_s=timeout_s) for node in range(count)]
-    members = {each.node: Member(each.address, keys[each.node].public) for each in peers}
+    members = {each.node: ZeromqMember(each.address, keys[each.node].public) for each in peers}
     for peer in peers:
         peer.meet(members)
     return peers
@@ -75,7 +75,7 @@ class Scene:
         self.owner.bind("tcp://127.0.0.1:*")
         addresses = [self.good.address, self.node.address, self.owner.get_string(zmq.LAST_ENDPOINT)]
         members = {
-            node: Member(address.rstrip("\0"), self.keys[node].public)
+            node: ZeromqMember(address.rstrip("\0"), self.keys[node].public)
             for node, address in enumerate(addresses)
         }
         for peer in (self.good, self.node):
@@ -253,7 +253,7 @@ def test_other_job() -> None:
     """Nodes of two jobs that hold each other's keys do not exchange anything."""
     keys = [KeyPair.made(), KeyPair.made()]
     peers = [ZeroMQPeer(node, f"job {node}", keys[node]) for node in (0, 1)]
-    members = {node: Member(peers[node].address, keys[node].public) for node in (0, 1)}
+    members = {node: ZeromqMember(peers[node].address, keys[node].public) for node in (0, 1)}
     for peer in peers:
         peer.meet(members)
     fetching = Fetching([8])
@@ -456,7 +456,9 @@ def test_asking_before_the_others_are_known() -> None:
     """A node that has met nobody yet keeps who asks waiting, and then answers."""
     keys = [KeyPair.made(), KeyPair.made()]
     early, late = (ZeroMQPeer(node, "job", keys[node]) for node in (0, 1))
-    members = {each.node: Member(each.address, keys[each.node].public) for each in (early, late)}
+    members = {
+        each.node: ZeromqMember(each.address, keys[each.node].public) for each in (early, late)
+    }
     early.meet(members)
     fetching = Fetching([8])
     ticket = fetching.submit(early)
@@ -475,7 +477,10 @@ def test_node_comes_back() -> None:
     asking = ZeroMQPeer(0, "job", keys[0], clock=clock)
     first = ZeroMQPeer(1, "job", keys[1])
     address, port = first.address, int(first.address.rsplit(":", 1)[1])
-    members = {0: Member(asking.address, keys[0].public), 1: Member(address, keys[1].public)}
+    members = {
+        0: ZeromqMember(asking.address, keys[0].public),
+        1: ZeromqMember(address, keys[1].public),
+    }
     asking.meet(members)
     first.meet(members)
     fetching = Fetching([100])
@@ -525,7 +530,7 @@ def node_process() -> Iterator[tuple[ZeroMQPeer, subprocess.Popen[str]]]:
     )
     try:
         assert process.stdout is not None
-        peer.meet({1: Member(process.stdout.readline().strip(), keys[1].public)})
+        peer.meet({1: ZeromqMember(process.stdout.readline().strip(), keys[1].public)})
         yield peer, process
     finally:
         process.kill()
@@ -580,12 +585,14 @@ def test_wrong_members() -> None:
     keys = KeyPair.made()
     peer = ZeroMQPeer(0, "job", keys)
     with pytest.raises(UsageError, match="public key of node 3"):
-        peer.meet({3: Member(peer.address, b"short")})
+        peer.meet({3: ZeromqMember(peer.address, b"short")})
     with pytest.raises(UsageError, match="same public key"):
-        peer.meet({0: Member(peer.address, keys.public), 1: Member(peer.address, keys.public)})
-    peer.meet({0: Member(peer.address, keys.public)})
+        peer.meet(
+            {0: ZeromqMember(peer.address, keys.public), 1: ZeromqMember(peer.address, keys.public)}
+        )
+    peer.meet({0: ZeromqMember(peer.address, keys.public)})
     with pytest.raises(UsageError, match="has met"):
-        peer.meet({0: Member(peer.address, keys.public)})
+        peer.meet({0: ZeromqMember(peer.address, keys.public)})
     peer.close()
 
 

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, fault_points, load
+from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
 from penstock.errors import PenstockError
 
 SAVES = 3
@@ -211,10 +211,10 @@ def _save(
     os._exit(0)
 
 
-def tiers(folder: Path, ranks: Iterable[int]) -> list[Tier]:
+def tiers(folder: Path, ranks: Iterable[int]) -> list[LocalTier]:
     """Those of ranks, in the folder of the checkpoints, which does not mind. 10 MB are two large
     states."""
-    return [Tier(folder / f"tier-{rank}", 10_000_000) for rank in ranks]
+    return [LocalTier(folder / f"tier-{rank}", 10_000_000) for rank in ranks]
 
 
 def held(folder: Path) -> list[str]:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import torch
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, fault_points
+from penstock.checkpoint import Checkpoints, LocalTier, fault_points
 from penstock.errors import PenstockError, StalledError
 
 
@@ -222,7 +222,7 @@ def moved(rank: int, source: Path, to: Path) -> None:
 def partly(folder: Path, rank: int) -> Any:
     """One rank's tier is too small, so that its shard is in the home when the first one dies, about
     to commit."""
-    local = Tier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
+    local = LocalTier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
 
     def watcher(what: str) -> None:
         if rank == 0 and what.startswith(f"write {folder}/step-2.") and what.endswith("/index"):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, fault_points
 from penstock.checkpoint.folder import Folder
-from penstock.checkpoint.loading import verified
+from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.partition import dealt
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
@@ -256,7 +256,7 @@ def test_another_number_of_ranks(jobs: Jobs, saved: int, loaded: int) -> None:
     expected = [[True, {"at": 1}], [True, {"at": 2}]]
     assert jobs.said[f"load:{saved}-{loaded}:{loaded}"] == [expected] * loaded
     place = Folder(jobs.folder / f"{saved}-{loaded}")
-    assert [verified(place, entry) > 0 for entry in place.entries()] == [True, True]
+    assert [verify_checkpoint(place, entry) > 0 for entry in place.entries()] == [True, True]
     assert place.leftovers() == []
 
 

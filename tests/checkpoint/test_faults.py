@@ -17,7 +17,7 @@ import pytest
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
-from penstock.checkpoint.loading import verified
+from penstock.checkpoint.loading import verify_checkpoint
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 STATE = {"a": np.arange(20), "b": np.ones(7, np.uint8), "n": 3}
@@ -52,7 +52,7 @@ def test_damage_at_every_byte(tmp_path: Path, name: str, how: str) -> None:
         with pytest.raises(FormatError, match=name):
             load(tmp_path)
         with pytest.raises(FormatError, match=name):
-            verified(folder, folder.entry())
+            verify_checkpoint(folder, folder.entry())
     path.write_bytes(whole)
     assert equal(load(tmp_path).state, 5)
     path.write_bytes(whole + b"\0")

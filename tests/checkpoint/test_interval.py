@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import special
 
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.interval import OVERHEAD, Advice, Costs, Failures, advised, best_s
-from penstock.checkpoint.pace import Pace
+from penstock.checkpoint.interval import OVERHEAD, Advice, Costs, Failures, advise_interval, best_s
+from penstock.checkpoint.pace import SavePace
 from penstock.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
@@ -107,7 +107,7 @@ def test_nothing_loses_less(costs: Costs, failures: Failures) -> None:
     """Of all intervals that were simulated none loses less than that which is advised, but by a
     few percent; what is foretold of that one comes true."""
     up_s, again_s = failing(failures, 40_000)
-    found = advised(costs, failures, ANY)
+    found = advise_interval(costs, failures, ANY)
     few, many = max(1, found.steps // 8), 6 * found.steps + 20
     tried = np.unique(np.geomspace(few, many, 40).astype(int)).tolist()
     lost = {steps: simulated(costs, steps, up_s, again_s) for steps in [*tried, found.steps]}
@@ -119,13 +119,19 @@ def test_chosen_by_what_binds() -> None:
     """Each in its turn asks for most; a step is the least."""
     often, seldom = Failures(mtbf_s=60.0), Failures(mtbf_s=1e7)
     slow = Costs(blocked_s=0.01, commit_s=50.01, step_s=1.0)
-    assert (advised(slow, often).binds, advised(slow, often).steps) == ("commit", 50)
+    assert (advise_interval(slow, often).binds, advise_interval(slow, often).steps) == (
+        "commit",
+        50,
+    )
     dear = Costs(blocked_s=10.0, commit_s=10.0, step_s=1.0)
-    assert (advised(dear, often).binds, advised(dear, often).steps) == ("overhead", 286)
-    assert advised(dear, often, ANY).binds == "failures"
-    assert advised(dear, seldom).binds == "failures"
+    assert (advise_interval(dear, often).binds, advise_interval(dear, often).steps) == (
+        "overhead",
+        286,
+    )
+    assert advise_interval(dear, often, ANY).binds == "failures"
+    assert advise_interval(dear, seldom).binds == "failures"
     long = Costs(blocked_s=0.01, commit_s=5.0, step_s=100.0)
-    assert (advised(long, often).binds, advised(long, often).steps) == ("step", 1)
+    assert (advise_interval(long, often).binds, advise_interval(long, often).steps) == ("step", 1)
 
 
 @given(COSTS, FAILURES, st.floats(0.001, 1))
@@ -143,7 +149,7 @@ def test_the_shortest_that_keeps_up(costs: Costs, failures: Failures, overhead: 
         job.train(steps)
         return job.waited_s, job.now_s - began_s - steps * costs.step_s
 
-    found = advised(costs, failures, overhead)
+    found = advise_interval(costs, failures, overhead)
     assert found.steps == max(found.failure_steps, found.commit_steps, found.overhead_steps)
     waited_s, lost_s = ran(found.steps)
     assert waited_s <= 1e-9
@@ -189,7 +195,7 @@ def test_dalys_time_of_a_run(dump_s: float, mtbf_s: float, restart_s: float, wor
     """Where training waits for the commit, a run takes M e^(R/M) (e^((t + d)/M) - 1) / t times its
     work (Daly 2006, equation 13)."""
     costs = Costs(blocked_s=dump_s, commit_s=dump_s, step_s=work_s)
-    found = advised(costs, Failures(mtbf_s=mtbf_s, restart_s=restart_s), ANY)
+    found = advise_interval(costs, Failures(mtbf_s=mtbf_s, restart_s=restart_s), ANY)
 
     def times(steps: int) -> float:
         between_s = steps * work_s
@@ -205,18 +211,20 @@ def test_worked_by_hand() -> None:
     """Five minutes a save and a failure a day: sqrt(2 * 300 s * 86400 s) is two hours, less 200 s.
     1024 nodes that fail every 120 days are a job that fails every 2.8 hours."""
     costs = Costs(blocked_s=300.0, commit_s=300.0, step_s=1.0)
-    assert advised(costs, Failures(mtbf_s=86400.0), ANY).steps == pytest.approx(7000, abs=10)
+    assert advise_interval(costs, Failures(mtbf_s=86400.0), ANY).steps == pytest.approx(
+        7000, abs=10
+    )
     assert Failures(mtbf_s=120 * 86400.0, nodes=1024).job_mtbf_s == 10125.0
     # About half an interval, and until the commit.
     costs = Costs(blocked_s=1.0, commit_s=31.0, step_s=1.0)
-    found = advised(costs, Failures(mtbf_s=1e7))
+    found = advise_interval(costs, Failures(mtbf_s=1e7))
     assert found.lost_per_failure_s == pytest.approx(found.seconds / 2 + 30, rel=1e-3)
 
 
 @given(COSTS, FAILURES)
 def test_parts_are_a_whole(costs: Costs, failures: Failures) -> None:
     """What is lost has parts; work that lasts is the rest."""
-    found = advised(costs, failures)
+    found = advise_interval(costs, failures)
     assert min(found.saving, found.redoing, found.restarting) >= 0
     assert found.lost == pytest.approx(found.saving + found.redoing + found.restarting)
     assert 0 < found.lost < 1 + 1e-12
@@ -230,7 +238,7 @@ def test_any_number(
     """However absurd, there is an answer that can be."""
     assume(blocked + behind <= 1e18)
     costs = Costs(blocked_s=blocked, commit_s=blocked + behind, step_s=step, slowdown=slow)
-    found = advised(costs, Failures(mtbf_s=mtbf, nodes=nodes, restart_s=restart))
+    found = advise_interval(costs, Failures(mtbf_s=mtbf, nodes=nodes, restart_s=restart))
     assert found.steps >= 1
     assert -1e-9 <= found.lost <= 1 + 1e-9
 
@@ -247,7 +255,9 @@ def test_any_number(
         (lambda: Failures(mtbf_s=1, nodes=0), "nodes is 0"),
         (lambda: Failures(mtbf_s=1, restart_s=-1), "restart_s is -1"),
         (
-            lambda: advised(Costs(blocked_s=0, commit_s=1, step_s=1), Failures(mtbf_s=1), 0.0),
+            lambda: advise_interval(
+                Costs(blocked_s=0, commit_s=1, step_s=1), Failures(mtbf_s=1), 0.0
+            ),
             "overhead is 0.0",
         ),
     ],
@@ -263,7 +273,7 @@ def test_absurd_numbers(asked: Any, said: str) -> None:
 def test_pace_leaves_out_what_waited() -> None:
     """Saves of 1 s that are committed after 30 s, each 10 steps of 2 s after the one before was
     over: each waits 10 s for that."""
-    pace, now_s, free_s = Pace(), 100.0, 0.0
+    pace, now_s, free_s = SavePace(), 100.0, 0.0
     for step in range(10, 60, 10):
         wait_s = max(0.0, free_s - now_s)
         pace.began(step, now_s)
@@ -277,7 +287,7 @@ def test_pace_leaves_out_what_waited() -> None:
 def test_pace_of_few_saves() -> None:
     """One that failed, a job that went back, a first save that was slow, and pauses, are no
     measure."""
-    pace = Pace()
+    pace = SavePace()
     with pytest.raises(UsageError, match="after one"):
         pace.costs(1.0)
     pace.began(1, 0.0)
@@ -328,7 +338,7 @@ def test_advice_from_real_saves(tmp_path: Path) -> None:
     assert inner_s <= 20 * found.costs.step_s <= outer_s
     assert isinstance(found, Advice)
     failures = Failures(mtbf_s=86400.0, nodes=24, restart_s=60.0)
-    assert found == advised(found.costs, failures, 0.1)
-    assert found != advised(found.costs, failures, OVERHEAD / 1000)
+    assert found == advise_interval(found.costs, failures, 0.1)
+    assert found != advise_interval(found.costs, failures, OVERHEAD / 1000)
     with pytest.raises(UsageError, match="closed"):
         checkpoints.advice(3600.0, step_s=1.0)

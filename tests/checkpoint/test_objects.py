@@ -28,7 +28,7 @@ from penstock import limits
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.flushing import Flush
-from penstock.checkpoint.loading import verified
+from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests.command import run
@@ -345,7 +345,7 @@ def test_jobs_that_contend(place: Place, jobs: int) -> None:
     assert sorted(committed) == sorted(entry.step for entry in home.entries())
     assert 0 < len(committed) < jobs * 20
     for entry in home.entries():
-        verified(home, entry)
+        verify_checkpoint(home, entry)
 
 
 @pytest.mark.parametrize("how", ["501", "no-condition"])
@@ -607,7 +607,7 @@ def test_damage_at_every_byte(place: Place, what: str, how: str) -> None:
             load(place.url)
         assert "The one before it is of step 4" in str(caught.value)
     with pytest.raises(FormatError, match=name):
-        verified(home, entry)
+        verify_checkpoint(home, entry)
     with pytest.warns(RuntimeWarning, match="loading step 4"):
         assert equal(load(place.url, fall_back=True).state, 4, 3)
     place.put(name, whole)

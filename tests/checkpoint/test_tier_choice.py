@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.tier_choice import HOME, Choice, Rates, Room, Waiting, dealt
+from penstock.checkpoint.tier_choice import HOME, Rates, Room, TierChoice, WaitingSave, dealt
 
 SIZES = st.integers(1, 100)
 RATES = st.integers(1, 50).map(float)
@@ -17,16 +17,16 @@ ROOMS = st.lists(st.builds(Room, st.integers(0, 300), RATES), max_size=3)
 
 
 @st.composite
-def lines(draw: st.DrawFn, tiers: int) -> list[Waiting]:
+def lines(draw: st.DrawFn, tiers: int) -> list[WaitingSave]:
     freed = st.tuples(*[st.integers(0, 80)] * tiers)
-    return draw(st.lists(st.builds(lambda each: Waiting(sum(each), each), freed), max_size=4))
+    return draw(st.lists(st.builds(lambda each: WaitingSave(sum(each), each), freed), max_size=4))
 
 
 def simulated(
     sizes: list[int],
     places: list[tuple[int, int]],
     rooms: list[Room],
-    line: list[Waiting],
+    line: list[WaitingSave],
     home: float,
 ) -> list[float]:
     """When the memory of each shard is free, in a host that divides each place evenly among those
@@ -62,7 +62,7 @@ def simulated(
     return found
 
 
-def ways(rooms: list[Room], line: list[Waiting]) -> list[tuple[int, int]]:
+def ways(rooms: list[Room], line: list[WaitingSave]) -> list[tuple[int, int]]:
     """All that one shard may do."""
     tiers = [(number, after) for number in range(len(rooms)) for after in range(len(line) + 1)]
     return [*tiers, (HOME, len(line))]
@@ -124,7 +124,7 @@ def test_the_trap() -> None:
     """Eight ranks, a tier that takes 8 GB/s of all of them, a home that takes 2: each writer gets
     1 GB/s of the tier, and who compares that with 2 goes straight, which takes four times as long.
     The other way round, one stream's share of the home's flush makes a slow tier look fast."""
-    sizes, line = [10] * 8, list[Waiting]()
+    sizes, line = [10] * 8, list[WaitingSave]()
     fast = [Room(1000, 8.0)]
     choices = dealt(sizes, fast, line, 2.0)
     assert fast[0].bytes_per_s is not None
@@ -145,11 +145,11 @@ def test_the_trap() -> None:
 def test_a_fast_tier_is_waited_for() -> None:
     """Where what is on its way has to leave first: if that is sooner than a slow tier, or home."""
     rooms = [Room(0, 100.0), Room(1000, 1.0)]
-    line = [Waiting(10, (10, 0)), Waiting(50, (50, 0))]
-    assert dealt([10], rooms, line, 10.0) == [Choice(0, 1, (1.1, 10.0, 7.0))]
+    line = [WaitingSave(10, (10, 0)), WaitingSave(50, (50, 0))]
+    assert dealt([10], rooms, line, 10.0) == [TierChoice(0, 1, (1.1, 10.0, 7.0))]
     assert dealt([10, 10], rooms, line, 10.0)[1][:2] == (0, 2)
     assert dealt([3], [Room(0, 100.0), Room(1000, 4.0)], line, 10.0)[0].place == 1
-    assert dealt([100], [Room(0, 100.0)], line, 10.0) == [Choice(HOME, 2, (None, 16.0))]
+    assert dealt([100], [Room(0, 100.0)], line, 10.0) == [TierChoice(HOME, 2, (None, 16.0))]
 
 
 def test_the_unknown_is_tried() -> None:
@@ -157,11 +157,11 @@ def test_the_unknown_is_tried() -> None:
     assert dealt([5], [Room(9, None), Room(9, None)], [], None)[0].place == 0
     assert dealt([5], [Room(4, None), Room(9, None)], [], None)[0].place == 1
     assert dealt([5], [Room(9, 1.0), Room(9, None)], [], 100.0)[0].place == 1
-    assert dealt([5], [Room(4, None)], [Waiting(9, (9,))], 1.0)[0].place == HOME
-    assert dealt([5], [Room(9, 0.0)], [], None) == [Choice(HOME, 0, (None, None))]
+    assert dealt([5], [Room(4, None)], [WaitingSave(9, (9,))], 1.0)[0].place == HOME
+    assert dealt([5], [Room(9, 0.0)], [], None) == [TierChoice(HOME, 0, (None, None))]
     for home in (None, 0.0):  # straight is not known to be faster
         assert dealt([5], [Room(9, 1e-9)], [], home)[0].place == 0
-        assert dealt([5], [Room(4, 1e9)], [Waiting(9, (9,))], home)[0].place == HOME
+        assert dealt([5], [Room(4, 1e9)], [WaitingSave(9, (9,))], home)[0].place == HOME
 
 
 def test_rates() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, Tier, fault_points, load
+from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
 from penstock.errors import MissingError, StorageError, UsageError
 
 MIB = 1 << 20
@@ -120,7 +120,7 @@ def test_shards_are_the_same(home: Path, tier: Path, tmp_path: Path) -> None:
 
 def test_a_small_tier_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> None:
     """One save fits on the first, two on the second; a fourth finds room when one is home."""
-    local = [Tier(tmp_path / "a", 4 * MIB), Tier(tmp_path / "b", 7 * MIB)]
+    local = [LocalTier(tmp_path / "a", 4 * MIB), LocalTier(tmp_path / "b", 7 * MIB)]
     with Checkpoints(home, local=local, budget=SLOW, keep=9) as checkpoints:
         places = []
         for step in range(3):
@@ -369,6 +369,6 @@ def test_wrong_use(home: Path) -> None:
     with pytest.raises(UsageError, match="a tier is a folder of this host"):
         Checkpoints(home, local="s3://bucket/x")
     with pytest.raises(UsageError, match=r"Tier\.bytes is 0"):
-        Tier(home, 0)
+        LocalTier(home, 0)
     with pytest.raises(UsageError, match="name one tier or more"):
         Checkpoints(home, local=[])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.interval import Costs, Failures, advised
+from penstock.checkpoint.interval import Costs, Failures, advise_interval
 from tests.command import run
 
 
@@ -76,7 +76,7 @@ def test_interval() -> None:
     asked = ("--blocked-s", 2, "--commit-s", 40, "--step-s", 0.5, "--mtbf-h", 20000)
     asked += ("--nodes", 512, "--restart-s", 600, "--slowdown", 0.03)
     costs = Costs(blocked_s=2.0, commit_s=40.0, step_s=0.5, slowdown=0.03)
-    advice = advised(costs, Failures(mtbf_s=7.2e7, nodes=512, restart_s=600.0))
+    advice = advise_interval(costs, Failures(mtbf_s=7.2e7, nodes=512, restart_s=600.0))
     assert advice.binds == "failures"
     found = json.loads(run("checkpoint", "interval", *asked, "--json").stdout)
     assert found == json.loads(json.dumps(asdict(advice) | {"lost": advice.lost}))

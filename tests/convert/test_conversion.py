@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.convert.conversion import convert
-from penstock.convert.encoding import Held
-from penstock.convert.manifest import MANIFEST, locked
+from penstock.convert.encoding import HeldRows
+from penstock.convert.manifest import MANIFEST, lock_folder
 from penstock.convert.shards import Shards
 from penstock.engine import atomic_file, native
 from penstock.errors import ChangedError, StorageError, UsageError
@@ -569,7 +569,7 @@ def test_destinations_that_are_not_ours(photos: Path, tmp_path: Path) -> None:
 
 def test_two_at_once(photos: Path, tmp_path: Path) -> None:
     """A destination that another process writes is refused."""
-    with locked(str(tmp_path / "out")), pytest.raises(UsageError, match="another process"):
+    with lock_folder(str(tmp_path / "out")), pytest.raises(UsageError, match="another process"):
         convert(opened(photos), tmp_path / "out", to="tfrecord", raw=True)
 
 
@@ -671,7 +671,7 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     source = opened(photos)
     right = recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
 
-    def damaging(held: Held) -> list[atomic_file.Bytes]:
+    def damaging(held: HeldRows) -> list[atomic_file.Bytes]:
         data = bytes(held.parts[0][1])
         if len(data) == 70_001:
             data = data[:-1] + bytes([data[-1] ^ 1])

@@ -13,9 +13,9 @@ import penstock
 from penstock import limits
 from penstock.bench.observe import CHARGED, Observer
 from penstock.doctor import ceilings
-from penstock.engine.host_info import mount_of
-from penstock.engine.open import engine_for
-from penstock.engine.page_cache import residency
+from penstock.engine.host_info import find_mount
+from penstock.engine.open import open_engine
+from penstock.engine.page_cache import measure_residency
 from penstock.errors import ChangedError, MissingError, StorageError, UsageError
 
 RECORD = 64 * 1024
@@ -40,7 +40,7 @@ def photos(tmp_path: Path) -> penstock.Dataset:
 
 
 def choice_of(dataset: penstock.Dataset) -> Any:
-    engine = engine_for(dataset.index.files, penstock.Budget(), dataset.index.mean_bytes)
+    engine = open_engine(dataset.index.files, penstock.Budget(), dataset.index.mean_bytes)
     engine.close()
     return engine.choice
 
@@ -48,7 +48,7 @@ def choice_of(dataset: penstock.Dataset) -> Any:
 def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
     """What is said to be cold was fetched from the device, all of it; and it is said so."""
     path = records.index.files.path(0)
-    mount = mount_of(path)
+    mount = find_mount(path)
     if mount is None or mount.file_system not in CHARGED - {"tmpfs", "ramfs", "overlay"}:
         pytest.skip(f"reads from the device are not charged on {mount}")
     Path(path).read_bytes()
@@ -77,13 +77,13 @@ def test_as_it_lies_nothing_is_dropped(records: penstock.Dataset) -> None:
     assert found is not None
     assert not found.cold
     assert "as it lay" in found.iops.how
-    now = residency([path])
+    now = measure_residency([path])
     assert now is None or now.fraction == 1.0
 
 
 def test_data_in_memory_cannot_be_cold(tmp_path: Path) -> None:
     """On tmpfs it is measured as it lies, and said not to be cold."""
-    mount = mount_of("/dev/shm")
+    mount = find_mount("/dev/shm")
     if mount is None or mount.file_system != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     path = f"/dev/shm/penstock-test-{os.getpid()}.bin"
@@ -227,7 +227,7 @@ def test_writing_leaves_nothing(tmp_path: Path) -> None:
     spent = observer.snapshot().since(before)
     assert found.per_s > 0
     assert list(tmp_path.iterdir()) == []
-    mount = mount_of(str(tmp_path))
+    mount = find_mount(str(tmp_path))
     if spent.written_bytes is not None and mount is not None and mount.file_system == "ext4":
         assert spent.written_bytes >= limits.ceiling_written_bytes
 

@@ -19,8 +19,8 @@ import pytest
 import penstock
 import penstock.cli.app
 from penstock.cli.options import function_named
-from penstock.doctor.doctor import Job, examine
-from penstock.engine.host_info import Machine, this_machine
+from penstock.doctor.doctor import PlannedJob, examine
+from penstock.engine.host_info import Machine, read_machine
 from penstock.engine.native import open_files_max
 from penstock.errors import UsageError
 
@@ -275,8 +275,8 @@ def test_without_permission(public: Path) -> None:
 # -- limits that bite ------------------------------------------------------------------------------
 
 
-def said_of(dataset: penstock.Dataset, job: Job | None = None) -> dict[str, tuple[str, str]]:
-    found = examine(dataset, job or Job())
+def said_of(dataset: penstock.Dataset, job: PlannedJob | None = None) -> dict[str, tuple[str, str]]:
+    found = examine(dataset, job or PlannedJob())
     return {each.about: (each.level, each.says) for each in found.findings}
 
 
@@ -297,12 +297,12 @@ def test_too_few_open_files_are_warned_of(photos: Path) -> None:
 
 def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
     """What worker processes would hold, against what is free."""
-    machine = this_machine()
+    machine = read_machine()
     if machine.shm_bytes is None:
         pytest.skip("there is no /dev/shm")
     dataset = penstock.open(rows, index="memory")
     batch = machine.shm_bytes // 16384
-    level, says = said_of(dataset, Job(batch_size=batch))["/dev/shm"]
+    level, says = said_of(dataset, PlannedJob(batch_size=batch))["/dev/shm"]
     assert level == "warning"
     assert "--shm-size" in says
 
@@ -319,7 +319,7 @@ def test_progress_is_told(rows: Path) -> None:
     """From none of the measurements to all."""
     seen: list[tuple[int, int]] = []
     found = examine(
-        penstock.open(rows, index="memory"), Job(), seen=lambda *each: seen.append(each)
+        penstock.open(rows, index="memory"), PlannedJob(), seen=lambda *each: seen.append(each)
     )
     assert seen[0][0] == 0
     assert seen[-1][0] == seen[-1][1]

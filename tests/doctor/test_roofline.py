@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from penstock.doctor.roofline import (
     NAMES,
     RESOURCES,
-    Counted,
-    Data,
+    DataProfile,
     Demand,
     Resource,
+    RunCounts,
     Supply,
-    computing,
+    computing_supply,
     estimate_roofline,
-    staging,
-    verdict,
+    judge_run,
+    staging_supply,
 )
 from penstock.errors import UsageError
 
@@ -37,7 +37,7 @@ supplied = st.dictionaries(
     st.sampled_from(RESOURCES), st.builds(Supply, rates, st.just("drawn")), min_size=2
 )
 datas = st.none() | st.builds(
-    Data,
+    DataProfile,
     total_bytes=st.integers(0, 1 << 50),
     memory_bytes=st.integers(0, 1 << 40),
     own_files=st.booleans(),
@@ -53,14 +53,14 @@ def test_ceilings_are_capacity_over_demand() -> None:
     """Every formula, by numbers worked out apart from the code."""
     found = estimate_roofline(
         {
-            "compute": computing(0.05, 32, ranks=2),
+            "compute": computing_supply(0.05, 32, ranks=2),
             "decode": Supply(8 / 0.004, "8 cores, 4 ms each"),
             "bandwidth": Supply(200e6, ""),
             "iops": Supply(5000, ""),
             "metadata": Supply(3000, ""),
             "network": Supply(1e9, ""),
             "copy": Supply(8e9, ""),
-            "staging": staging(1_000_000, 500.0, 4),
+            "staging": staging_supply(1_000_000, 500.0, 4),
         },
         # Samples of 400 kB, two in a read; a file holds ten; peers send 3/4 of what is not local.
         Demand(bytes=400e3, reads=0.5, opens=0.1, network_bytes=300e3, copied_bytes=800e3),
@@ -83,7 +83,9 @@ def test_ceilings_are_capacity_over_demand() -> None:
 
 
 @given(supplied, demands, datas)
-def test_the_lowest_ceiling_binds(supplies: Supplies, demand: Demand, data: Data | None) -> None:
+def test_the_lowest_ceiling_binds(
+    supplies: Supplies, demand: Demand, data: DataProfile | None
+) -> None:
     """It is the least of supply over demand, of bandwidth alone where reads are large; the others
     follow in sequence; JSON holds it all."""
     found = estimate_roofline(supplies, demand, data=data)
@@ -104,7 +106,7 @@ def test_the_lowest_ceiling_binds(supplies: Supplies, demand: Demand, data: Data
 
 @given(supplied, demands, datas, st.data(), st.floats(1, 1e6))
 def test_raising_what_does_not_bind_changes_nothing(
-    supplies: Supplies, demand: Demand, data: Data | None, draw: st.DataObject, factor: float
+    supplies: Supplies, demand: Demand, data: DataProfile | None, draw: st.DataObject, factor: float
 ) -> None:
     """Neither what binds nor the rate."""
     found = estimate_roofline(supplies, demand, data=data)
@@ -154,7 +156,7 @@ def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: floa
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def told(found_by: Supplies, demand: Demand, data: Data | None = None) -> str:
+def told(found_by: Supplies, demand: Demand, data: DataProfile | None = None) -> str:
     return "\n".join(estimate_roofline(found_by, demand, data=data).advice)
 
 
@@ -165,20 +167,22 @@ def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
         "compute": Supply(980, ""),
         "copy": Supply(1e9, ""),
     }
-    data = Data(total_bytes=12_000_000_000, memory_bytes=20_000_000_000)
+    data = DataProfile(total_bytes=12_000_000_000, memory_bytes=20_000_000_000)
     said = told(supplies, Demand(bytes=100e3, copied_bytes=100e3), data)
     assert "storage bandwidth binds at 410 samples/s; compute allows 980: 2.4x" in said
     assert "a cache of 12 GB, which this host's memory holds, would take storage out" in said
     assert "up to 980 samples/s, 2.4x, where compute binds" in said
     assert "storage of 2.4x the bandwidth" in said
-    small = Data(total_bytes=12_000_000_000, memory_bytes=5_000_000_000)
+    small = DataProfile(total_bytes=12_000_000_000, memory_bytes=5_000_000_000)
     assert "room for 5 GB: 3 such hosts" in told(supplies, Demand(bytes=100e3), small)
 
 
 def test_advice_that_gains_nothing_is_not_given() -> None:
     """Where copying is as slow as storage, a cache is no help, and both are named."""
     supplies: Supplies = {"bandwidth": Supply(100e6, ""), "copy": Supply(101e6, "")}
-    said = told(supplies, Demand(bytes=1e3, copied_bytes=1e3), Data(total_bytes=9, memory_bytes=99))
+    said = told(
+        supplies, Demand(bytes=1e3, copied_bytes=1e3), DataProfile(total_bytes=9, memory_bytes=99)
+    )
     assert "a cache" not in said
     assert "would help until" not in said
     assert "storage bandwidth and copying memory bind nearly alike" in said
@@ -192,19 +196,19 @@ def test_advice_on_small_files_names_shards() -> None:
         "bandwidth": Supply(500e6, ""),
     }
     demand = Demand(bytes=100e3, reads=1, opens=1)
-    own = Data(total_bytes=1 << 40, memory_bytes=1 << 30, own_files=True)
+    own = DataProfile(total_bytes=1 << 40, memory_bytes=1 << 30, own_files=True)
     assert "shards instead of a file for each sample" in told(supplies, demand, own)
     assert "5.0x, where storage bandwidth binds" in told(supplies, demand, own)
-    packed = Data(total_bytes=1 << 40, memory_bytes=1 << 30)
+    packed = DataProfile(total_bytes=1 << 40, memory_bytes=1 << 30)
     assert "larger reads (shuffle='blocked'" in told(supplies, demand, packed)
 
 
 def test_compute_that_binds_needs_no_faster_loader() -> None:
     """It says how much faster data could come."""
-    supplies: Supplies = {"compute": computing(1.0, 100), "bandwidth": Supply(1e9, "")}
+    supplies: Supplies = {"compute": computing_supply(1.0, 100), "bandwidth": Supply(1e9, "")}
     said = told(supplies, Demand(bytes=1e6))
     assert "data could come 10.0x as fast" in said
-    assert "only" not in told({"compute": computing(1.0, 100)}, Demand())
+    assert "only" not in told({"compute": computing_supply(1.0, 100)}, Demand())
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
@@ -213,7 +217,7 @@ def test_every_resource_has_advice(resource: Resource) -> None:
     supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
     supplies[resource] = Supply(1e5, "")
     demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
-    found = estimate_roofline(supplies, demand, data=Data(total_bytes=1, memory_bytes=9))
+    found = estimate_roofline(supplies, demand, data=DataProfile(total_bytes=1, memory_bytes=9))
     assert found.bound == resource
     assert len(found.advice) >= 2
     assert "10.0x" in found.advice[0]
@@ -224,46 +228,46 @@ def test_every_resource_has_advice(resource: Resource) -> None:
 STORAGE: Supplies = {"bandwidth": Supply(100e6, "measured"), "iops": Supply(5000, "measured")}
 
 
-def counted(waited_s: float, **more: float) -> Counted:
+def counted(waited_s: float, **more: float) -> RunCounts:
     """1000 samples of 100 kB in 10 s."""
-    return Counted(seconds=10.0, samples=1000, waited_s=waited_s, **more)  # type: ignore[arg-type]
+    return RunCounts(seconds=10.0, samples=1000, waited_s=waited_s, **more)  # type: ignore[arg-type]
 
 
 def test_who_does_not_wait_is_bound_by_compute() -> None:
     """Whatever supplies say: they can be wrong about a run that data kept up with."""
     slow: Supplies = {"bandwidth": Supply(1e6, "measured cold")}
-    found = verdict(counted(0.1, bytes=100e6), slow)
+    found = judge_run(counted(0.1, bytes=100e6), slow)
     assert (found.bound, found.samples_per_s, found.measured) == ("compute", 100.0, 100.0)
     assert "it reached more" in found.ceilings[1].how
 
 
 def test_who_waits_for_storage_is_told_which_of_it() -> None:
     """What is used most of its supply binds."""
-    found = verdict(counted(6.0, bytes=990e6, reads=1000), STORAGE)
+    found = judge_run(counted(6.0, bytes=990e6, reads=1000), STORAGE)
     assert found.bound == "bandwidth"
     compute = next(each for each in found.ceilings if each.resource == "compute")
     assert compute.samples_per_s == pytest.approx(1000 / 4.0)
-    found = verdict(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
+    found = judge_run(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
     assert found.bound == "iops"
 
 
 def test_who_waits_for_busy_decode_threads_is_told_so() -> None:
     """The threads' own time is believed, whatever was measured before."""
     busy = counted(5.0, bytes=100e6, reads=1000, decoded_s=39.0, decode_threads=4)
-    assert verdict(busy, {**STORAGE, "decode": Supply(1e9, "before")}).bound == "decode"
+    assert judge_run(busy, {**STORAGE, "decode": Supply(1e9, "before")}).bound == "decode"
     idle = counted(5.0, bytes=900e6, reads=1000, decoded_s=8.0, decode_threads=4)
-    found = verdict(idle, STORAGE)
+    found = judge_run(idle, STORAGE)
     assert found.bound == "bandwidth"
     assert [each.samples_per_s for each in found.ceilings if each.resource == "decode"] == [500.0]
 
 
 def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
     """The nearest is named, and that it alone allows much more."""
-    found = verdict(counted(9.0, bytes=10e6, reads=100), STORAGE)
+    found = judge_run(counted(9.0, bytes=10e6, reads=100), STORAGE)
     assert found.bound == "bandwidth"
     assert "something else that is not measured" in found.ceilings[0].how
     with pytest.raises(UsageError, match="90%.*nothing is known"):
-        verdict(counted(9.0), {"compute": Supply(1.0, "")})
+        judge_run(counted(9.0), {"compute": Supply(1.0, "")})
 
 
 @given(
@@ -287,7 +291,7 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
     """And what binds never allows more than was measured, nor anything else less."""
     run = counted(waited_s, bytes=read_bytes, reads=reads, decoded_s=decoded_s, decode_threads=4)
     try:
-        found = verdict(run, supplies)
+        found = judge_run(run, supplies)
     except UsageError:
         assert waited_s > 0.5
         return
@@ -297,7 +301,7 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
     assert (found.bound == "compute") == (waited_s <= 0.5)
     others = [each for each in supplies if each != found.bound]
     if others:
-        after = verdict(run, raised(supplies, draw.draw(st.sampled_from(others)), factor))
+        after = judge_run(run, raised(supplies, draw.draw(st.sampled_from(others)), factor))
         assert after.bound == found.bound
 
 
@@ -325,10 +329,10 @@ def test_wrong_use_is_said() -> None:
     with pytest.raises(UsageError, match="no supply"):
         estimate_roofline({"bandwidth": Supply(1, "")}, Demand())
     with pytest.raises(UsageError, match="a step takes 0"):
-        computing(0, 1)
+        computing_supply(0, 1)
     with pytest.raises(UsageError, match="staging takes 0"):
-        staging(10, 0, 1)
+        staging_supply(10, 0, 1)
     with pytest.raises(UsageError, match="nothing to judge"):
-        Counted(seconds=1, samples=0, waited_s=0)
+        RunCounts(seconds=1, samples=0, waited_s=0)
     with pytest.raises(UsageError, match="waited 2 s of 1"):
-        Counted(seconds=1, samples=1, waited_s=2)
+        RunCounts(seconds=1, samples=1, waited_s=2)

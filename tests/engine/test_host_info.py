@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.engine.host_info import Machine, mount_of, readahead_bytes, this_machine
+from penstock.engine.host_info import Machine, find_mount, read_machine, readahead_bytes
 
 
 def test_the_machine_is_what_the_c_library_says() -> None:
     """Memory and cores by sysconf, which reads neither file."""
-    found = this_machine()
+    found = read_machine()
     assert found.cores == len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert abs(found.memory_bytes - memory) <= 0.01 * memory
@@ -31,19 +31,19 @@ def test_a_mount_is_where_paths_stop_being_on_one_device(tmp_path: Path) -> None
         above = os.path.realpath(path)
         while not os.path.ismount(above):
             above = os.path.dirname(above)
-        found = mount_of(path)
+        found = find_mount(path)
         assert found is not None
         assert found.folder == above, path
-    assert mount_of(str(tmp_path / "none")) is None
+    assert find_mount(str(tmp_path / "none")) is None
 
 
 def test_kernel_read_ahead_is_known_of_disks(tmp_path: Path) -> None:
     """Of a block device it is a number; proc has none."""
-    proc = mount_of("/proc")
+    proc = find_mount("/proc")
     assert proc is not None
     assert proc.file_system == "proc"
     assert readahead_bytes(proc) is None
-    here = mount_of(str(tmp_path))
+    here = find_mount(str(tmp_path))
     assert here is not None
     if os.path.exists(f"/sys/dev/block/{here.device}"):
         assert (readahead_bytes(here) or 0) >= 0
@@ -63,7 +63,7 @@ def second(root: Path, path: str, files: dict[str, str], mounted: str = "/") -> 
         file = root / "sys/fs/cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return this_machine(root)
+    return read_machine(root)
 
 
 limits_of_groups = st.lists(st.none() | st.integers(1 << 20, 1 << 40), min_size=1, max_size=4)
@@ -102,8 +102,8 @@ def test_cached_files_do_not_use_memory_up(tmp_path: Path) -> None:
     found = second(tmp_path, "/", files)
     assert found.memory_used_bytes == 100_000_000
     (tmp_path / "proc/meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\n")
-    assert this_machine(tmp_path).room_bytes == 900_000_000
-    assert this_machine(tmp_path).memory_bytes == 4_096_000_000
+    assert read_machine(tmp_path).room_bytes == 900_000_000
+    assert read_machine(tmp_path).memory_bytes == 4_096_000_000
 
 
 def test_a_container_sees_its_own_group_at_the_top(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
     }.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(text)
-    found = this_machine(tmp_path)
+    found = read_machine(tmp_path)
     assert (found.memory_limit_bytes, found.memory_used_bytes) == (300_000_000, 100_000_000)
     assert found.cpu_quota == 1.5
 
 
 def test_where_nothing_is_told_nothing_is_said(tmp_path: Path) -> None:
     """No /proc: no limits, and memory as the C library knows it."""
-    found = this_machine(tmp_path)
+    found = read_machine(tmp_path)
     assert found.memory_limit_bytes is None
     assert found.cpu_quota is None
     assert found.available_bytes is None

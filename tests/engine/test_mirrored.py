@@ -20,7 +20,7 @@ from penstock.engine.mirrored import Dispatched
 from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
-from penstock.testing import Reading, finish, write_files
+from penstock.testing import EngineRead, finish, write_files
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_place_that_fails_is_left_alone(tmp_path: Path) -> None:
     members = [NativeEngine(each, budget=Budget(pread="required")) for each in tables]
     engine = Dispatched(members, np.ones((200, 2), np.bool_))
     for file in range(200):
-        reading = Reading(contents, [[(file, 0, 1000)]])
+        reading = EngineRead(contents, [[(file, 0, 1000)]])
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
     assert engine.counters()["rerouted"] < 20  # by seconds, of which this takes few
@@ -115,7 +115,7 @@ def test_what_is_somewhere_arrives(there: list[list[bool]], data: st.DataObject)
         st.lists(st.tuples(st.integers(0, len(there) - 1), st.integers(0, 900), st.just(100)))
     )
     left = [content if any(row) else None for content, row in zip(contents, there, strict=True)]
-    reading = Reading(left, [[each] for each in extents], 2)
+    reading = EngineRead(left, [[each] for each in extents], 2)
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         members = []
         for place in range(3):

@@ -25,9 +25,9 @@ from penstock import limits
 from penstock.budget import Budget
 from penstock.engine.native import (
     Arena,
-    Choice,
     Facts,
     NativeEngine,
+    ReadMethod,
     choose,
     open_files_max,
     survey,
@@ -35,7 +35,7 @@ from penstock.engine.native import (
 from penstock.engine.protocol import Engine, Failure
 from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
 from penstock.extent import Files, Requests
-from penstock.testing import Reading, finish, write_files
+from penstock.testing import EngineRead, finish, write_files
 from tests.opened import Opened
 
 MIB = limits.MIB
@@ -62,7 +62,7 @@ def random_bytes(size: int, seed: int = 1) -> bytes:
     return np.random.default_rng(seed).integers(1, 256, size, np.uint8).tobytes()
 
 
-def reading_all(contents: list[bytes], size: int = 4096, seed: int = 0) -> Reading:
+def reading_all(contents: list[bytes], size: int = 4096, seed: int = 0) -> EngineRead:
     """Every byte of the contents, in extents of up to so many bytes, one run each, shuffled."""
     extents = [
         (file, start, min(size, len(content) - start))
@@ -70,10 +70,10 @@ def reading_all(contents: list[bytes], size: int = 4096, seed: int = 0) -> Readi
         for start in range(0, len(content), size)
     ]
     order = np.random.default_rng(seed).permutation(len(extents))
-    return Reading(contents, [[extents[i]] for i in order], 2, seed)
+    return EngineRead(contents, [[extents[i]] for i in order], 2, seed)
 
 
-def read(engine: Engine, reading: Reading) -> tuple[Failure, ...]:
+def read(engine: Engine, reading: EngineRead) -> tuple[Failure, ...]:
     """Submit, wait, and return the failures."""
     ticket = engine.submit(reading.requests, reading.buffers)
     return finish(engine, [ticket])[ticket].failures
@@ -121,73 +121,93 @@ DISK = Facts("ext4", True, 4096.0, 1 << 30, 1.0, 1 << 34, 0, 0, 8)
 COLD = DISK._replace(resident=0.1)
 LARGE = COLD._replace(mean_bytes=1e6, total_bytes=1 << 40)
 
-CHOICES: list[tuple[str, Facts, Budget, Choice]] = [
-    ("hot and small", DISK, Budget(), Choice("mmap", False, 7, {})),
-    ("one core", DISK._replace(cores=1), Budget(), Choice("mmap", False, 1, {})),
-    ("cold", COLD, Budget(), Choice("io_uring", False, 4, {})),
-    ("residency unknown", DISK._replace(resident=-1), Budget(), Choice("io_uring", False, 4, {})),
-    ("not local, hot", DISK._replace(file_system="nfs"), Budget(), Choice("pread", False, 16, {})),
-    ("not local, cold", COLD._replace(file_system="nfs"), Budget(), Choice("pread", False, 64, {})),
+CHOICES: list[tuple[str, Facts, Budget, ReadMethod]] = [
+    ("hot and small", DISK, Budget(), ReadMethod("mmap", False, 7, {})),
+    ("one core", DISK._replace(cores=1), Budget(), ReadMethod("mmap", False, 1, {})),
+    ("cold", COLD, Budget(), ReadMethod("io_uring", False, 4, {})),
+    (
+        "residency unknown",
+        DISK._replace(resident=-1),
+        Budget(),
+        ReadMethod("io_uring", False, 4, {}),
+    ),
+    (
+        "not local, hot",
+        DISK._replace(file_system="nfs"),
+        Budget(),
+        ReadMethod("pread", False, 16, {}),
+    ),
+    (
+        "not local, cold",
+        COLD._replace(file_system="nfs"),
+        Budget(),
+        ReadMethod("pread", False, 64, {}),
+    ),
     (
         "not local, direct",
         COLD._replace(file_system="nfs"),
         Budget(direct="required"),
-        Choice("io_uring", True, 4, {}),
+        ReadMethod("io_uring", True, 4, {}),
     ),
-    ("hot and long", DISK._replace(mean_bytes=1e5), Budget(), Choice("io_uring", False, 4, {})),
-    ("hot, many", DISK._replace(kept_open=False), Budget(), Choice("pread", False, 16, {})),
-    ("memory", COLD._replace(file_system="tmpfs"), Budget(), Choice("pread", False, 16, {})),
-    ("fuse", COLD._replace(file_system="fuse"), Budget(), Choice("pread", False, 64, {})),
-    ("no ring", COLD._replace(ring_refusal=errno.EPERM), Budget(), Choice("pread", False, 16, {})),
-    ("larger than memory", LARGE, Budget(), Choice("io_uring", True, 4, {})),
+    ("hot and long", DISK._replace(mean_bytes=1e5), Budget(), ReadMethod("io_uring", False, 4, {})),
+    ("hot, many", DISK._replace(kept_open=False), Budget(), ReadMethod("pread", False, 16, {})),
+    ("memory", COLD._replace(file_system="tmpfs"), Budget(), ReadMethod("pread", False, 16, {})),
+    ("fuse", COLD._replace(file_system="fuse"), Budget(), ReadMethod("pread", False, 64, {})),
+    (
+        "no ring",
+        COLD._replace(ring_refusal=errno.EPERM),
+        Budget(),
+        ReadMethod("pread", False, 16, {}),
+    ),
+    ("larger than memory", LARGE, Budget(), ReadMethod("io_uring", True, 4, {})),
     (
         "larger, direct refused",
         LARGE._replace(direct_refusal=errno.EINVAL),
         Budget(),
-        Choice("io_uring", False, 4, {}),
+        ReadMethod("io_uring", False, 4, {}),
     ),
     (
         "larger, on nfs",
         LARGE._replace(file_system="nfs"),
         Budget(),
-        Choice("pread", False, 64, {}),
+        ReadMethod("pread", False, 64, {}),
     ),
     (
         "larger, small extents",
         LARGE._replace(mean_bytes=999),
         Budget(),
-        Choice("io_uring", False, 4, {}),
+        ReadMethod("io_uring", False, 4, {}),
     ),
-    ("larger, map required", LARGE, Budget(mmap="required"), Choice("mmap", False, 7, {})),
-    ("direct off", LARGE, Budget(direct="off"), Choice("io_uring", False, 4, {})),
-    ("direct required", DISK, Budget(direct="required"), Choice("io_uring", True, 4, {})),
-    ("threads given", DISK, Budget(threads=3), Choice("mmap", False, 3, {})),
-    ("all off", DISK, Budget(io_uring="off", mmap="off"), Choice("pread", False, 16, {})),
-    ("pread required", DISK, Budget(pread="required"), Choice("pread", False, 16, {})),
+    ("larger, map required", LARGE, Budget(mmap="required"), ReadMethod("mmap", False, 7, {})),
+    ("direct off", LARGE, Budget(direct="off"), ReadMethod("io_uring", False, 4, {})),
+    ("direct required", DISK, Budget(direct="required"), ReadMethod("io_uring", True, 4, {})),
+    ("threads given", DISK, Budget(threads=3), ReadMethod("mmap", False, 3, {})),
+    ("all off", DISK, Budget(io_uring="off", mmap="off"), ReadMethod("pread", False, 16, {})),
+    ("pread required", DISK, Budget(pread="required"), ReadMethod("pread", False, 16, {})),
     (
         "pread off",
         DISK._replace(kept_open=False),
         Budget(pread="off"),
-        Choice("io_uring", False, 4, {}),
+        ReadMethod("io_uring", False, 4, {}),
     ),
     (
         "pread and ring off",
         COLD,
         Budget(pread="off", io_uring="off"),
-        Choice("mmap", False, 7, {}),
+        ReadMethod("mmap", False, 7, {}),
     ),
-    ("ring required", DISK, Budget(io_uring="required"), Choice("io_uring", False, 4, {})),
+    ("ring required", DISK, Budget(io_uring="required"), ReadMethod("io_uring", False, 4, {})),
     (
         "ring required in memory",
         COLD._replace(file_system="tmpfs", kept_open=False),
         Budget(io_uring="required"),
-        Choice("io_uring", False, 4, {}),
+        ReadMethod("io_uring", False, 4, {}),
     ),
     (
         "map required, cold and many",
         COLD._replace(kept_open=False),
         Budget(mmap="required"),
-        Choice("mmap", False, 7, {}),
+        ReadMethod("mmap", False, 7, {}),
     ),
 ]
 
@@ -195,7 +215,7 @@ CHOICES: list[tuple[str, Facts, Budget, Choice]] = [
 @pytest.mark.parametrize(
     ("facts", "budget", "expected"), [c[1:] for c in CHOICES], ids=[c[0] for c in CHOICES]
 )
-def test_choice(facts: Facts, budget: Budget, expected: Choice) -> None:
+def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
     """Facts and budget decide, and the reasons say why each fast path is used or is not."""
     choice = choose(facts, budget)
     assert (choice.backend, choice.direct, choice.threads) == (
@@ -254,7 +274,7 @@ def test_survey_does_not_wait_for_a_pipe(folder: Path) -> None:
     files = Files.of(str(folder), ["pipe"], np.ones(1, np.int64), np.ones(1, np.int64))
     assert survey(files, 1.0, 9).resident == -1.0
     engine = NativeEngine(files)
-    reading = Reading([b"x"], [[(0, 0, 1)]])
+    reading = EngineRead([b"x"], [[(0, 0, 1)]])
     assert read(engine, reading) == (Failure(0, errno.ESTALE, 0),)
     engine.close()
 
@@ -367,7 +387,7 @@ def test_adopt_while_reading(folder: Path) -> None:
     direct = [b.replace(direct="required") for b in BUDGETS.values() if b.mmap != "required"]
     budgets = [*BUDGETS.values(), *direct]
     random = np.random.default_rng(1)
-    readings: dict[int, Reading] = {}
+    readings: dict[int, EngineRead] = {}
     for round_ in range(60):
         reading = reading_all(contents, 30_000, round_)
         readings[engine.submit(reading.requests, reading.buffers)] = reading
@@ -495,7 +515,7 @@ def test_refuses_what_it_would_have_to_copy(folder: Path) -> None:
     """No buffer but a writable array of bytes is accepted: the bytes would go to a copy."""
     contents = [random_bytes(100)]
     with_engine = NativeEngine(write_files(folder, contents))
-    requests = Reading(contents, [[(0, 0, 100)]]).requests
+    requests = EngineRead(contents, [[(0, 0, 100)]]).requests
     for buffer in (
         None,
         b"x" * 200,
@@ -916,7 +936,7 @@ def test_changed_after_indexing(backend: str, keep_open_max: int, folder: Path) 
     Path(files.path(4)).unlink()
     Path(files.path(4)).mkdir()
     engine = NativeEngine(files, budget=BUDGETS[backend], keep_open_max=keep_open_max)
-    reading = Reading(contents, [[(file, 100, 50)] for file in range(6)])
+    reading = EngineRead(contents, [[(file, 100, 50)] for file in range(6)])
     failures = {each.extent: (each.errno, each.got) for each in read(engine, reading)}
     stale = (errno.ESTALE, 0)
     assert failures == {0: stale, 1: stale, 2: stale, 3: (errno.ENOENT, 0), 4: stale}

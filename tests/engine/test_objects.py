@@ -28,12 +28,12 @@ pytest.importorskip("moto")
 import penstock
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine.object_client import Bucket, aws_profile, located, version_of
+from penstock.engine.object_client import Bucket, aws_profile, parse_object_url, version_of
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Failure
 from penstock.engine.store import Posix
-from penstock.testing.reading import Reading, finish, random_bytes
+from penstock.testing.reading import EngineRead, finish, random_bytes
 from tests.command import run
 from tests.index.formats.writers import write_mds
 from tests.services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
@@ -450,7 +450,7 @@ def test_passing_faults(s3: S3, use: Use, fault: Fault) -> None:
         Proxy(s3.port, always(fault, 2)) as proxy,
         engine_over(s3, contents, proxy.port, use, stall_s=1.0) as engine,
     ):
-        reading = Reading(list(contents.values()), runs, 3)
+        reading = EngineRead(list(contents.values()), runs, 3)
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
         assert engine.counters()["retries"] == 10
@@ -481,8 +481,8 @@ def test_lasting_faults(s3: S3, use: Use, fault: Fault, code: int) -> None:
         engine_over(s3, contents, proxy.port, use, stall_s=0.5, deadline_s=1.0) as engine,
     ):
         good = [run for run in runs if run[0][0] != 2]
-        reading = Reading(list(contents.values()), good)
-        bad = Reading(list(contents.values()), [[(2, 5, 9000), (2, 20_000, 100)]])
+        reading = EngineRead(list(contents.values()), good)
+        bad = EngineRead(list(contents.values()), [[(2, 5, 9000), (2, 20_000, 100)]])
         tickets = [engine.submit(each.requests, each.buffers) for each in (reading, bad)]
         done = finish(engine, tickets)
         reading.assert_done(done[tickets[0]])
@@ -524,7 +524,7 @@ def test_close_does_not_wait_for_a_stall(s3: S3, use: Use) -> None:
         Proxy(s3.port, always("stall")) as proxy,
         engine_over(s3, contents, proxy.port, use, stall_s=20.0) as engine,
     ):
-        reading = Reading(list(contents.values()), runs)
+        reading = EngineRead(list(contents.values()), runs)
         engine.submit(reading.requests, reading.buffers)
         assert engine.poll(100_000_000) == []
         started = time.monotonic()
@@ -549,7 +549,7 @@ class Slow(np.ndarray[Any, Any]):
 def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
     """Closing returns once a copy that had begun has ended, also where its ticket ends with it."""
     with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
-        first, last = (Reading(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
+        first, last = (EngineRead(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
         slow = last.buffers[0] = last.buffers[0].view(Slow)
         slow.written_to, slow.go_on = threading.Event(), threading.Event()
         # Nobody polls: the engine alone holds the first buffer, until closing drops it. It does so
@@ -569,7 +569,7 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:
     """As many requests as the budget says are in flight at once, and no more; it may change."""
-    reading = Reading([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
+    reading = EngineRead([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
     with (
         Proxy(s3.port, always(None), meet=6) as proxy,  # answers once six have come
         engine_over(
@@ -580,7 +580,7 @@ def test_requests_in_flight(s3: S3, use: Use) -> None:
         reading.assert_done(finish(engine, [ticket])[ticket])
         assert proxy.peak == 6
         engine.adopt(Budget(requests=12))
-        again = Reading([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
+        again = EngineRead([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
         ticket = engine.submit(again.requests, again.buffers)
         again.assert_done(finish(engine, [ticket])[ticket])
         assert proxy.peak <= 12
@@ -594,7 +594,7 @@ def test_bytes_in_flight(s3: S3, use: Use, monkeypatch: pytest.MonkeyPatch) -> N
         Proxy(s3.port, always(None)) as proxy,
         engine_over(s3, contents, proxy.port, use) as engine,
     ):
-        reading = Reading(list(contents.values()), [[(n % 5, 0, 10_000)] for n in range(40)])
+        reading = EngineRead(list(contents.values()), [[(n % 5, 0, 10_000)] for n in range(40)])
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
         assert 1 <= proxy.peak <= 2
@@ -604,7 +604,7 @@ def test_bandwidth(s3: S3, use: Use) -> None:
     """Requests are not asked for faster than the budget's rate."""
     budget = Budget(bytes_per_s=100_000)
     with engine_over(s3, contents, s3.port, use, budget=budget) as engine:
-        reading = Reading(list(contents.values()), [[(n, 0, 10_000)] for n in range(5)])
+        reading = EngineRead(list(contents.values()), [[(n, 0, 10_000)] for n in range(5)])
         started = time.monotonic()
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
@@ -624,7 +624,7 @@ def test_long_extent_is_asked_for_in_parts(s3: S3, use: Use) -> None:
             s3, {"long": random_bytes(size, 1)}, proxy.port, use, budget=Budget(requests=1)
         ) as engine,
     ):
-        reading = Reading([random_bytes(size, 1)], [[(0, 0, size)]])
+        reading = EngineRead([random_bytes(size, 1)], [[(0, 0, size)]])
         ticket = engine.submit(reading.requests, reading.buffers)
         (failure,) = finish(engine, [ticket])[ticket].failures
         assert failure == Failure(0, errno.ESTALE, limits.run_bytes_max)
@@ -801,14 +801,14 @@ def test_missing_obstore(tmp_path: Path) -> None:
 
 def test_locations() -> None:
     """URLs are taken apart into the bucket and the key, in clear."""
-    assert located("s3://b/x/y z") == ("s3://b", "x/y z")
-    assert located("GS://b") == ("gs://b", "")
-    assert located("https://h:1/a%20b?x=1").url == "https://h:1/a%20b"
-    assert located("https://h:1/a%20b?x=1").key == "a b"
-    assert located("https://h/a%25b-{0..3}.bin").url == "https://h/a%25b-{0..3}.bin"
+    assert parse_object_url("s3://b/x/y z") == ("s3://b", "x/y z")
+    assert parse_object_url("GS://b") == ("gs://b", "")
+    assert parse_object_url("https://h:1/a%20b?x=1").url == "https://h:1/a%20b"
+    assert parse_object_url("https://h:1/a%20b?x=1").key == "a b"
+    assert parse_object_url("https://h/a%25b-{0..3}.bin").url == "https://h/a%25b-{0..3}.bin"
     for wrong in ("ftp://h/x", "s3://", "s3:///x", "http:///x"):
         with pytest.raises(penstock.errors.UsageError):
-            located(wrong)
+            parse_object_url(wrong)
 
 
 def test_other_services(monkeypatch: pytest.MonkeyPatch) -> None:

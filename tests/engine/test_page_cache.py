@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.host_info import mount_of
-from penstock.engine.page_cache import dropped, evict, residency
+from penstock.engine.host_info import find_mount
+from penstock.engine.page_cache import drop_extents, evict, measure_residency
 from penstock.errors import MissingError
 from penstock.extent import Extents, Files
 
@@ -71,14 +71,14 @@ def test_residency_is_what_mincore_says(file: Path, reads: list[tuple[int, int]]
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for page, count in reads:
             os.pread(opened.fileno(), count * PAGE, page * PAGE)
-    found = residency([str(file)])
+    found = measure_residency([str(file)])
     assert found is not None
     size = file.stat().st_size
     assert found.total_bytes == size
     assert found.cached_bytes == min(size, resident_pages(file) * PAGE)
     assert found.fraction == found.cached_bytes / size
     file.read_bytes()
-    assert residency([str(file)]) == found._replace(cached_bytes=size)
+    assert measure_residency([str(file)]) == found._replace(cached_bytes=size)
 
 
 def test_what_is_not_written_yet_is_written_and_dropped(folder: Path) -> None:
@@ -110,11 +110,11 @@ def test_many_files_are_sampled_and_it_says_so(folder: Path) -> None:
     for path in paths:
         path.write_bytes(bytes(PAGE))
     names = [str(path) for path in paths]
-    first = residency(names, files_max=8)
+    first = measure_residency(names, files_max=8)
     assert first is not None
     assert (first.files, first.of_files, first.total_bytes) == (8, 40, 8 * PAGE)
-    assert first == residency(names, files_max=8)
-    assert residency(names, seconds=0.0) == first._replace(
+    assert first == measure_residency(names, files_max=8)
+    assert measure_residency(names, seconds=0.0) == first._replace(
         files=1, total_bytes=PAGE, cached_bytes=PAGE
     )
 
@@ -123,7 +123,7 @@ def test_a_table_of_files_is_as_good_as_paths(folder: Path) -> None:
     """Files of an index are taken as they are."""
     (folder / "table").write_bytes(bytes(PAGE))
     files = Files.of(str(folder), ["table"], np.array([PAGE]), np.array([0]))
-    assert residency(files) == residency([str(folder / "table")])
+    assert measure_residency(files) == measure_residency([str(folder / "table")])
     left = evict(files)
     assert left is not None
     assert left.cached_bytes == 0
@@ -132,8 +132,10 @@ def test_a_table_of_files_is_as_good_as_paths(folder: Path) -> None:
 def test_nothing_is_known_of_what_is_no_file(tmp_path: Path) -> None:
     """What is missing, a folder or a pipe is left out; None where nothing remains."""
     os.mkfifo(tmp_path / "pipe")
-    assert residency([str(tmp_path / "none"), str(tmp_path), str(tmp_path / "pipe")]) is None
-    assert residency([]) is None
+    assert (
+        measure_residency([str(tmp_path / "none"), str(tmp_path), str(tmp_path / "pipe")]) is None
+    )
+    assert measure_residency([]) is None
     with pytest.raises(MissingError, match="none does not exist"):
         evict([str(tmp_path / "none")])
 
@@ -141,7 +143,7 @@ def test_nothing_is_known_of_what_is_no_file(tmp_path: Path) -> None:
 def test_an_empty_file_is_cached_as_a_whole(tmp_path: Path) -> None:
     """No bytes: none are missing."""
     (tmp_path / "empty").touch()
-    found = residency([str(tmp_path / "empty")])
+    found = measure_residency([str(tmp_path / "empty")])
     assert found is not None
     assert (found.cached_bytes, found.total_bytes, found.fraction) == (0, 0, 1.0)
 
@@ -159,7 +161,7 @@ def test_files_of_others_are_not_guessed(folder: Path) -> None:
     if child == 0:  # pragma: no cover
         try:
             os.setresuid(65534, 65534, 65534)
-            os.write(theirs, repr(residency([str(path)])).encode())
+            os.write(theirs, repr(measure_residency([str(path)])).encode())
         finally:
             os._exit(0)
     os.close(theirs)
@@ -186,7 +188,7 @@ def test_extents_that_were_dropped_are_cold_and_disjoint(
     files = Files.of(str(file.parent), [file.name], np.array([size]), np.array([0]))
     offset, length = (np.array(column, np.int64) for column in zip(*where, strict=True))
     extents = Extents(np.zeros(len(where), np.uint32), offset, length)
-    found = dropped(files, extents, 10.0)
+    found = drop_extents(files, extents, 10.0)
     chosen = list(zip(found.offset.tolist(), found.length.tolist(), strict=True))
     rest = iter(where)
     assert chosen[0] == where[0]
@@ -201,7 +203,7 @@ def test_extents_that_were_dropped_are_cold_and_disjoint(
 
 def test_memory_file_systems_cannot_be_cold() -> None:
     """tmpfs lies in memory: nothing is dropped, and nothing is said to be."""
-    mount = mount_of("/dev/shm")
+    mount = find_mount("/dev/shm")
     if mount is None or mount.file_system != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
@@ -212,4 +214,4 @@ def test_memory_file_systems_cannot_be_cold() -> None:
         files = Files.of("/dev/shm", [os.path.basename(file.name)], np.array([1]), np.array([0]))
         extents = Extents(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([PAGE]))
         if left is not None:
-            assert len(dropped(files, extents, 10.0).file) == 0
+            assert len(drop_extents(files, extents, 10.0).file) == 0

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.clock import JumpingClock
-from penstock.engine.protocol import Completion, Engine, Failure, MemoryEngine, check
+from penstock.engine.protocol import Completion, Engine, Failure, MemoryEngine, check_requests
 from penstock.engine.queue import PATIENCE, Patience, Purpose
 from penstock.errors import UsageError
-from penstock.testing import EngineSuite, Reading, finish, write_files
+from penstock.testing import EngineRead, EngineSuite, finish, write_files
 from penstock.testing.engine_wrappers import (
     Fault,
     Faulty,
@@ -35,7 +35,7 @@ SECOND_NS = 1_000_000_000
 
 def submit(engine: Engine, length: int, offset: int = 0, purpose: Purpose = "prefetch") -> int:
     """Submit one extent of CONTENT."""
-    reading = Reading([CONTENT], [[(0, offset, length)]])
+    reading = EngineRead([CONTENT], [[(0, offset, length)]])
     return engine.submit(reading.requests, reading.buffers, purpose)
 
 
@@ -63,32 +63,32 @@ def test_check_says_what_is_wrong(
     message: str,
 ) -> None:
     """The message of a refusal names the first culprit and its value."""
-    reading = Reading([CONTENT, CONTENT], runs)
+    reading = EngineRead([CONTENT, CONTENT], runs)
     requests = reading.requests
     if column is not None:
         dtype = getattr(requests, column).dtype
         requests = requests._replace(**{column: np.array(value, dtype)})
     with pytest.raises(UsageError, match=message):
-        check(requests, reading.buffers, 2)
+        check_requests(requests, reading.buffers, 2)
 
 
 def test_check_bounds_merged_reads() -> None:
     """A run is bounded in extents and in bytes; a single extent may be of any length."""
     many = limits.run_extents_max + 1
     with pytest.raises(UsageError, match="run_extents_max"):
-        check(*_submission([[(0, i, 1) for i in range(many)]]), 1)
+        check_requests(*_submission([[(0, i, 1) for i in range(many)]]), 1)
     with pytest.raises(UsageError, match="run_bytes_max"):
-        check(*_submission([[(0, 0, 1), (0, limits.run_bytes_max, 1)]]), 1)
-    check(*_submission([[(0, 0, limits.run_bytes_max + 1)]]), 1)
+        check_requests(*_submission([[(0, 0, 1), (0, limits.run_bytes_max, 1)]]), 1)
+    check_requests(*_submission([[(0, 0, limits.run_bytes_max + 1)]]), 1)
 
 
 def test_check_without_file_count() -> None:
     """A wrapper can check all but the file numbers."""
-    check(*_submission([[(9, 0, 1)]]))
+    check_requests(*_submission([[(9, 0, 1)]]))
 
 
 def _submission(runs: list[list[tuple[int, int, int]]]):  # type: ignore[no-untyped-def]
-    reading = Reading([CONTENT], runs)
+    reading = EngineRead([CONTENT], runs)
     return reading.requests, reading.buffers
 
 
@@ -99,7 +99,7 @@ def test_memory_engine_takes_any_bytes() -> None:
     """Contents may be bytes, bytearray, memoryview or an array."""
     contents = [CONTENT, bytearray(CONTENT), memoryview(CONTENT), np.frombuffer(CONTENT, np.uint8)]
     engine = MemoryEngine(contents)
-    reading = Reading([CONTENT] * 4, [[(file, 3, 1000)] for file in range(4)])
+    reading = EngineRead([CONTENT] * 4, [[(file, 3, 1000)] for file in range(4)])
     ticket = engine.submit(reading.requests, reading.buffers)
     reading.assert_done(finish(engine, [ticket])[ticket])
 
@@ -176,7 +176,7 @@ def test_limited_reports_what_the_engine_refuses_later() -> None:
     """A wrong file number that is seen only after waiting fails the extents of its ticket."""
     limited = Limited(MemoryEngine([CONTENT]), 10)
     good = submit(limited, 10)
-    wrong = Reading([CONTENT], [[(7, 0, 5)], [(7, 9, 5)]])
+    wrong = EngineRead([CONTENT], [[(7, 0, 5)], [(7, 9, 5)]])
     bad = limited.submit(wrong.requests, wrong.buffers)
     done = finish(limited, [good, bad])
     assert done[good].failures == ()
@@ -288,7 +288,7 @@ def test_faulty_afflicts_extents_as_told() -> None:
     """Error, cut and flip strike their extents; the others arrive, and the tails stay."""
     faults = {1: Fault(errno=errno.EIO), 2: Fault(cut=3), 3: Fault(flip=0xFF), 4: Fault(cut=99)}
     engine = Faulty(MemoryEngine([CONTENT]), lambda ticket, extent: faults.get(extent))
-    reading = Reading([CONTENT], [[(0, 10 * i, 10) for i in range(5)]])
+    reading = EngineRead([CONTENT], [[(0, 10 * i, 10) for i in range(5)]])
     before = reading.buffers[0].copy()
     engine.submit(reading.requests, reading.buffers)
     (completion,) = engine.poll(0)
@@ -308,7 +308,7 @@ def test_faulty_afflicts_extents_as_told() -> None:
 def test_faulty_keeps_real_failures() -> None:
     """A fault does not hide what really failed."""
     engine = Faulty(MemoryEngine([b"12345", None]), lambda ticket, extent: Fault(cut=2, flip=1))
-    reading = Reading([b"12345", None], [[(0, 0, 5)], [(0, 0, 10)], [(1, 0, 5)]])
+    reading = EngineRead([b"12345", None], [[(0, 0, 5)], [(0, 0, 10)], [(1, 0, 5)]])
     engine.submit(reading.requests, reading.buffers)
     (completion,) = engine.poll(0)
     assert completion.failures == (Failure(0, 0, 3), Failure(1, 0, 5), Failure(2, errno.ENOENT, 0))
@@ -319,7 +319,7 @@ def _history(seed: int, wrap: Callable[[Engine], Engine]) -> list[Completion]:
     fault = seeded_faults(seed, errno_share=0.1, cut_share=0.1, flip_share=0.1)
     engine = Faulty(wrap(MemoryEngine([CONTENT])), fault, seeded_holds(seed, 3))
     for ticket in range(30):
-        reading = Reading([CONTENT], [[(0, 10 * i, 10)] for i in range(20)], 2, ticket)
+        reading = EngineRead([CONTENT], [[(0, 10 * i, 10)] for i in range(20)], 2, ticket)
         engine.submit(reading.requests, reading.buffers)
     history = []
     while done := engine.poll(0):

@@ -23,7 +23,15 @@ from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
 from penstock.engine.recording import Recorded
-from penstock.engine.trace_file import BLOCK, READ, Operations, Trace, Writer, lanes, load
+from penstock.engine.trace_file import (
+    BLOCK,
+    READ,
+    Operations,
+    Trace,
+    TraceWriter,
+    assign_lanes,
+    load,
+)
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.testing import EngineSuite, write_files
 from tests import held
@@ -57,7 +65,7 @@ def same(a: Operations, b: Operations) -> bool:
 
 def written(path: Path, threads: list[Operations], files: int = 5) -> Trace:
     """A trace of some threads, by `extend`, each in two parts."""
-    with Writer(str(path), "a test") as writer:
+    with TraceWriter(str(path), "a test") as writer:
         for number in range(files):
             writer.file(f"/data/{number}", number)
         for number, rows in enumerate(threads):
@@ -113,7 +121,7 @@ def test_add_and_extend_write_the_same(tmp_path):
     rows = cut(drawn(1, 3 * BLOCK, 5))._replace(kind=np.full(3 * BLOCK, READ, np.uint8))
     paths = [tmp_path / "a.trace", tmp_path / "b.trace"]
     for path in paths:
-        with Writer(str(path), "same") as writer:
+        with TraceWriter(str(path), "same") as writer:
             thread = writer.thread(1, 2)
             for number in range(5):
                 writer.file(str(number), 1 << 60)
@@ -127,7 +135,7 @@ def test_add_and_extend_write_the_same(tmp_path):
 
 def test_sizes_are_known_or_what_was_read(tmp_path):
     """At least the end of what was read."""
-    with Writer(str(tmp_path / "t.trace"), "") as writer:
+    with TraceWriter(str(tmp_path / "t.trace"), "") as writer:
         thread, file = writer.thread(1, 1), writer.file("/a", 10)
         writer.add(thread, READ, file, 100, 50, 20, 5, 1)
         assert writer.file("/a") == file
@@ -221,7 +229,7 @@ def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
         wrong = (*row, *good[len(row) :])
         with (
             pytest.raises(UsageError),
-            Writer(str(tmp_path / "t.trace"), "") as writer,
+            TraceWriter(str(tmp_path / "t.trace"), "") as writer,
         ):
             writer.file("/a")
             thread = writer.thread(1, 1)
@@ -231,12 +239,12 @@ def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
             writer.add(thread, *wrong)
         assert os.listdir(tmp_path) == []
     with pytest.raises(UsageError, match="cannot write a trace to"):
-        Writer(str(tmp_path / "absent" / "t.trace"), "")
+        TraceWriter(str(tmp_path / "absent" / "t.trace"), "")
 
 
 def test_a_forked_child_has_no_part_in_it(tmp_path):
     """Its end neither finishes nor removes the trace."""
-    writer = Writer(str(tmp_path / "t.trace"), "")
+    writer = TraceWriter(str(tmp_path / "t.trace"), "")
     child = os.fork()
     if child == 0:
         writer.close()
@@ -251,7 +259,7 @@ def test_a_forked_child_has_no_part_in_it(tmp_path):
 def test_traces_of_several_processes_are_one(tmp_path):
     """Files by name, times by the clock, threads side by side."""
     for number in range(2):
-        with Writer(str(tmp_path / f"{number}.trace"), "job") as writer:
+        with TraceWriter(str(tmp_path / f"{number}.trace"), "job") as writer:
             names = ["/x", "/y"] if number else ["/y", "/x"]
             thread = writer.thread(number, 0)
             for i, name in enumerate(names):
@@ -270,7 +278,7 @@ def test_traces_of_several_processes_are_one(tmp_path):
 def test_lanes_are_as_many_as_overlap(spans):
     """No lane is in two spans at once, and no lane more than are open at some time."""
     spans = sorted((first, first + length) for first, length in spans)
-    found = lanes(spans)
+    found = assign_lanes(spans)
     last: dict[int, int] = {}
     for (first, end), lane in zip(spans, found, strict=True):
         assert last.get(lane, 0) <= first

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fuzz.memory import examine
 
-from penstock.engine.store import Source
+from penstock.engine.store import StoreFile
 from penstock.errors import PenstockError
 from penstock.index.codecs.thrift import Reader
 from penstock.index.formats.sandbox import Apart
@@ -132,7 +132,7 @@ def variations(value: Any) -> Iterator[Any]:
             yield from ([*value[:at], each, *value[at + 1 :]] for each in variations(value[at]))
 
 
-def examined(source: Source) -> bool:
+def examined(source: StoreFile) -> bool:
     """In the other process, which a crash of the library ends."""
     return refused("hdf5", source.read(0, source.size), isolate=False)
 
@@ -150,7 +150,9 @@ def test_hdf5(version):
     with Apart("the HDF5 library", 30) as apart:
 
         def one(data: bytes) -> bool:
-            return apart.call(Source("x", len(data), lambda at, n: data[at : at + n], -1), examined)
+            return apart.call(
+                StoreFile("x", len(data), lambda at, n: data[at : at + n], -1), examined
+            )
 
         assert not one(whole)
         for case in words_at(whole, 16):

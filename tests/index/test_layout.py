@@ -18,7 +18,7 @@ from penstock.engine.store import Posix
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
 from penstock.index import codecs
-from penstock.index.layout import Chunked, Fixed, Pieces, Table
+from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
 from penstock.index.table import Codec, Field, Index
 from penstock.loader.dataset import Dataset
 
@@ -99,7 +99,9 @@ def test_pieces_lie_end_to_end(data, tmp_path_factory):
     parts = [contents[f][o : o + n] for f, o, n in zip(file, offset, length, strict=True)]
     first = pieces.first.tolist()
     whole = [b"".join(parts[a:b]) for a, b in itertools.pairwise(first)]
-    single = Table(np.zeros(count, np.uint32), np.zeros(count, np.int64), np.ones(count, np.int64))
+    single = RowTable(
+        np.zeros(count, np.uint32), np.zeros(count, np.int64), np.ones(count, np.int64)
+    )
     dataset = dataset_of(
         files,
         [Field("whole", BYTES, None), Field("first", BYTES, None)],
@@ -151,7 +153,7 @@ def test_a_damaged_band_names_file_and_sample(tmp_path):
     packed[4] ^= 0xFF
     files = files_at(tmp_path, [bytes(packed)])
     size = np.array([len(packed)])
-    bands = Table(np.zeros(1, np.uint32), np.zeros(1, np.int64), size)
+    bands = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), size)
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
     dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), bands)], ["a", "b"])
     with pytest.raises(FormatError, match=r"0\.bin at byte 0.*cannot be decoded as zlib"):
@@ -164,7 +166,7 @@ def test_fewer_samples_than_indexed_is_an_error(tmp_path):
     """A band that decodes to fewer samples than its index says raises."""
     packed = zlib.compress(b"aaaa")
     files = files_at(tmp_path, [packed])
-    bands = Table(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([len(packed)]))
+    bands = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([len(packed)]))
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
     dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), bands)], ["a", "b"])
     with pytest.raises(FormatError, match="1 samples were decoded, 2 expected"):
@@ -192,7 +194,7 @@ def test_elements_of_another_type(tmp_path):
     """A field of varying length has its elements in its own type."""
     values = np.arange(10, dtype="<i4")
     files = files_at(tmp_path, [values.tobytes()])
-    table = Table(np.zeros(3, np.uint32), np.array([0, 4, 16]), np.array([4, 12, 24]))
+    table = RowTable(np.zeros(3, np.uint32), np.array([0, 4, 16]), np.array([4, 12, 24]))
     dataset = dataset_of(files, [Field("t", values.dtype, None)], [table], ["a", "b", "c"])
     (batch,) = penstock.Loader(dataset, 3, shuffle="none")
     assert [row.tolist() for row in batch["t"]] == [[0], [1, 2, 3], [4, 5, 6, 7, 8, 9]]
@@ -210,9 +212,11 @@ def test_elements_of_another_type(tmp_path):
         Pieces(np.array([0, 1]), np.zeros(1, np.uint32), np.array([10]), np.array([3])),
         Pieces(np.array([0, 1]), np.zeros(1, np.uint32), np.array([-1]), np.array([3])),
         Chunked(
-            np.array([0, 0]), Table(np.zeros(1, np.uint32), np.zeros(1, "i8"), np.ones(1, "i8"))
+            np.array([0, 0]), RowTable(np.zeros(1, np.uint32), np.zeros(1, "i8"), np.ones(1, "i8"))
         ),
-        Chunked(np.array([0, 9]), Table(np.zeros(1, np.uint32), np.zeros(1, "i8"), np.array([13]))),
+        Chunked(
+            np.array([0, 9]), RowTable(np.zeros(1, np.uint32), np.zeros(1, "i8"), np.array([13]))
+        ),
     ],
     ids=lambda layout: type(layout).__name__,
 )

@@ -23,7 +23,7 @@ from penstock import limits
 from penstock.errors import SidecarError, UsageError
 from penstock.extent import Files, joined
 from penstock.index import sidecar
-from penstock.index.layout import Fixed, Table
+from penstock.index.layout import Fixed, RowTable
 from penstock.index.table import Field, Index
 
 RAW = np.dtype(np.uint8)
@@ -49,7 +49,7 @@ def tree_index(sizes: list[int]) -> Index:
     files = files_of(sizes)
     labels = np.arange(len(sizes), dtype=np.int64) % 2
     folders = Files.of("/data", ["", "d"], np.full(2, -1, np.int64), np.array([5, 6], np.int64))
-    table = Table(None, None, files.size)
+    table = RowTable(None, None, files.size)
     fields = (Field("data", RAW, None),)
     return Index("tree", files, fields, (table,), folders, ("no", "yes"), labels)
 
@@ -57,10 +57,10 @@ def tree_index(sizes: list[int]) -> Index:
 def columns_index() -> Index:
     """Two fields with explicit columns, as a container of several parts would have."""
     files = files_of([100, 200])
-    image = Table(
+    image = RowTable(
         np.array([0, 0, 1], np.uint32), np.array([0, 50, 10], np.int64), np.array([50, 50, 190])
     )
-    text = Table(np.array([1, 1, 0], np.uint32), None, np.array([1, 2, 3]))
+    text = RowTable(np.array([1, 1, 0], np.uint32), None, np.array([1, 2, 3]))
     fields = (Field("image", RAW, None), Field("text", RAW, None))
     return Index("pairs", files, fields, (image, text), files)
 
@@ -257,7 +257,7 @@ def test_names_that_are_no_text_survive(tmp_path):
     names = [os.fsdecode(b"d\xff\xfe"), "weiß\n"]
     files = Files.of("/", names, np.zeros(2, np.int64), np.zeros(2, np.int64))
     index = replace(tree_index([0, 0]), files=files, classes=tuple(names), fingerprint="")
-    index = replace(index, layouts=(Table(None, None, files.size),))
+    index = replace(index, layouts=(RowTable(None, None, files.size),))
     index.save(tmp_path / "x")
     loaded = Index.load(tmp_path / "x")
     assert loaded.classes == tuple(names)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.engine.open import engine_for
-from penstock.engine.probe import copying_bytes_per_s, large_extents, time_reads
+from penstock.engine.open import open_engine
+from penstock.engine.probe import draw_large_extents, measure_copying, time_reads
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
-from penstock.loader.auto_shuffle import decide
+from penstock.loader.auto_shuffle import choose_shuffle
 
 COUNT, RECORD = 4096, 512
 
@@ -36,17 +36,17 @@ def state_of(loader: penstock.Loader, order: str) -> dict[str, Any]:
 def test_a_probe_measures(dataset: penstock.Dataset) -> None:
     """Latency, rate and bandwidth are positive, and large reads lie in their files."""
     files = dataset.index.files
-    large = large_extents(files.size, seed=1)
+    large = draw_large_extents(files.size, seed=1)
     assert (large.offset + large.length <= files.size[large.file]).all()
     assert set(large.file.tolist()) == {0, 1, 2}
-    engine = engine_for(files, penstock.Budget(), RECORD)
+    engine = open_engine(files, penstock.Budget(), RECORD)
     try:
         small = dataset.index.extents(np.arange(1000))
         probed = time_reads(engine, small, large, lambda *_: AssertionError("a read failed"))  # type: ignore[arg-type, return-value]
     finally:
         engine.close()
     assert min(probed.latency_ns, probed.reads_per_s, probed.bytes_per_s, probed.took_s) > 0
-    assert copying_bytes_per_s() > 0
+    assert measure_copying() > 0
 
 
 def test_one_sample_can_be_probed(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_one_sample_can_be_probed(tmp_path: Path) -> None:
     (tmp_path / "one.bin").write_bytes(b"x" * RECORD)
     one = penstock.open(tmp_path / "one.bin", record_bytes=RECORD, index="memory")
     files = one.index.files
-    engine = engine_for(files, penstock.Budget(), RECORD)
+    engine = open_engine(files, penstock.Budget(), RECORD)
     extents = Extents(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.full(1, RECORD))
-    probed = time_reads(engine, extents, large_extents(files.size, 0), lambda *_: OSError())  # type: ignore[arg-type, return-value]
+    probed = time_reads(engine, extents, draw_large_extents(files.size, 0), lambda *_: OSError())  # type: ignore[arg-type, return-value]
     engine.close()
     assert probed.latency_ns > 0
     loader = penstock.Loader(one, shuffle="auto")
@@ -68,7 +68,7 @@ def test_a_changed_file_is_found_while_probing(dataset: penstock.Dataset) -> Non
     direct = penstock.Budget(mmap="off", direct="required")
     os.truncate(dataset.index.files.path(1), 10)
     with pytest.raises(ChangedError, match=r"1\.bin at byte"):
-        decide(dataset, direct, 64, 1, 64)
+        choose_shuffle(dataset, direct, 64, 1, 64)
 
 
 def test_the_choice_is_recorded_and_told(

@@ -26,7 +26,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.loader.dataset import locate, sidecar_paths
+from penstock.loader.dataset import locate_data, sidecar_paths
 
 LONG_AGO_NS = 10**18 + 1
 
@@ -286,7 +286,7 @@ def test_where_the_data_cannot_be_written_to_the_cache_is_used(shared, monkeypat
     cache.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     shared.chmod(0o555)
-    expected = sidecar_paths(locate(str(shared / "data"))[0])[1]
+    expected = sidecar_paths(locate_data(str(shared / "data"))[0])[1]
     assert expected.startswith(f"{cache}/penstock/")
     for _ in range(2):
         assert as_nobody(lambda: penstock.open(shared / "data").sidecar) == repr(expected)

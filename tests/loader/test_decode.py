@@ -12,18 +12,18 @@ import pytest
 import penstock
 from penstock.errors import CollateError
 from penstock.loader.batch_reader import BatchReader
-from penstock.loader.decode import Job
+from penstock.loader.decode import DecodeJob
 
 
 def job_of(
     decode: Callable[[dict[str, Any]], Any], collate: Callable[[list[Any]], Any] | None = None
-) -> Job:
+) -> DecodeJob:
     """A job of nine samples that are numbered."""
 
     def opened() -> Callable[[int], dict[str, Any]]:
         return lambda row: {"row": row, "__key__": f"sample {row}"}
 
-    return Job(9, opened, decode, collate, lambda size: np.empty(size, np.uint8))
+    return DecodeJob(9, opened, decode, collate, lambda size: np.empty(size, np.uint8))
 
 
 def stopped(_: Any) -> Any:
@@ -61,7 +61,7 @@ def test_failed_job_stops() -> None:
         job.fail(LookupError("enough"))
         return 0
 
-    job = Job(9, opened, decode, None, lambda size: np.empty(size, np.uint8))
+    job = DecodeJob(9, opened, decode, None, lambda size: np.empty(size, np.uint8))
     for _ in range(3):
         job.run()
     assert (rows, opens) == ([0], [1])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.engine.native import Choice, NativeEngine
+from penstock.engine.native import NativeEngine, ReadMethod
 from penstock.extent import Files
 from penstock.loader import loader as loaders
 from penstock.loader.epoch_record import epoch_record
@@ -316,7 +316,7 @@ class Far(Throttled):
     inner: NativeEngine
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ReadMethod:
         return dataclasses.replace(self.inner.choice, cached=False)
 
     def adopt(self, budget: Budget) -> None:

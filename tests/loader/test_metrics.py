@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import UsageError
 from penstock.loader import metrics
-from penstock.loader.perfetto import Trace
+from penstock.loader.perfetto import PerfettoTrace
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -310,7 +310,7 @@ def test_a_trace_has_an_end(loader: penstock.Loader, tmp_path: Path) -> None:
 
 def test_memory_of_a_trace_is_bounded(tmp_path: Path) -> None:
     """Reads of walks that were given up do not gather."""
-    with Trace(tmp_path / "run.json", 10) as trace:
+    with PerfettoTrace(tmp_path / "run.json", 10) as trace:
         for step in range(5000):
             trace.requested(0, step, Requested(step, 1, 1))
         trace.arrived(0, 0)

@@ -21,11 +21,11 @@ import pytest
 from penstock import limits
 from penstock.errors import ForkError, UsageError, WorkerError
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import Ahead, Inline, Workers, WorkerThreads
+from penstock.loader.workers import Ahead, InlineWorkers, Workers, WorkerThreads
 from tests.shared_memory import named_memory
 
 KINDS: dict[str, Callable[..., Workers]] = {
-    "inline": lambda opening: Inline(opening),
+    "inline": lambda opening: InlineWorkers(opening),
     "threads": lambda opening: WorkerThreads(opening, 2),
     "fork": lambda opening: WorkerProcesses(
         opening, 2, context=multiprocessing.get_context("fork")

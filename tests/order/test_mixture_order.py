@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.order.mixture import Mixture, Recipe, slots_of
+from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
 
 PERIOD = limits.mixture_slots
 
 
 @st.composite
-def recipes(draw: st.DrawFn) -> Recipe:
+def recipes(draw: st.DrawFn) -> MixtureRecipe:
     """Up to four datasets, up to three stretches of weights, epochs of any length."""
     parts = draw(st.integers(1, 4))
     counts = draw(st.lists(st.integers(1, 5000), min_size=parts, max_size=parts))
@@ -22,9 +22,9 @@ def recipes(draw: st.DrawFn) -> Recipe:
     weights = st.lists(st.sampled_from([0, 0.1, 1, 2.5, 7]), min_size=parts, max_size=parts).filter(
         any
     )
-    slots = [slots_of(draw(weights)) for _ in starts]
+    slots = [divide_slots(draw(weights)) for _ in starts]
     length = draw(st.integers(1, 9000))
-    return Recipe(tuple(counts), tuple(starts), tuple(slots), length, "samples")
+    return MixtureRecipe(tuple(counts), tuple(starts), tuple(slots), length, "samples")
 
 
 seeds = st.integers(0, 2**64 - 1)
@@ -36,14 +36,14 @@ def test_slots_are_proportional(weights: list[float]) -> None:
     total = sum(weights)
     if total == 0 or any(w > 0 and w / total * PERIOD < 1 for w in weights):
         return
-    slots = slots_of(weights)
+    slots = divide_slots(weights)
     assert sum(slots) == PERIOD
     for held, weight in zip(slots, weights, strict=True):
         assert abs(held - weight / total * PERIOD) < 1 + 1e-6
 
 
 @given(recipe=recipes(), seed=seeds, epochs=st.integers(1, 3))
-def test_every_pass_is_a_permutation(recipe: Recipe, seed: int, epochs: int) -> None:
+def test_every_pass_is_a_permutation(recipe: MixtureRecipe, seed: int, epochs: int) -> None:
     """Over all epochs, each dataset's samples come once a pass, pass after pass, and the counts of
     what was drawn say so at every point that is asked."""
     mixture = Mixture(recipe, seed)
@@ -72,7 +72,9 @@ def test_every_pass_is_a_permutation(recipe: Recipe, seed: int, epochs: int) -> 
 
 
 @given(recipe=recipes(), seed=seeds, data=st.data())
-def test_shares_are_exact_in_each_stretch(recipe: Recipe, seed: int, data: st.DataObject) -> None:
+def test_shares_are_exact_in_each_stretch(
+    recipe: MixtureRecipe, seed: int, data: st.DataObject
+) -> None:
     """Any whole period within a stretch of constant weights holds the shares of these weights."""
     mixture = Mixture(recipe, seed)
     stretch = data.draw(st.integers(0, len(recipe.starts) - 1))
@@ -95,7 +97,9 @@ def test_shares_are_exact_in_each_stretch(recipe: Recipe, seed: int, data: st.Da
 
 
 @given(recipe=recipes(), seed=seeds, epoch=st.integers(0, 2**40), data=st.data())
-def test_there_is_a_way_back(recipe: Recipe, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_there_is_a_way_back(
+    recipe: MixtureRecipe, seed: int, epoch: int, data: st.DataObject
+) -> None:
     """The position of a sample in a pass is where it is drawn, in any epoch however late."""
     order = Mixture(recipe, seed, epoch)
     position = data.draw(st.integers(0, len(order) - 1))
@@ -107,7 +111,7 @@ def test_there_is_a_way_back(recipe: Recipe, seed: int, epoch: int, data: st.Dat
 
 @given(recipe=recipes(), seed=seeds, batch=st.integers(1, 500), steps=st.integers(1, 50))
 def test_positions_are_independent_of_how_they_are_asked(
-    recipe: Recipe, seed: int, batch: int, steps: int
+    recipe: MixtureRecipe, seed: int, batch: int, steps: int
 ) -> None:
     """Asked one by one, backwards or all at once, positions have the same samples."""
     order = Mixture(recipe, seed, 1).for_steps(batch, steps)

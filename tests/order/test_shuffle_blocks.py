@@ -8,15 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Order, limits
-from penstock.order.shuffle_blocks import Measured, choose_bands, choose_blocks, window_samples
+from penstock.order.shuffle_blocks import (
+    ReadCost,
+    choose_blocks,
+    choose_chunk_blocks,
+    window_samples,
+)
 
-DISK = Measured(latency_ns=5e6, bytes_per_s=150e6, requests=1.0)
-FLASH = Measured(latency_ns=1e5, bytes_per_s=1e9, requests=8)
+DISK = ReadCost(latency_ns=5e6, bytes_per_s=150e6, requests=1.0)
+FLASH = ReadCost(latency_ns=1e5, bytes_per_s=1e9, requests=8)
 
 
 def test_fast_storage_keeps_the_exact_order() -> None:
     """Where random reads reach nine tenths of the bandwidth nothing is given up for more."""
-    fast = Measured(latency_ns=1e5, bytes_per_s=1e9, requests=64)
+    fast = ReadCost(latency_ns=1e5, bytes_per_s=1e9, requests=64)
     chosen = choose_blocks(10**6, 4096, fast, window_samples=10**4)
     assert (chosen.shuffle, chosen.reached) == ("exact", 1.0)
     slower = dataclasses.replace(fast, requests=20)  # 0.82 of it
@@ -53,7 +58,7 @@ def test_where_blocks_do_not_help_there_are_none() -> None:
     count=st.integers(1, 2**62),
     mean_bytes=st.floats(0, 1e9),
     measured=st.builds(
-        Measured,
+        ReadCost,
         latency_ns=st.floats(1, 1e10),
         bytes_per_s=st.floats(1e3, 1e12),
         requests=st.floats(1, 1e4),
@@ -62,7 +67,7 @@ def test_where_blocks_do_not_help_there_are_none() -> None:
     world=st.integers(1, 64),
 )
 def test_every_choice_is_an_order(
-    count: int, mean_bytes: float, measured: Measured, window: int, world: int
+    count: int, mean_bytes: float, measured: ReadCost, window: int, world: int
 ) -> None:
     """Whatever is measured: an order can be made, a group fits the window, and a block is one read
     of one rank, no larger than needed."""
@@ -90,6 +95,6 @@ def test_windows_are_those_of_the_session() -> None:
 
 def test_samples_decoded_together_are_blocks() -> None:
     """A band is a block, and a group is what one step holds."""
-    chosen = choose_bands(10_000, 100, 512)
+    chosen = choose_chunk_blocks(10_000, 100, 512)
     assert (chosen.shuffle, chosen.block, chosen.group) == ("blocked", 100, 5)
-    assert choose_bands(50, 100, 8).block == 50
+    assert choose_chunk_blocks(50, 100, 8).block == 50

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.loader.sampler import Course
-from penstock.order.mixture import Mixture, Recipe, slots_of
+from penstock.loader.sampler import StepSampler
+from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
 from penstock.order.order import Order, Ordering
-from penstock.plan.assignment import Locality, expected_moves, seat
+from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
 from penstock.plan.session import Session
 from penstock.plan.steps import Steps, plan_window
@@ -71,8 +71,8 @@ def jobs(draw: st.DrawFn) -> tuple[Steps, Ordering]:
     shuffle: Any = draw(st.sampled_from(["exact", "blocked", "none"]))
     order: Ordering = Order(count, draw(st.integers(0, 99)), shuffle=shuffle, block=4, group=3)
     if count > 4 and draw(st.booleans()):
-        slots = (slots_of([1, 2]),)
-        order = Mixture(Recipe((count // 2, count - count // 2), (0,), slots, count), seed=3)
+        slots = (divide_slots([1, 2]),)
+        order = Mixture(MixtureRecipe((count // 2, count - count // 2), (0,), slots, count), seed=3)
     return steps, order
 
 
@@ -157,7 +157,7 @@ def test_many_steps_of_many_nodes() -> None:
     for steps, nodes in ((7, 30_000), (2, 70_000)):
         owners = generator.integers(-1, nodes, (steps, nodes)).astype(np.int32)
         seats = np.ones(nodes, np.int64)
-        for step, dealt in zip(owners, seat(owners, seats), strict=True):
+        for step, dealt in zip(owners, assign_nodes(owners, seats), strict=True):
             assert np.array_equal(np.sort(dealt), np.arange(nodes))
             first = np.unique(step, return_index=True)[1]
             kept = first[step[first] >= 0]
@@ -213,10 +213,10 @@ def test_expected_moves(nodes: int, seats: int) -> None:
 # -- as the run uses it ----------------------------------------------------------------------------
 
 
-def course(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> Course:
+def course(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> StepSampler:
     locality = Locality(Placement(count, (count // 2,) * (max(nodes) + 1), seed=2, lot=3), nodes)
     asked = {"batch_size": None, "global_batch_size": 24, "drop_last": False, "pad": False}
-    return Course(
+    return StepSampler(
         "data",
         Order(count, 6),
         **{**asked, **options},
@@ -290,7 +290,7 @@ def test_course_and_session_agree() -> None:
 
 def test_marks_follow_their_samples() -> None:
     """What a mixture says of a row is said of the sample that stands there."""
-    order = Mixture(Recipe((60, 40), (0,), (slots_of([1, 1]),), 100), seed=3)
+    order = Mixture(MixtureRecipe((60, 40), (0,), (divide_slots([1, 1]),), 100), seed=3)
     locality = Locality(Placement(100, (50, 50), seed=1), (0, 1))
     steps = Steps(100, 20, 2, assignment="local", locality=locality)
     for rank in range(2):
@@ -307,7 +307,7 @@ def test_the_place_decides_the_nodes() -> None:
         asked.append(place)
         return Locality(Placement(100, (100,), seed=0), (0,) * place.world_size)
 
-    dealt = Course(
+    dealt = StepSampler(
         "data", Order(100, 1), batch_size=10, global_batch_size=None, drop_last=False, pad=False,
         rank=None, world_size=None, assignment="local", locality=nodes_of,
     )  # fmt: skip

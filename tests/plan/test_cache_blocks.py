@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.cache.join import Joined, join_cache
-from penstock.order.shuffle_blocks import Measured
-from penstock.plan.cache_blocks import choose_lot
+from penstock.cache.join import CacheMembership, join_cache
+from penstock.order.shuffle_blocks import ReadCost
+from penstock.plan.cache_blocks import choose_cache_block
 from penstock.topology import Place
 from tests.cache.test_cache import Gathering, run, total
 
-FLASH = Measured(latency_ns=8e4, bytes_per_s=2.5e9, requests=32)
-SHARED = Measured(latency_ns=5e5, bytes_per_s=1e8, requests=64)
-DISK = Measured(latency_ns=1e7, bytes_per_s=1.5e8, requests=1)
-OBJECTS = Measured(latency_ns=2e7, bytes_per_s=1e9, requests=64)
+FLASH = ReadCost(latency_ns=8e4, bytes_per_s=2.5e9, requests=32)
+SHARED = ReadCost(latency_ns=5e5, bytes_per_s=1e8, requests=64)
+DISK = ReadCost(latency_ns=1e7, bytes_per_s=1.5e8, requests=1)
+OBJECTS = ReadCost(latency_ns=2e7, bytes_per_s=1e9, requests=64)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ OBJECTS = Measured(latency_ns=2e7, bytes_per_s=1e9, requests=64)
         (OBJECTS, 3_000_000, 1),
     ],
 )
-def test_a_lot_suits_its_storage(measured: Measured, mean_bytes: int, lot: int) -> None:
+def test_a_lot_suits_its_storage(measured: ReadCost, mean_bytes: int, lot: int) -> None:
     """A laptop's flash, shared storage, a disk that turns, objects: as few samples as are read at
     nine tenths of the bandwidth."""
-    assert choose_lot(10**6, mean_bytes, measured).samples == lot
+    assert choose_cache_block(10**6, mean_bytes, measured).samples == lot
 
 
 def test_a_choice_says_why() -> None:
     """With the figures that it was made from."""
-    chosen = choose_lot(10**6, 4096, FLASH)
+    chosen = choose_cache_block(10**6, 4096, FLASH)
     expected = "random reads of single samples reach 66% of what large reads give, of lots 94%"
     assert chosen.reason == expected
     assert chosen.reached == pytest.approx(32768 / (32768 + 2154))
@@ -60,15 +60,15 @@ def test_a_choice_says_why() -> None:
     count=st.integers(1, 2**40),
     mean_bytes=st.floats(0, 1e8),
     measured=st.builds(
-        Measured,
+        ReadCost,
         latency_ns=st.floats(1, 1e10),
         bytes_per_s=st.floats(1e3, 1e12),
         requests=st.floats(1, 1e4),
     ),
 )
-def test_every_choice_is_within_bounds(count: int, mean_bytes: float, measured: Measured) -> None:
+def test_every_choice_is_within_bounds(count: int, mean_bytes: float, measured: ReadCost) -> None:
     """Neither more than fits the bounds, nor more than is needed, nor less where more would do."""
-    lot, size = choose_lot(count, mean_bytes, measured).samples, max(1.0, mean_bytes)
+    lot, size = choose_cache_block(count, mean_bytes, measured).samples, max(1.0, mean_bytes)
     overhead = max(
         0.0, measured.latency_ns * 1e-9 / measured.requests * measured.bytes_per_s - size
     )
@@ -104,12 +104,12 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def joined(paths: list[str], lot_bytes: int | None = None) -> list[Joined]:
+def joined(paths: list[str], lot_bytes: int | None = None) -> list[CacheMembership]:
     """Each path a host of one rank; nothing of the data is read but what is measured."""
     world = len(paths)
     gathering = Gathering(world)
 
-    def rank(number: int) -> Joined:
+    def rank(number: int) -> CacheMembership:
         dataset = penstock.open(paths[number], record_bytes=RECORD, index="memory")
         cache = penstock.Cache(
             ram_bytes=1 << 20,

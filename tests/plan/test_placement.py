@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.order.order import Order
-from penstock.plan.placement import Placement, Tier, shares_of
+from penstock.plan.placement import CacheTier, Placement, shares_of
 
 
 @st.composite
@@ -70,12 +70,12 @@ def test_low_slots_lie_in_memory(placement: Placement) -> None:
     lots = np.arange(placement.lots)
     owner, slot = placement.place(lots)
     tiers = placement.tiers(lots)
-    assert np.array_equal(tiers == Tier.STORAGE, owner < 0)
+    assert np.array_equal(tiers == CacheTier.STORAGE, owner < 0)
     disk_lots = placement.disk_lots
     assert disk_lots is not None
     for node, (ram, disk) in enumerate(zip(placement.ram_lots, disk_lots, strict=True)):
         own = owner == node
-        assert np.array_equal(tiers[own] == Tier.RAM, slot[own] < ram)
+        assert np.array_equal(tiers[own] == CacheTier.RAM, slot[own] < ram)
         assert np.count_nonzero(own) <= ram + disk
 
 

@@ -160,7 +160,7 @@ def main() -> None:
     """What the process of a job does."""
     from penstock import limits
     from penstock.sharing.client import Tenant
-    from penstock.sharing.lease import Measured, Report
+    from penstock.sharing.lease import JobMeasurement, Report
     from penstock.sharing.throughput_model import JobProfile, Share, predict
 
     limits.broker_retry_s = 0.2  # tests wait for it
@@ -171,13 +171,13 @@ def main() -> None:
 
     def measure() -> Report:
         if profile is None:
-            return Report(profile=None, measured=Measured(samples_per_s=0.0))
+            return Report(profile=None, measured=JobMeasurement(samples_per_s=0.0))
         mine = Share(workers=1e6)
         if lease is not None:
             rate = math.inf if lease.bytes_per_s is None else lease.bytes_per_s
             mine = Share(workers=lease.cores, bytes_per_s=rate)
         reached = predict(profile, mine)
-        measured = Measured(
+        measured = JobMeasurement(
             samples_per_s=reached.samples_per_s,
             cores=greed * reached.samples_per_s * profile.cpu_s,
             bytes_per_s=reached.samples_per_s * profile.storage_bytes,

@@ -20,14 +20,14 @@ from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
 from penstock.sharing.broker import Broker
 from penstock.sharing.client import Tenant
-from penstock.sharing.lease import Lease, Measured, Report, Terms, granted
+from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms, granted
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.wire import socket_path
+from penstock.sharing.wire import find_socket
 
 HOST = Resources(cores=4, bytes_per_s=1e8)
 REPORT = Report(
     profile={"samples_per_s": 100.0, "cpu_s": 1e-3, "storage_bytes": 1e3},
-    measured=Measured(samples_per_s=100.0),
+    measured=JobMeasurement(samples_per_s=100.0),
 )
 
 
@@ -242,10 +242,10 @@ def test_off_is_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_the_broker_is() -> None:
     own = Path("/tmp", f"penstock-{os.getuid()}", "broker.sock")
-    assert socket_path({}) == own
-    assert socket_path({"XDG_RUNTIME_DIR": "/run/u"}) == Path("/run/u/penstock/broker.sock")
-    assert socket_path({"PENSTOCK_BROKER": "/b", "XDG_RUNTIME_DIR": "/run/u"}) == Path("/b")
-    assert socket_path({"PENSTOCK_BROKER": "off"}) is None
+    assert find_socket({}) == own
+    assert find_socket({"XDG_RUNTIME_DIR": "/run/u"}) == Path("/run/u/penstock/broker.sock")
+    assert find_socket({"PENSTOCK_BROKER": "/b", "XDG_RUNTIME_DIR": "/run/u"}) == Path("/b")
+    assert find_socket({"PENSTOCK_BROKER": "off"}) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become other users")
@@ -294,9 +294,9 @@ def test_a_lease_caps_the_own_budget() -> None:
 def test_reports_as_messages() -> None:
     report = Report(
         profile={**REPORT.profile, "stream_bytes_per_s": float("inf"), "samples": None},  # type: ignore[dict-item]
-        measured=Measured(samples_per_s=1.0, stall=0.5),
+        measured=JobMeasurement(samples_per_s=1.0, stall=0.5),
     )
     message = json.loads(json.dumps(report.message(), allow_nan=False))
     assert Report.of(message) == Report(profile=REPORT.profile, measured=report.measured)
     with pytest.raises(UsageError, match=r"Measured\.stall"):
-        Measured(samples_per_s=1.0, stall=2.0)
+        JobMeasurement(samples_per_s=1.0, stall=2.0)

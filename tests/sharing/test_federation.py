@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.sharing.address import Address, key_of
+from penstock.sharing.address import Address, read_key
 from penstock.sharing.allocation import Resources
 from penstock.sharing.fallback_rate import Holding
-from penstock.sharing.lease import Lease, Measured, Report
+from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.monitor import watch
-from penstock.sharing.wire import Sealed, Wrong
+from penstock.sharing.monitor import watch_broker
+from penstock.sharing.wire import Sealed, WireError
 from tests.command import run
 from tests.sharing.tenants import Job, broker
 
@@ -136,7 +136,7 @@ def test_no_line_but_those_that_were_said(data: st.DataObject) -> None:
             sent[spot] ^= data.draw(st.integers(1, 255))
         between.called_end.sendall(sent)
         taken: list[Any] = []
-        with contextlib.suppress(Wrong):
+        with contextlib.suppress(WireError):
             taken = between.called.receive()
         assert taken == said[: len(taken)]
         if taken:
@@ -154,7 +154,7 @@ def test_a_replay_is_forged(between: Between) -> None:
     try:
         other.said(other.caller_end)
         other.called_end.sendall(caller + b"\n" + line)
-        with pytest.raises(Wrong, match="forged"):
+        with pytest.raises(WireError, match="forged"):
             other.called.receive()
         assert not other.called.proven
     finally:
@@ -168,11 +168,11 @@ def test_another_key_is_forged() -> None:
         between.meet()
         between.caller.send({"say": "x"})
         between.called_end.sendall(between.said(between.caller_end)[0])
-        with pytest.raises(Wrong, match="forged"):
+        with pytest.raises(WireError, match="forged"):
             between.called.receive()
         between.called.send({"say": "refused"})
         between.caller_end.sendall(between.said(between.called_end)[0])
-        with pytest.raises(Wrong, match="forged"):
+        with pytest.raises(WireError, match="forged"):
             between.caller.receive()
     finally:
         between.close()
@@ -181,14 +181,14 @@ def test_another_key_is_forged() -> None:
 @pytest.mark.parametrize("first", [b"", b"00", b"x" * 65, b'{"say":"join"}'])
 def test_no_nonce(between: Between, first: bytes) -> None:
     between.called_end.sendall(first + b"\n")
-    with pytest.raises(Wrong, match="forged"):
+    with pytest.raises(WireError, match="forged"):
         between.called.receive()
 
 
 def test_the_own_nonce_is_no_answer(between: Between) -> None:
     """Who only sends back what it hears is nobody."""
     between.caller_end.sendall(between.said(between.caller_end)[0])
-    with pytest.raises(Wrong, match="forged"):
+    with pytest.raises(WireError, match="forged"):
         between.caller.receive()
 
 
@@ -214,18 +214,18 @@ def test_keys(tmp_path: Path) -> None:
     """Too short, open to everybody, or not there: each is said with what to do."""
     path = tmp_path / "key"
     with pytest.raises(UsageError, match="openssl rand"):
-        key_of(path)
+        read_key(path)
     path.write_bytes(b"0123456789abcde\n")
     path.chmod(0o600)
     with pytest.raises(UsageError, match="15 bytes"):
-        key_of(path)
+        read_key(path)
     path.write_bytes(b"0123456789abcdef\n")
-    assert key_of(path) == b"0123456789abcdef"
+    assert read_key(path) == b"0123456789abcdef"
     path.chmod(0o640)
-    assert key_of(path) == b"0123456789abcdef"
+    assert read_key(path) == b"0123456789abcdef"
     path.chmod(0o644)
     with pytest.raises(UsageError, match="chmod"):
-        key_of(path)
+        read_key(path)
 
 
 # -- what a host takes while nobody says so --------------------------------------------------------
@@ -320,7 +320,7 @@ def _serve(ledger: Ledger, hosts: list[Host], now_s: float) -> None:
         if host.joined:
             taken = min(host.wants, host.rate(now_s))
             profile = {"samples_per_s": host.wants, "cpu_s": 0.0, "storage_bytes": 1.0}
-            measured = Measured(samples_per_s=taken, bytes_per_s=taken)
+            measured = JobMeasurement(samples_per_s=taken, bytes_per_s=taken)
             ledger.report(host.number, now_s, Report(profile=profile, measured=measured))
     for number, lease in ledger.tick(now_s).items():
         hosts[number].hear(lease, now_s)
@@ -385,7 +385,7 @@ def rate(low: float, high: float) -> Any:
 
 def state_where(path: Path, wanted: Any) -> dict[str, Any]:
     """The first state of a broker that is as wanted."""
-    with contextlib.closing(watch(path)) as states:  # type: ignore[type-var]
+    with contextlib.closing(watch_broker(path)) as states:  # type: ignore[type-var]
         return next(state for state in states if wanted(state))
 
 

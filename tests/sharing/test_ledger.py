@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import JobProfile, Objective, Resources, Share, allocate, predict
-from penstock.sharing.lease import Lease, Measured, Report, Terms
+from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms
 from penstock.sharing.ledger import Ledger
 
 HOST = Resources(cores=8, bytes_per_s=1e9)
@@ -68,7 +68,7 @@ class Loader:
         rate = 0.0 if reached is None else reached.samples_per_s
         return Report(
             profile=None if self.claims is None else said(self.claims),
-            measured=Measured(
+            measured=JobMeasurement(
                 samples_per_s=rate,
                 cores=self.greed * rate * self.profile.cpu_s,
                 bytes_per_s=self.greed * rate * self.profile.storage_bytes,
@@ -200,7 +200,7 @@ class Days(RuleBasedStateMachine):
     def talk_nonsense(self, data: st.DataObject, value: Any) -> None:
         number = data.draw(st.sampled_from(sorted(self.host.loaders)))
         profile = {"samples_per_s": value, "cpu_s": 0.0, "storage_bytes": 0.0}
-        report = Report(profile=profile, measured=Measured(samples_per_s=1.0))
+        report = Report(profile=profile, measured=JobMeasurement(samples_per_s=1.0))
         with pytest.raises(UsageError, match=r"JobProfile\.samples_per_s"):
             self.host.ledger.report(number, self.host.now_s, report)
 
@@ -562,7 +562,7 @@ def test_absurd_profiles_are_refused_by_name(name: str, value: Any) -> None:
     ledger = Ledger(HOST)
     ledger.join(0, 0.0, job="job", rank=0, pid=1, name="train")
     profile = {"samples_per_s": 1.0, "cpu_s": 1.0, "storage_bytes": 1.0, name: value}
-    report = Report(profile=profile, measured=Measured(samples_per_s=1.0))
+    report = Report(profile=profile, measured=JobMeasurement(samples_per_s=1.0))
     with pytest.raises(UsageError, match=rf"JobProfile\.{name}"):
         ledger.report(0, 1.0, report)
     assert ledger.tick(TERMS.lease_s + TICK_S)[0].cores == HOST.cores

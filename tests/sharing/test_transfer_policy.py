@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
-from penstock.sharing.lease import Grant, Measured, Report, Terms
+from penstock.sharing.lease import Grant, JobMeasurement, Report, Terms
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.monitor import watch
-from penstock.sharing.transfer_permit import Window
+from penstock.sharing.monitor import watch_broker
+from penstock.sharing.transfer_permit import TransferPermit
 from penstock.sharing.transfer_policy import Transfers
 from tests.sharing.tenants import Job, Lease, broker
 
@@ -187,7 +187,7 @@ def test_loaders_and_transfers_never_exceed_storage(
             ledger.resources = Resources(cores=8, bytes_per_s=there)
         for member in leases:
             given_profile = profile if member == which else None
-            report = Report(profile=given_profile, measured=Measured(samples_per_s=1.0))
+            report = Report(profile=given_profile, measured=JobMeasurement(samples_per_s=1.0))
             ledger.report(member, now_s, report)
         for member, lease in ledger.tick(now_s).items():
             assert lease.bytes_per_s is not None
@@ -208,7 +208,7 @@ def test_loaders_that_need_little_leave_the_rest() -> None:
     ledger = Ledger(Resources(cores=8, bytes_per_s=1e9))
     ledger.join(0, 0.0, job="a", rank=0, pid=1, name="x")
     little = {"samples_per_s": 100.0, "cpu_s": 0.0, "storage_bytes": 1e6}
-    measured = Measured(samples_per_s=100.0, bytes_per_s=1e8)
+    measured = JobMeasurement(samples_per_s=100.0, bytes_per_s=1e8)
     ledger.report(0, 0.0, Report(profile=little, measured=measured))
     assert ledger.tick(0.0)[0].bytes_per_s == pytest.approx(1e9)
     ledger.transfers.begin((1, 0), 1.0, owner=0, job="a", bytes=1e9)
@@ -242,7 +242,7 @@ def rate(megabytes: float) -> Callable[[Lease], bool]:
     return lambda lease: lease is not None and lease["bytes_per_s"] == pytest.approx(megabytes * MB)
 
 
-def moved_in(window: Window, bytes: int, piece: int) -> float:
+def moved_in(window: TransferPermit, bytes: int, piece: int) -> float:
     """Seconds that it takes until so many bytes may have been transferred."""
     began_s = time.monotonic()
     for _ in range(0, bytes + 1, piece):  # the first is on credit
@@ -256,7 +256,7 @@ def test_a_window_beside_a_loader(path: Path) -> None:
         job = Job(path, "a", READS)
         try:
             job.until(rate(100))
-            with Window(40_000_000, path=str(path)) as window:
+            with TransferPermit(40_000_000, path=str(path)) as window:
                 job.until(rate(80))
                 took_s = moved_in(window, 20_000_000, 1_000_000)
                 assert took_s > 0.85  # 20 MB at 20 MB/s, but for what may be made up for
@@ -270,7 +270,7 @@ def test_several_threads_and_jobs(path: Path) -> None:
     """Two jobs' windows of two threads each get through together no sooner than they may."""
     with broker(path, "--bytes-per-s", "20MB/s"):
         began_s = time.monotonic()
-        windows = [Window(10_000_000, job=job, path=str(path)) for job in "ab"]
+        windows = [TransferPermit(10_000_000, job=job, path=str(path)) for job in "ab"]
         threads = [
             threading.Thread(target=moved_in, args=(window, 5_000_000, 500_000))
             for window in windows
@@ -287,17 +287,17 @@ def test_several_threads_and_jobs(path: Path) -> None:
 
 def test_no_broker_no_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor with one that is killed meanwhile, nor with PENSTOCK_BROKER=off."""
-    with Window(10**15, path=str(path)) as window:
+    with TransferPermit(10**15, path=str(path)) as window:
         moved_in(window, 10**15, 10**12)
     with (
         broker(path, "--bytes-per-s", "1MB/s") as process,
-        Window(10**15, path=str(path)) as window,
+        TransferPermit(10**15, path=str(path)) as window,
     ):
         window.wait(10**14)  # will be paid for in three years
         threading.Timer(0.2, process.kill).start()
         moved_in(window, 10**15, 10**12)
     monkeypatch.setenv("PENSTOCK_BROKER", "off")
-    with broker(path, "--bytes-per-s", "1MB/s"), Window(10**15, path=str(path)) as window:
+    with broker(path, "--bytes-per-s", "1MB/s"), TransferPermit(10**15, path=str(path)) as window:
         moved_in(window, 10**15, 10**12)
 
 
@@ -306,10 +306,10 @@ def test_a_stopped_broker_leaves_the_floor(path: Path) -> None:
     """Two jobs: one waits for its turn. When the broker says nothing any more, both go on."""
     with (
         broker(path, "--bytes-per-s", "100MB/s") as process,
-        Window(10**12, job="a", path=str(path)) as first,
-        Window(10**12, job="b", path=str(path)) as second,
+        TransferPermit(10**12, job="a", path=str(path)) as first,
+        TransferPermit(10**12, job="b", path=str(path)) as second,
     ):
-        with contextlib.closing(watch(path)) as states:  # type: ignore[type-var]
+        with contextlib.closing(watch_broker(path)) as states:  # type: ignore[type-var]
             next(state for state in states if len(state["transfers"]) == 2)
         os.kill(process.pid, signal.SIGSTOP)
         try:
@@ -327,7 +327,7 @@ def test_a_window_that_dies_gives_back(path: Path) -> None:
             job.until(rate(100))
             pid = os.fork()
             if not pid:
-                window = Window(10**12, path=str(path))
+                window = TransferPermit(10**12, path=str(path))
                 window.wait(1)
                 signal.pause()
             job.until(rate(80))
@@ -340,4 +340,4 @@ def test_a_window_that_dies_gives_back(path: Path) -> None:
 
 def test_absurd_windows() -> None:
     with pytest.raises(UsageError, match="bytes is 0"):
-        Window(0)
+        TransferPermit(0)

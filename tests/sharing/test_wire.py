@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.sharing.wire import Gone, Lines, Wrong
+from penstock.sharing.wire import Gone, Lines, WireError
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 messages = st.dictionaries(st.text(max_size=9), values, max_size=4).map(
@@ -63,7 +63,7 @@ def test_a_line_may_be_so_long(more: int, ended: bool) -> None:
     with pair(most) as (lines, there):
         there.sendall(line + (b"\n" if ended else b""))
         if more > 0:
-            with pytest.raises(Wrong) as raised:
+            with pytest.raises(WireError) as raised:
                 lines.receive()
             assert raised.value.why == "oversized"
         else:
@@ -79,7 +79,7 @@ def test_nonsense_is_told_from_the_end(garbage: bytes) -> None:
         try:
             for message in lines.receive() if garbage else ():
                 assert isinstance(message["say"], str)
-        except Wrong as wrong:
+        except WireError as wrong:
             why = wrong.why
         assert why == "malformed"
         there.shutdown(socket.SHUT_WR)

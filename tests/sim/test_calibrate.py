@@ -168,7 +168,7 @@ def test_the_written_scenario_is_the_one_found(tmp_path: Path) -> None:
     found = calibrate(run_of(recorded(described(), "penstock_local")), memory)
     path = tmp_path / "found.yaml"
     path.write_text(found.yaml())
-    assert scenario.load(path) == found.scenario
+    assert scenario.load_scenario(path) == found.scenario
     for key in found.sources:
         assert f"# {key}: " in path.read_text()
 
@@ -182,7 +182,7 @@ def test_the_command_line_calibrates_and_predicts(tmp_path: Path) -> None:
         "simulate", "--from-run", "r.json", *sized, "--write", "w.yaml", *options, folder=tmp_path
     )
     assert "system.storage.read_mb_s: from how long epoch 0 waited for storage" in done.stderr
-    written = scenario.load(tmp_path / "w.yaml")
+    written = scenario.load_scenario(tmp_path / "w.yaml")
     assert (written.training.nodes, written.training.global_batch) == (4, 64)
     assert written.system.tiers[0].capacity_mb == 20.0
     assert written.system.network_mb_s == 500.0

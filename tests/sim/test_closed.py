@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.plan.assignment import expected_moves, seat
+from penstock.plan.assignment import assign_nodes, expected_moves
 from penstock.sim.closed import (
     FORM,
     RESOURCES,
@@ -69,7 +69,7 @@ def test_remote_share_of_the_real_assignment(kept: float) -> None:
     nodes, seats, steps = 4, 16, 4000
     owners = generator.integers(0, nodes, (steps, nodes * seats)).astype(np.int32)
     owners[generator.random(owners.shape) >= kept] = -1
-    at = seat(owners, np.full(nodes, seats))
+    at = assign_nodes(owners, np.full(nodes, seats))
     moved = ((at != owners) & (owners >= 0)).mean(axis=1)
     error = moved.std() / math.sqrt(steps)
     assert moved.mean() == pytest.approx(float(remote_share(seats, nodes, kept)), abs=4 * error)

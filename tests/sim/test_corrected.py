@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 from penstock.order.order import Order
 from penstock.plan.assignment import Locality
 from penstock.plan.placement import Placement
-from penstock.sim import POLICIES, Scenario, load, simulate
+from penstock.sim import POLICIES, Scenario, load_scenario, simulate
 from penstock.sim.corrected import TRAFFIC, _needed, bound, run
 from penstock.sim.devices import rates_at, shares
 from penstock.sim.policies import Traffic, placement_of
@@ -422,7 +422,7 @@ def test_faster_devices_take_no_longer(path: str) -> None:
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_takes_no_longer(policy: str) -> None:
     """Where tiers and links are faster than storage; but for a thousandth, by who has what."""
-    given = load("s3").model_dump()
+    given = load_scenario("s3").model_dump()
     given["data"]["samples"] //= 10
     room = [tier["capacity_mb"] for tier in given["system"]["tiers"]]
     before = math.inf
@@ -453,7 +453,7 @@ def test_more_cache_reads_less(policy: str) -> None:
 def test_equal_runs_are_equal() -> None:
     """Nothing is left to chance."""
     for policy in POLICIES:
-        one, two = (simulate(load("s1"), policy) for _ in range(2))
+        one, two = (simulate(load_scenario("s1"), policy) for _ in range(2))
         assert one.total_s == two.total_s
         np.testing.assert_array_equal(one.epochs_s, two.epochs_s)
         np.testing.assert_array_equal(one.moved_mb, two.moved_mb)
@@ -468,7 +468,7 @@ EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
 def test_penstock_in_the_published_scenarios(name: str) -> None:
     """Not slower than NoPFS, but for 0.1 %, as NoPFS reads ahead over the beginning of epochs; and
     within 3 % of the bound, epoch by epoch, where all data fit."""
-    scenario = load(name)
+    scenario = load_scenario(name)
     least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
     assert ours.total_s <= 1.001 * theirs.total_s
     room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
@@ -480,7 +480,7 @@ def test_penstock_in_the_published_scenarios(name: str) -> None:
 @pytest.mark.long
 def test_a_thousand_nodes() -> None:
     """1,024 nodes and 90 epochs: 115 million accesses."""
-    scenario = load("imagenet-1k-lassen")
+    scenario = load_scenario("imagenet-1k-lassen")
     least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
     assert ours.total_s <= min(theirs.total_s, least.total_s * 1.03)
 
@@ -488,11 +488,11 @@ def test_a_thousand_nodes() -> None:
 def test_what_cannot_run_says_why() -> None:
     """By name, with the reason and a way out."""
     with pytest.raises(UsageError, match=r"lbann_dynamic cannot run in s3: .* memory"):
-        simulate(load("s3"), "lbann_dynamic")
+        simulate(load_scenario("s3"), "lbann_dynamic")
     with pytest.raises(UsageError, match=r"no policy 'belady': use one of naive"):
-        simulate(load("s1"), "belady")
+        simulate(load_scenario("s1"), "belady")
     with pytest.raises(UsageError, match=r"model is 'exact'"):
-        simulate(load("s1"), "naive", "exact")  # type: ignore[arg-type]
+        simulate(load_scenario("s1"), "naive", "exact")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"capacity_mb is .*part of a step has up to"):
         simulate(scenario_of(1, system__staging__capacity_mb=0.01), "staging")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sim import Scenario, load, simulate
+from penstock.sim import Scenario, load_scenario, simulate
 from penstock.sim.parity import RULES, _drawn, _drawn_alike, stream_of
 from penstock.sim.published import ROWS
 
@@ -18,7 +18,7 @@ from penstock.sim.published import ROWS
 def test_run_times_agree_to_the_last_bit(name: str, policy: str) -> None:
     """Run time, setup and the counts of the logs are those of the published program."""
     row = ROWS[name][policy]
-    result = simulate(load(name), policy, "parity")
+    result = simulate(load_scenario(name), policy, "parity")
     assert result.total_s == row.run_s
     assert result.setup_s == row.setup_s
     counts = ("staging", "storage", "local", "remote")
@@ -29,7 +29,7 @@ def test_run_times_agree_to_the_last_bit(name: str, policy: str) -> None:
 @pytest.mark.parametrize("policy", RULES)
 def test_printed_run_times_of_the_small_scenario(policy: str) -> None:
     """What was printed of s1 is within half a percent."""
-    took = simulate(load("s1"), policy, "parity").total_s
+    took = simulate(load_scenario("s1"), policy, "parity").total_s
     assert took == pytest.approx(ROWS["s1"][policy].printed_s, rel=5e-3)
 
 
@@ -37,13 +37,13 @@ def test_printed_run_times_of_the_small_scenario(policy: str) -> None:
 @pytest.mark.parametrize("policy", RULES)
 def test_printed_run_times_of_the_full_scenario(policy: str) -> None:
     """What was printed of s2 is within a percent."""
-    took = simulate(load("s2"), policy, "parity").total_s
+    took = simulate(load_scenario("s2"), policy, "parity").total_s
     assert took == pytest.approx(ROWS["s2-15"][policy].printed_s, rel=1e-2)
 
 
 def test_stream_is_the_published_one() -> None:
     """Ids and sizes come from the legacy generator, in the published sequence of calls."""
-    small, large = stream_of(load("s1")), stream_of(load("s2-15"))
+    small, large = stream_of(load_scenario("s1")), stream_of(load_scenario("s2-15"))
     assert small.ids[0, :5].tolist() == [6252, 4684, 1731, 4742, 4521]
     assert small.sizes[:3].round(6).tolist() == [0.040589, 0.020408, 0.026455]
     assert sum(small.sizes.tolist()) == 272.80464310475304
@@ -61,7 +61,7 @@ def test_draws_of_one_call_are_those_of_many() -> None:
 
 def test_uneven_shards_run() -> None:
     """Samples that no shard holds, and shards of several sizes, change nothing but numbers."""
-    given: dict[str, Any] = load("s1").model_dump()
+    given: dict[str, Any] = load_scenario("s1").model_dump()
     given["data"]["samples"] = 1003
     given["training"]["epochs"] = 2
     scenario = Scenario.model_validate(given)
@@ -84,7 +84,7 @@ def test_uneven_shards_run() -> None:
 )
 def test_policies_that_cannot_run_say_why(policy: str, word: str) -> None:
     """A policy that the scenario has no room for is refused by name and reason."""
-    given = load("s1").model_dump()
+    given = load_scenario("s1").model_dump()
     given["system"]["tiers"] = given["system"]["tiers"][:1]
     given["system"]["tiers"][0]["capacity_mb"] = 10.0
     with pytest.raises(UsageError, match=rf"(?s){policy}.*{word}"):

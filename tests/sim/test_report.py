@@ -46,7 +46,7 @@ system:
 
 def small(name: str = "small", about: str = "A little of everything.", tier: str = "ram") -> Any:
     text = SMALL.format(name=json.dumps(name), about=json.dumps(about), tier=json.dumps(tier))
-    return sim.parse(text, "small.yaml")
+    return sim.parse_scenario(text, "small.yaml")
 
 
 def outcomes_of(scenario: sim.Scenario, *models: str) -> list[sweep.Outcome]:
@@ -351,7 +351,7 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
 
 def test_simulate_lists():
     listed = run("simulate", "--list").stdout
-    for name in (*sim.names(), *sim.POLICIES):
+    for name in (*sim.list_scenarios(), *sim.POLICIES):
         assert name in listed
 
 

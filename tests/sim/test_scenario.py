@@ -11,7 +11,15 @@ import pytest
 import yaml
 
 from penstock.errors import UsageError
-from penstock.sim import POLICIES, SAMPLED, Scenario, load, names, parse, simulate
+from penstock.sim import (
+    POLICIES,
+    SAMPLED,
+    Scenario,
+    list_scenarios,
+    load_scenario,
+    parse_scenario,
+    simulate,
+)
 
 TEXT = """
 name: mine
@@ -51,10 +59,10 @@ def put(given: Any, path: str, value: Any) -> None:
     given[last] = value
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_scenarios())
 def test_shipped_scenarios_load(name: str) -> None:
     """What comes along is valid and called by its file's name."""
-    scenario = load(name)
+    scenario = load_scenario(name)
     assert scenario.name == name
     assert scenario.about
     assert scenario.policies == (SAMPLED if name == "importance" else POLICIES)
@@ -63,7 +71,7 @@ def test_shipped_scenarios_load(name: str) -> None:
 def test_published_scenarios_come_along() -> None:
     """The published ones are all there."""
     wanted = {"s1", "s2", "s3", "s4", "imagenet-1k", "openimages", "imagenet-22k", "cosmoflow"}
-    assert wanted <= set(names())
+    assert wanted <= set(list_scenarios())
 
 
 def test_a_file_and_a_system_by_name(tmp_path: Path) -> None:
@@ -71,8 +79,8 @@ def test_a_file_and_a_system_by_name(tmp_path: Path) -> None:
     given = yaml.safe_load(TEXT) | {"system": "lassen"}
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(given))
-    assert load(path).system == load("imagenet-1k-lassen").system
-    assert load(str(path)) == load(path)
+    assert load_scenario(path).system == load_scenario("imagenet-1k-lassen").system
+    assert load_scenario(str(path)) == load_scenario(path)
 
 
 UNKNOWN = ["colour", "data.compressed", "training.gpus", "system.storage.alpha", "system.tiers.0.w"]
@@ -82,7 +90,7 @@ UNKNOWN = ["colour", "data.compressed", "training.gpus", "system.storage.alpha",
 def test_unknown_keys_are_named(path: str) -> None:
     """No key is ignored, at any depth."""
     with pytest.raises(UsageError, match=rf"^here: {path} is no key"):
-        parse(changed(path, 1), "here")
+        parse_scenario(changed(path, 1), "here")
 
 
 MISSING = ["name", "data", "data.samples", "training.epochs", "system.storage.read_mb_s"]
@@ -92,7 +100,7 @@ MISSING = ["name", "data", "data.samples", "training.epochs", "system.storage.re
 def test_missing_keys_are_named(path: str) -> None:
     """What has no default must be given."""
     with pytest.raises(UsageError, match=rf"^here: {path} is missing"):
-        parse(without(path), "here")
+        parse_scenario(without(path), "here")
 
 
 WRONG = [
@@ -123,7 +131,7 @@ WRONG = [
 def test_impossible_values_are_named(path: str, value: Any) -> None:
     """A value that cannot be is named, with its key and what to use."""
     with pytest.raises(UsageError, match=rf"^here: {path} is .*: use "):
-        parse(changed(path, value), "here")
+        parse_scenario(changed(path, value), "here")
 
 
 def test_what_does_not_fit_together() -> None:
@@ -134,11 +142,11 @@ def test_what_does_not_fit_together() -> None:
         ("policies", ["naive", "naive"], "twice"),
     ):
         with pytest.raises(UsageError, match=word):
-            parse(changed(path, value), "here")
+            parse_scenario(changed(path, value), "here")
     with pytest.raises(UsageError, match=r"policies.0 is 'belady': use 'naive'"):
-        parse(changed("policies", ["belady"]), "here")
+        parse_scenario(changed("policies", ["belady"]), "here")
     with pytest.raises(UsageError, match="system is 'summit': use one of lassen"):
-        parse(changed("system", "summit"), "here")
+        parse_scenario(changed("system", "summit"), "here")
 
 
 def test_a_key_given_twice() -> None:
@@ -148,7 +156,7 @@ def test_a_key_given_twice() -> None:
         TEXT.replace("{1: 50, 2: 130}", "{1: 50, 1: 130}"),
     ):
         with pytest.raises(UsageError, match=r"given twice"):
-            parse(text, "here")
+            parse_scenario(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +165,15 @@ def test_a_key_given_twice() -> None:
 def test_what_is_no_mapping(text: str) -> None:
     """Other YAML, and what is none, is refused in the same words."""
     with pytest.raises(UsageError, match=r"^here (holds|is not YAML)"):
-        parse(text, "here")
+        parse_scenario(text, "here")
 
 
 def test_places_that_are_none(tmp_path: Path) -> None:
     """Neither a name nor a file."""
     with pytest.raises(UsageError, match=r"no scenario 's9': use one of cosmoflow"):
-        load("s9")
+        load_scenario("s9")
     with pytest.raises(UsageError, match=r"cannot read scenario"):
-        load(tmp_path / "none.yaml")
+        load_scenario(tmp_path / "none.yaml")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, float]]:

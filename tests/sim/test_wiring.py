@@ -25,8 +25,8 @@ from penstock.sim import (
     Scenario,
     closed,
     contention,
-    load,
-    parse,
+    load_scenario,
+    parse_scenario,
     simulate,
     sizing,
     sweep,
@@ -64,7 +64,7 @@ def changed(scenario: Scenario, **parts: Any) -> Scenario:
 def small(**parts: Any) -> Scenario:
     """Eight nodes with links that exchanging samples fills."""
     base = changed(
-        load("s1"),
+        load_scenario("s1"),
         data_samples=800,
         training_nodes=8,
         training_global_batch=80,
@@ -116,7 +116,7 @@ def test_factors_of_a_tree(nodes: int, leaf: int, over: list[float], link: float
     """Factors fall as a tree narrows; both classes at once leave at least half of each alone; and
     peers alone have what the links of a full leaf to the core leave."""
     base = changed(
-        load("s1"),
+        load_scenario("s1"),
         training_nodes=nodes,
         training_global_batch=nodes * 10,
         system_network_mb_s=link,
@@ -148,7 +148,7 @@ def test_factor_of_a_dragonfly(routing: Any) -> None:
     """All to all on every terminal: peers get what the network of the check values gives; with
     links four times its links, a quarter of the published even load."""
     shape = {**FLY, "gateways": 2, "routing": routing}
-    base = changed(load("s1"), training_nodes=70, training_global_batch=700)
+    base = changed(load_scenario("s1"), training_nodes=70, training_global_batch=700)
     scenario = changed(base, system_network=shape, system_network_mb_s=4000.0)
     left = contention.left(scenario, peers=True, storage=False)
     network = Dragonfly(4, 2, 2, link_bytes_per_s=1e9, node_bytes_per_s=1e12, routing=routing)
@@ -230,7 +230,7 @@ def level(history: History) -> np.ndarray:
 def test_hits_are_those_of_the_comparison(value: Any) -> None:
     """On one node the hits of each cache are those of `importance.compare`, and bytes and times go
     by them."""
-    base = changed(load("importance"), training_nodes=1, data_sigma_mb=0.0, **NARROW)
+    base = changed(load_scenario("importance"), training_nodes=1, data_sigma_mb=0.0, **NARROW)
     scenario = holding(base, 4.0)
     options = {} if value is None else {"value": value}
     held = room(Workload(scenario), "fixed")
@@ -251,7 +251,7 @@ def test_hits_are_those_of_the_comparison(value: Any) -> None:
 def test_sampled_policies_by_their_hits() -> None:
     """Fewer reads are less time; naive reads everything; equal scenarios give equal results; and as
     nothing is known ahead, more memory to read ahead into is of no use."""
-    scenario = holding(changed(load("importance"), **NARROW), 2.0)
+    scenario = holding(changed(load_scenario("importance"), **NARROW), 2.0)
     results = {policy: simulate(scenario, policy) for policy in scenario.policies}
     assert tuple(results) == SAMPLED
     hits = {policy: result.notes["hits"] for policy, result in results.items()}
@@ -269,15 +269,15 @@ def test_sampled_policies_by_their_hits() -> None:
 
 def test_who_needs_an_order_says_so() -> None:
     """By name and reason: what goes by an order that is not known, and what wants none."""
-    sampled = changed(load("importance"), **NARROW)
+    sampled = changed(load_scenario("importance"), **NARROW)
     for policy in set(POLICIES) - {"naive"}:
         with pytest.raises(UsageError, match=f"^{policy} cannot run in importance: .*not known"):
             simulate(sampled, policy)
     for policy in SAMPLED[1:]:
         with pytest.raises(UsageError, match=f"^{policy} cannot run in s1: .*every sample once"):
-            simulate(load("s1"), policy)
+            simulate(load_scenario("s1"), policy)
     with pytest.raises(UsageError, match="value is given, and s1 draws nothing"):
-        simulate(load("s1"), "penstock", value=level)
+        simulate(load_scenario("s1"), "penstock", value=level)
     with pytest.raises(UsageError, match="value gave the shape"):
         simulate(sampled, "recent", value=lambda history: np.ones(3))
 
@@ -315,14 +315,14 @@ def test_who_needs_an_order_says_so() -> None:
 )
 def test_impossible_values_are_named(path: str, value: Any, said: str) -> None:
     """Key, value and remedy."""
-    values = load("s1").model_dump()
+    values = load_scenario("s1").model_dump()
     *parents, last = path.split(".")
     part = values
     for key in parents:
         part = part[key]
     part[last] = value
     with pytest.raises(UsageError) as error:
-        parse(yaml.safe_dump(values), "here")
+        parse_scenario(yaml.safe_dump(values), "here")
     assert str(error.value).startswith("here: ")
     assert said in str(error.value)
 
@@ -347,7 +347,7 @@ def test_parity_knows_none_of_it() -> None:
         ({"sampling": {"kind": "importance"}}, "sampling"),
         ({"data_lot": 4}, "data.lot"),
     ):
-        scenario = changed(load("s1"), **parts)
+        scenario = changed(load_scenario("s1"), **parts)
         found = sweep.outcome(sweep.Run(scenario, "naive", "parity"))
         assert isinstance(found, sweep.Refusal)
         assert f"{key}, which the published simulator knows nothing of" in found.reason
@@ -394,7 +394,7 @@ def by_force(
 @pytest.mark.parametrize("epoch_s", [1e-3, 0.5, 0.72, 2.0])
 def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) -> None:
     """Of a small grid the same setting as by looking at each, for each price and wish."""
-    scenario = load("s1")
+    scenario = load_scenario("s1")
     grid = sizing.grid_of(scenario, 600)
     assert 200 < grid.settings <= 600
     found = sizing.sized(scenario, grid, epoch_s, prices=prices)
@@ -417,7 +417,7 @@ def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) 
 def test_a_plan_as_simulated() -> None:
     """The closed form of the scenario as it is comes near to what is simulated; the caches that
     `closed.cheapest` says are needed are no larger than the grid's."""
-    scenario = load("s1")
+    scenario = load_scenario("s1")
     own = sweep.own(scenario, "bandwidth")
     one = sizing.Grid(np.array([4]), np.array([sweep.cached_mb(scenario)]), np.array([own]))
     found = sizing.sized(scenario, one, 1e9)

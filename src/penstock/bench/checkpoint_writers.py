@@ -16,8 +16,8 @@ from typing import IO, Any, Protocol, cast
 import numpy as np
 
 from ..budget import Budget
-from ..checkpoint import Flush, Folder, Piece, Staging, laid_out, shards
-from ..engine import storing
+from ..checkpoint import Flush, Folder, Piece, Staging, lay_out_pieces, shards
+from ..engine import storage_errors
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from .checkpoint_shapes import Bytes, State, Tensor
 
@@ -142,7 +142,9 @@ class PenstockWriter:
         ]
         budget = Budget(direct="auto" if fsync else "off")
         with new_name(path) as temporary, Flush(budget) as flush:
-            flush.write(temporary, staged.memory, laid_out(pieces, staged.checksums), sync=fsync)
+            flush.write(
+                temporary, staged.memory, lay_out_pieces(pieces, staged.checksums), sync=fsync
+            )
 
     def load(self, path: str) -> State:
         """See Writer."""
@@ -209,7 +211,7 @@ def new_name(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")
     try:
-        with storing(path, "run it again"):
+        with storage_errors(path, "run it again"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)  # of a run that was killed
             yield temporary

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from ..engine import evict, storing, sync_folder, this_machine
+from ..engine import evict, read_machine, storage_errors, sync_folder
 from ..errors import (
     ChangedError,
     LimitError,
@@ -183,7 +183,7 @@ class Checkpoints:
         fsync = self.settings.fsync
 
         def write() -> None:
-            with storing(folder, "run it again"):
+            with storage_errors(folder, "run it again"):
                 os.makedirs(folder, exist_ok=True)
             for path, state in states:
                 self.writer.save(path, state, fsync)
@@ -209,7 +209,7 @@ class Checkpoints:
         """StorageError where the file system has no room for so many more checkpoints."""
 
         def made() -> list[int]:
-            with storing(self.root, "run it again"):
+            with storage_errors(self.root, "run it again"):
                 os.makedirs(self.root, exist_ok=True)
                 status = os.statvfs(self.root)
             size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
@@ -374,7 +374,7 @@ class Checkpoints:
     def _require_memory(self, wanted: int) -> None:
         """LimitError where the ranks of a host need more than it has."""
         host = self._hosts[self.place.rank]
-        asked = self._gather([wanted, this_machine().available_bytes])
+        asked = self._gather([wanted, read_machine().available_bytes])
         here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
         total = sum(each[0] for each in here)
         available = min((each[1] for each in here if each[1] is not None), default=None)
@@ -393,7 +393,7 @@ class Checkpoints:
     def _remove(self, folders: Iterable[str]) -> None:
         """By the first rank, earlier checkpoints; nothing that is not of one."""
         for folder in folders if self.place.rank == 0 else ():
-            with storing(folder, "run it again"), contextlib.suppress(FileNotFoundError):
+            with storage_errors(folder, "run it again"), contextlib.suppress(FileNotFoundError):
                 names = os.listdir(folder)
                 foreign = sorted(name for name in names if not _OURS.fullmatch(name))
                 if foreign:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import Part
+from ..engine import AtomicFile
 from .contents import Bytes, Contents
 from .files import PARTS
 from .workload import Data
@@ -47,7 +47,7 @@ class Draft:
     dtype: np.dtype[Any]
     contents: Contents
     made: Callable[[int], None]
-    beside: Callable[[str], Part]
+    beside: Callable[[str], AtomicFile]
     column: int = 0
     columns: tuple[Draft, ...] = ()
 

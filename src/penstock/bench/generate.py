@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ..convert import locked
-from ..engine import Part, storing, sync_folder
+from ..convert import lock_folder
+from ..engine import AtomicFile, storage_errors, sync_folder
 from ..errors import StorageError, UsageError
 from .contents import Contents, contents
 from .draft import IMAGES, Draft
@@ -90,7 +90,11 @@ class _Plan:
         return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
 
     def draft(
-        self, part: str, number: int, made: Callable[[int], None], beside: Callable[[str], Part]
+        self,
+        part: str,
+        number: int,
+        made: Callable[[int], None],
+        beside: Callable[[str], AtomicFile],
     ) -> Draft:
         """One of the files."""
         dtype = np.dtype(self.data.record_element_type)
@@ -155,7 +159,7 @@ def generate_data(
         )
     with ExitStack() as held:
         if rank == 0:
-            held.enter_context(locked(folder, "generating data in"))
+            held.enter_context(lock_folder(folder, "generating data in"))
             _prepare(plan, folder, force)
         if barrier is not None:
             barrier()
@@ -259,7 +263,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             _clear(folder, part)
     if force or any(recorded.get(part) != plan.identity[part] for part in plan.identity):
         text = {"version": _VERSION, "parts": recorded | plan.identity}
-        with Part(os.path.join(folder, MANIFEST)) as manifest:
+        with AtomicFile(os.path.join(folder, MANIFEST)) as manifest:
             manifest.write(json.dumps(text, indent=1).encode() + b"\n")
             manifest.sync()
             manifest.commit()
@@ -300,7 +304,7 @@ def _clear(folder: str, part: str) -> None:
                 f"choose another dataset.data_folder"
             )
     lists = [path for path in _held(os.path.join(folder, "index", part)) if ".idx" in path]
-    with storing(below):
+    with storage_errors(below):
         for path in (*found, *lists):
             os.unlink(path)
         for at, _, _ in os.walk(below, topdown=False):
@@ -315,7 +319,7 @@ def _make_folders(plan: _Plan) -> None:
         if plan.data.format == "tfrecord" and paths:
             folders.add(os.path.dirname(index_path(plan.data, part, paths[0], plan.root)))
         for folder in sorted(folders):
-            with storing(folder):
+            with storage_errors(folder):
                 os.makedirs(folder, exist_ok=True)
 
 
@@ -404,10 +408,10 @@ class _Run:
 
     def _write_group(self, part: str, numbers: Iterable[int]) -> None:
         with ExitStack() as held:
-            opened: list[Part] = []
+            opened: list[AtomicFile] = []
 
-            def beside(path: str) -> Part:
-                opened.append(held.enter_context(Part(path)))
+            def beside(path: str) -> AtomicFile:
+                opened.append(held.enter_context(AtomicFile(path)))
                 return opened[-1]
 
             for number in numbers:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..index import missing
+from ..index import missing_library
 
 Grid = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ def potential(currents: Grid) -> Grid:
     try:
         from scipy import fft
     except ModuleNotFoundError:
-        raise missing("scipy", "bench", "a field of data") from None
+        raise missing_library("scipy", "bench", "a field of data") from None
     axes = [2 - 2 * np.cos(np.pi * np.arange(size) / size) for size in currents.shape]
     conductance = axes[0][:, None] + axes[1][None, :]
     conductance[0, 0] = 1.0

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ..engine import mount_of
+from ..engine import find_mount
 
 CHARGED = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "overlay", "tmpfs", "ramfs"}
@@ -115,7 +115,7 @@ class Observer:
     """
 
     def __init__(self, path: str | None = None) -> None:
-        mount = None if path is None else mount_of(path)
+        mount = None if path is None else find_mount(path)
         self._charged = path is None or (mount is not None and mount.file_system in CHARGED)
         self._disk = None if mount is None else Path("/sys/dev/block", mount.device, "stat")
         if self._disk is not None and _disk(self._disk) is None:

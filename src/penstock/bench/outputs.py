@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..engine import this_machine
+from ..engine import read_machine
 from . import metrics, record
 from .run import Job, Walked, Walks
 
@@ -81,7 +81,7 @@ def _host(job: Job) -> dict[str, Any]:
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         found[name] = value.strip()
-    here = this_machine()
+    here = read_machine()
     return {
         "host_memory_GB": here.memory_bytes / _GIB,
         "host_cpu_count": here.cores,

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..engine import mount_of, this_machine
+from ..engine import find_mount, read_machine
 from . import metrics
 from .run import Job, Walked, Walks
 
@@ -203,7 +203,7 @@ def iso(seconds: float) -> str:
 
 def machine(path: str) -> dict[str, Any]:
     """This host, and what holds the path."""
-    here, mount = this_machine(), mount_of(path)
+    here, mount = read_machine(), find_mount(path)
     return {
         "host": socket.gethostname(),
         "cpu": processor(),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import _core, limits
-from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, lanes, open_files_max
+from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, assign_lanes, open_files_max
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
 from .latencies import Latencies
@@ -103,7 +103,7 @@ def chains(trace: Trace) -> list[list[int]]:
         key=lambda number: spans[number],
     )
     found: dict[int, list[int]] = {}
-    for number, lane in zip(order, lanes([spans[each] for each in order]), strict=True):
+    for number, lane in zip(order, assign_lanes([spans[each] for each in order]), strict=True):
         found.setdefault(lane, []).append(number)
     return list(found.values())
 

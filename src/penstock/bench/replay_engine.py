@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import READ, Arena, Operations, Reader, Trace, engine_for
+from ..engine import READ, Arena, Operations, ReadingEngine, Trace, open_engine
 from ..extent import Extents, FileIds, Int, Placed, merge, separate
 from .replay_files import Progress, silent, table
 
@@ -86,7 +86,7 @@ def replay_merged(
         size += int(some.result.sum())
     numbers = np.cumsum(wanted) - 1
     files = table([paths[file] for file in np.flatnonzero(wanted).tolist()])
-    engine = engine_for(files, budget, size / max(1, reads))
+    engine = open_engine(files, budget, size / max(1, reads))
     try:
         return _Reading(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
     finally:
@@ -103,7 +103,7 @@ class _Reading:
     def __init__(
         self,
         trace: Trace,
-        engine: Reader,
+        engine: ReadingEngine,
         numbers: FileIds,
         speed: float | None,
         budget: Budget,

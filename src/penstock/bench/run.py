@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import residency
+from ..engine import measure_residency
 from ..errors import UsageError
 from ..topology import Place
 from . import metrics
@@ -375,7 +375,7 @@ class _Saver:
 
 def _cached(job: Job, part: str, crew: Crew) -> dict[str, int] | None:
     """How much of a part's files is in the page cache, as rank 0 sees it."""
-    found = residency(job.paths[part]) if crew.rank == 0 else None
+    found = measure_residency(job.paths[part]) if crew.rank == 0 else None
     if found is None:
         return None
     return {"cached_bytes": found.cached_bytes, "total_bytes": found.total_bytes}

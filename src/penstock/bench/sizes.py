@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..index import missing
+from ..index import missing_library
 from ..order import Order
 from .workload import Data
 
@@ -132,7 +132,7 @@ def _special() -> Any:
     try:
         from scipy import special
     except ModuleNotFoundError:
-        raise missing("scipy", "bench", "data of sizes that deviate") from None
+        raise missing_library("scipy", "bench", "data of sizes that deviate") from None
     return special
 
 

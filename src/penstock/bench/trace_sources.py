@@ -45,7 +45,7 @@ def everything(path: str) -> bool:
 
 
 def add_log(
-    path: str, writer: traces.Writer, keep: Keep, seen: Seen = lambda done, total: None
+    path: str, writer: traces.TraceWriter, keep: Keep, seen: Seen = lambda done, total: None
 ) -> None:
     """Put what a log says into a trace; what it is, its first lines show: a trace, strace's, DXT,
     or CSV. MissingError and UsageError where it cannot be read, FormatError where it is of another
@@ -86,7 +86,7 @@ def import_logs(
     """
     names = ", ".join(os.path.basename(path) for path in paths[:3])
     names += ", ..." if len(paths) > 3 else ""
-    with traces.Writer(target, command or names) as writer:
+    with traces.TraceWriter(target, command or names) as writer:
         for path in paths:
             add_log(path, writer, keep, seen)
         if command is not None:
@@ -103,7 +103,7 @@ def import_logs(
     return traces.load(target)
 
 
-def _copy(trace: traces.Trace, writer: traces.Writer, keep: Keep) -> None:
+def _copy(trace: traces.Trace, writer: traces.TraceWriter, keep: Keep) -> None:
     names = [trace.names[i] for i in range(len(trace.names))]
     numbers = np.array(
         [

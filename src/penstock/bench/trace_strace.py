@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..engine import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, Writer
+from ..engine import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, TraceWriter
 from ..errors import FormatError, UsageError
 
 _CALLS = (
@@ -101,7 +101,7 @@ class StraceLog:
     FormatError for a line that strace does not write, or without -ttt and -T.
     """
 
-    def __init__(self, name: str, writer: Writer, keep: Callable[[str], bool]) -> None:
+    def __init__(self, name: str, writer: TraceWriter, keep: Callable[[str], bool]) -> None:
         self._name = name
         self._writer = writer
         self._keep = keep

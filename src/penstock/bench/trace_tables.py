@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..engine import CLOSE, OPEN, READ, STAT, Operations, Writer, lanes
+from ..engine import CLOSE, OPEN, READ, STAT, Operations, TraceWriter, assign_lanes
 from ..errors import FormatError
 
 _OPS = {"read": READ, "open": OPEN, "stat": STAT, "close": CLOSE}
@@ -32,7 +32,7 @@ _NEEDED = ("pid", "time", "op", "path", "offset", "length", "duration")
 class _Table:
     """Rows of a log in any order, by process."""
 
-    def __init__(self, name: str, writer: Writer, keep: Callable[[str], bool]) -> None:
+    def __init__(self, name: str, writer: TraceWriter, keep: Callable[[str], bool]) -> None:
         self.line = 0
         self._name = name
         self._writer = writer
@@ -92,7 +92,7 @@ class _Table:
             )
             order = np.argsort(start_ns, kind="stable")
             ends = np.maximum(start_ns, end_ns - tolerance_ns)[order].tolist()
-            lane = np.array(lanes(list(zip(start_ns[order].tolist(), ends, strict=True))))
+            lane = np.array(assign_lanes(list(zip(start_ns[order].tolist(), ends, strict=True))))
             for each in range(int(lane.max()) + 1):
                 rows = order[lane == each]
                 self._writer.extend(
@@ -110,7 +110,9 @@ class _Table:
         self._writer.notes += [f"{count:,} {what}" for what, count in self._left_out.items()]
 
 
-def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
+def read_dxt(
+    name: str, lines: Iterable[str], writer: TraceWriter, keep: Callable[[str], bool]
+) -> None:
     """The reads of darshan-dxt-parser's text. FormatError for lines that it does not write."""
     table = _Table(name, writer, keep)
     began_ns, path, said_reads, found_reads = 0, None, 0, 0
@@ -162,7 +164,9 @@ def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[st
     table.finish(_DXT_NS)
 
 
-def read_csv(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
+def read_csv(
+    name: str, lines: Iterable[str], writer: TraceWriter, keep: Callable[[str], bool]
+) -> None:
     """The operations of a CSV file. FormatError for rows that cannot be."""
     table = _Table(name, writer, keep)
     rows = csv.reader(lines)

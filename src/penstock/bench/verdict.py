@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from ..doctor import (
-    Counted,
-    Data,
+    DataProfile,
     Demand,
     Examination,
     Resource,
+    RunCounts,
     Supply,
-    computing,
+    computing_supply,
     estimate_roofline,
     examine,
-    staging,
-    verdict,
+    judge_run,
+    staging_supply,
 )
-from ..doctor import Job as Doing
+from ..doctor import PlannedJob as Doing
 from .contenders import Task, dataset_of, decode_of
 from .run import Job
 
@@ -49,7 +49,9 @@ class Verdicts:
         self._demand = _part(found.demand or Demand(), 1 / per_unit)
         step_s = job.workload.train.computation_time.mean
         if step_s > 0:
-            self._supplies["compute"] = computing(step_s, job.workload.reader.batch_size, ranks)
+            self._supplies["compute"] = computing_supply(
+                step_s, job.workload.reader.batch_size, ranks
+            )
 
     def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The roofline of a run, as records have it: what was cached before its epochs is not read
@@ -57,13 +59,13 @@ class Verdicts:
         supplies = dict(self._supplies)
         epochs = [each for each in run["epochs"] if each["kind"] == "train"]
         if run["staging_s"]:
-            supplies["staging"] = staging(self._samples, run["staging_s"], len(epochs))
+            supplies["staging"] = staging_supply(self._samples, run["staging_s"], len(epochs))
         cached = self._demand.cached(_hit(epochs))
         samples = sum(each["samples"] for each in epochs)
         if not (samples and run["samples_per_s"]):
             return estimate_roofline(supplies, cached, data=self._data).as_json()
         seconds = samples / run["samples_per_s"]
-        counted = Counted(
+        counted = RunCounts(
             seconds=seconds,
             samples=samples,
             waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
@@ -73,13 +75,15 @@ class Verdicts:
             network_bytes=cached.network_bytes * samples,
             copied_bytes=cached.copied_bytes * samples,
         )
-        return verdict(counted, supplies, data=self._data).as_json()
+        return judge_run(counted, supplies, data=self._data).as_json()
 
 
-def _data(found: Examination, own_files: bool) -> Data:
+def _data(found: Examination, own_files: bool) -> DataProfile:
     index = None if found.dataset is None else found.dataset.index
     total = 0 if index is None else index.total_bytes
-    return Data(total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files)
+    return DataProfile(
+        total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files
+    )
 
 
 def _part(demand: Demand, share: float) -> Demand:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from .join import Cache, Joined, join_cache
+from .join import Cache, CacheMembership, join_cache
 from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
-from .rendezvous import Gather, machine_identity, store_of
+from .rendezvous import Gather, find_store, machine_identity
 
 __all__ = [
     "Bytes",
     "Cache",
+    "CacheMembership",
     "Gather",
-    "Joined",
     "Keys",
     "Peer",
     "PeerCompletion",
     "PeerRequest",
     "Reason",
+    "find_store",
     "join_cache",
     "machine_identity",
-    "store_of",
 ]

@@ -39,7 +39,16 @@ from .. import limits
 from ..engine import Arena, Buffer, crc32c
 from ..errors import StorageError, UsageError
 from ..extent import Int
-from .shared_memory import LEFT_OUT, READY, Address, Codes, Counters, Mask, Slots, check_identity
+from .shared_memory import (
+    LEFT_OUT,
+    READY,
+    Codes,
+    Mask,
+    SlabAddress,
+    SlabCounters,
+    SlotTable,
+    check_identity,
+)
 
 _PAGE = 4096
 _MAGIC = b"PENSTIER"
@@ -72,7 +81,7 @@ class DiskTier:
     The first rank of a host opens it, the others attach through any process that has it.
     """
 
-    def __init__(self, folder: str, slots: Slots, identity: bytes, lock: int) -> None:
+    def __init__(self, folder: str, slots: SlotTable, identity: bytes, lock: int) -> None:
         self.folder = folder
         self._slots = slots
         self._identity = identity
@@ -110,7 +119,9 @@ class DiskTier:
         except OSError as error:
             raise _refused(folder, error) from None
         try:
-            shared = Slots.create(slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE)
+            shared = SlotTable.create(
+                slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE
+            )
             try:
                 _restore(folder, shared, room_bytes, _header(slots, identity, note), slots)
             except OSError as error:
@@ -124,21 +135,21 @@ class DiskTier:
         return cls(folder, shared, identity, lock)
 
     @classmethod
-    def attach(cls, folder: str, address: Address | tuple[int, int], identity: bytes) -> Self:
-        """The tier that another process of this host has opened; errors as `Slots.attach`."""
+    def attach(cls, folder: str, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
+        """The tier that another process of this host has opened; errors as `SlotTable.attach`."""
         try:
             lock = _locked(folder, first=False)
         except OSError as error:
             raise _refused(folder, error) from None
         try:
-            shared = Slots.attach(address, _of_folder(lock, identity))
+            shared = SlotTable.attach(address, _of_folder(lock, identity))
         except BaseException:
             os.close(lock)
             raise
         return cls(folder, shared, identity, lock)
 
     @property
-    def address(self) -> Address:
+    def address(self) -> SlabAddress:
         """What others attach with."""
         return self._slots.address
 
@@ -183,7 +194,7 @@ class DiskTier:
             for slot, place, length in zip(slots, at, lengths, strict=True)
         ]
 
-    def counters(self) -> Counters:
+    def counters(self) -> SlabCounters:
         """Totals of all ranks; what an earlier run left counts as published."""
         return self._slots.counters()
 
@@ -371,7 +382,7 @@ def _header(slots: int, identity: bytes, note: bytes) -> bytes:
     return header + _CRC.pack(crc32c(header))
 
 
-def _restore(folder: str, shared: Slots, room_bytes: int, header: bytes, slots: int) -> None:
+def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slots: int) -> None:
     """Makes the slots ready that an earlier run left, or the files anew."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

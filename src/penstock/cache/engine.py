@@ -35,10 +35,19 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Choice, Completion, Failure, Purpose, Reader, check, check_purpose
+from ..engine import (
+    Buffer,
+    Completion,
+    Failure,
+    Purpose,
+    ReadingEngine,
+    ReadMethod,
+    check_purpose,
+    check_requests,
+)
 from ..errors import UsageError
 from ..extent import Int, Requests, merge
-from ..plan import Placement, beginning
+from ..plan import Placement, rotation_start
 from .disk import DiskTier
 from .keeper import Keeper, Wanted
 from .key_index import Addressed
@@ -92,7 +101,7 @@ class CachedEngine:
     def __init__(
         self,
         addressed: Addressed,
-        inner: Reader,
+        inner: ReadingEngine,
         placement: Placement,
         nodes: Sequence[int],
         rank: int,
@@ -106,7 +115,7 @@ class CachedEngine:
         self._inner = inner
         self._placement = placement
         self._node = nodes[rank]
-        self._beginning = beginning(rank, len(nodes))
+        self._beginning = rotation_start(rank, len(nodes))
         # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
             deque(other for other, at in enumerate(nodes) if at == node)
@@ -158,7 +167,7 @@ class CachedEngine:
     # -- the user's side -----------------------------------------------------------------------
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ReadMethod:
         """How storage is read."""
         return self._inner.choice
 
@@ -176,7 +185,7 @@ class CachedEngine:
         uses: when the ranks of this node use samples, as seen from the epoch of these requests.
               Without it replicas are not asked, and none are made.
         """
-        check(requests, buffers, len(self._addressed.index.files))
+        check_requests(requests, buffers, len(self._addressed.index.files))
         check_purpose(purpose)
         with self._lock:
             self._check_usable()

@@ -20,25 +20,33 @@ from typing import Any, Literal, NamedTuple
 
 from .. import limits
 from ..budget import Budget
-from ..engine import engine_for
+from ..engine import open_engine
 from ..errors import PenstockError, UsageError
-from ..index import Index, cost_of, measured_of
+from ..index import Index, measure_cost, summarize_cost
 from ..plan import (
+    CacheBlockChoice,
     Locality,
-    LotChoice,
     Placement,
-    choose_lot,
-    key_lengths,
-    lots_in,
-    room_for,
-    samples_in,
+    choose_cache_block,
+    count_cache_blocks,
+    required_bytes,
+    sample_key_lengths,
+    samples_per_block,
 )
 from ..topology import Place
 from .disk import DiskTier, noted
 from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
-from .rendezvous import Gather, gather_of, host_identity, is_mpi, reachable_address, store_of, told
+from .rendezvous import (
+    Gather,
+    find_store,
+    gather_of,
+    host_identity,
+    is_mpi,
+    reachable_address,
+    told,
+)
 from .replicas import Layout, Replicas
 from .shared_memory import RamTier, alignment_default
 
@@ -108,11 +116,11 @@ class Cache:
             raise UsageError(f'Cache.peers is {self.peers!r}: use "auto", "zeromq" or "mpi"')
 
 
-class Joined(NamedTuple):
+class CacheMembership(NamedTuple):
     """A rank's part of the cache.
 
     place:  of the rank, in the world that it was shared with.
-    lot:    samples, reason, reached of `LotChoice`; where storage was measured for it, latency_ns,
+    lot:    samples, reason, reached of `CacheBlockChoice`; where storage was measured for it, latency_ns,
             reads_per_s, bytes_per_s and took_s of `probe.Probed`.
     group:  the store of the process group there was, if there was one.
     neighbours: the ranks of its host.
@@ -128,7 +136,7 @@ class Joined(NamedTuple):
 
     def holds(self, place: Place) -> bool:
         """Whether this rank is where it was, among the ranks that it was among."""
-        group = store_of(sys.modules)
+        group = find_store(sys.modules)
         regrouped = None not in (group, self.group) and group is not self.group
         return place == self.place and not regrouped
 
@@ -163,7 +171,7 @@ class _Job:
 
     def shelf(self, index: Index) -> Layout:
         """How each rank of this node divides its part of what is left."""
-        return Layout.of(self.left_bytes // len(self.neighbours), key_lengths(index))
+        return Layout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -187,7 +195,9 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def join_cache(index: Index, path: str, cache: Cache, place: Place, budget: Budget) -> Joined:
+def join_cache(
+    index: Index, path: str, cache: Cache, place: Place, budget: Budget
+) -> CacheMembership:
     """Take part in the cache of an index's samples; called on all ranks.
 
     path:  the data's, for people.
@@ -215,7 +225,7 @@ def join_cache(index: Index, path: str, cache: Cache, place: Place, budget: Budg
         assert parts.slab is not None
         engine = CachedEngine(
             addressed,
-            engine_for(index.files, budget, index.mean_bytes),
+            open_engine(index.files, budget, index.mean_bytes),
             job.placement,
             job.nodes,
             place.rank,
@@ -232,9 +242,9 @@ def join_cache(index: Index, path: str, cache: Cache, place: Place, budget: Budg
         log.info(kept, path, placement.nodes, share, placement.lot, lot["reason"], peers)
         if cache.replicas:
             log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
-    group = store_of(sys.modules)
+    group = find_store(sys.modules)
     locality = Locality(job.placement, job.nodes)
-    return Joined(place, engine, locality, addressed, lot, group, job.neighbours)
+    return CacheMembership(place, engine, locality, addressed, lot, group, job.neighbours)
 
 
 def _peers(cache: Cache, gather: Gather, place: Place) -> str:
@@ -300,17 +310,19 @@ def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[
     mean_bytes = index.mean_bytes
     small = min(limits.lot_bytes_default, index.total_bytes // limits.lots_min)
     if given is not None:
-        chosen = LotChoice(samples_in(given, index.count, mean_bytes), "lot_bytes was given")
+        chosen = CacheBlockChoice(
+            samples_per_block(given, index.count, mean_bytes), "lot_bytes was given"
+        )
     elif on_disk:  # of most hosts, where they differ
         (lot, _), *_ = on_disk.most_common()
-        chosen = LotChoice(lot, "so they lie on disk, from an earlier run")
+        chosen = CacheBlockChoice(lot, "so they lie on disk, from an earlier run")
     elif len(index.files) >= index.count * len(index.fields):
-        chosen = LotChoice(1, "each sample is a file of its own")
+        chosen = CacheBlockChoice(1, "each sample is a file of its own")
     elif mean_bytes >= limits.lot_bytes_max:
-        chosen = LotChoice(1, "samples are large")
+        chosen = CacheBlockChoice(1, "samples are large")
     elif index.total_bytes * limits.lot_probe_fraction < limits.lot_probe_bytes_min:
-        lot = samples_in(max(small, limits.lot_bytes_min), index.count, mean_bytes)
-        chosen = LotChoice(lot, "there is too little data to measure storage for it")
+        lot = samples_per_block(max(small, limits.lot_bytes_min), index.count, mean_bytes)
+        chosen = CacheBlockChoice(lot, "there is too little data to measure storage for it")
     else:
         return None
     return asdict(chosen)
@@ -318,21 +330,21 @@ def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[
 
 def _measured(index: Index, budget: Budget) -> dict[str, Any]:
     """What timed reads of this rank say. Where one fails, the batch will that wants its bytes."""
-    engine = engine_for(index.files, budget, index.mean_bytes)
+    engine = open_engine(index.files, budget, index.mean_bytes)
     unmeasured = "the data is in the page cache, so storage was not measured"
     try:
         if not engine.choice.cached:
             most = int(index.total_bytes * limits.lot_probe_fraction)
             large = min(limits.lot_bytes_max, most // 4)
-            probed = cost_of(index, engine, large_bytes=large, most_bytes=most)
-            chosen = choose_lot(index.count, index.mean_bytes, measured_of(probed))
+            probed = measure_cost(index, engine, large_bytes=large, most_bytes=most)
+            chosen = choose_cache_block(index.count, index.mean_bytes, summarize_cost(probed))
             return asdict(chosen) | probed._asdict()
     except PenstockError as error:
         unmeasured = f"storage could not be measured ({error})"
     finally:
         engine.close()
-    lot = samples_in(limits.lot_bytes_default, index.count, index.mean_bytes)
-    return asdict(LotChoice(lot, unmeasured))
+    lot = samples_per_block(limits.lot_bytes_default, index.count, index.mean_bytes)
+    return asdict(CacheBlockChoice(lot, unmeasured))
 
 
 def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int) -> _Job:
@@ -343,8 +355,13 @@ def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int)
     leaders = tuple(nodes.index(node) for node in range(len(hosts)))
     placement = Placement(
         index.count,
-        tuple(lots_in(index, lot, members[k]["ram_bytes"], alignment_default) for k in leaders),
-        tuple(lots_in(index, lot, members[k]["disk_bytes"], _page_bytes) for k in leaders),
+        tuple(
+            count_cache_blocks(index, lot, members[k]["ram_bytes"], alignment_default)
+            for k in leaders
+        ),
+        tuple(
+            count_cache_blocks(index, lot, members[k]["disk_bytes"], _page_bytes) for k in leaders
+        ),
         tuple(nodes.count(node) for node in range(len(hosts))),
         seed=_seed,
         lot=lot,
@@ -353,7 +370,9 @@ def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int)
     leader = members[leaders[nodes[place.rank]]]
     if leader["replicas"] and len(hosts) > 1:
         share = placement.shares[nodes[place.rank]]
-        left_bytes = max(0, leader["ram_bytes"] - room_for(index, lot, share, alignment_default))
+        left_bytes = max(
+            0, leader["ram_bytes"] - required_bytes(index, lot, share, alignment_default)
+        )
     return _Job(first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes)
 
 
@@ -421,11 +440,13 @@ class _Parts:
                 for rank in job.neighbours
             ]
         if "peer" in leader:
-            from .zeromq import Member, ZeroMQPeer
+            from .zeromq import ZeromqMember, ZeroMQPeer
 
             assert isinstance(self.peer, ZeroMQPeer)
             met = (member["peer"] for member in members)
-            self.peer.meet({rank: Member(at, key.encode()) for rank, (at, key) in enumerate(met)})
+            self.peer.meet(
+                {rank: ZeromqMember(at, key.encode()) for rank, (at, key) in enumerate(met)}
+            )
         return {}
 
     def replicas(self, job: _Job, index: Index) -> Replicas | None:

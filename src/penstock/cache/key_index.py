@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Extents, Int, Placed
 from ..index import Chunked, Index, Samples
-from ..plan import pieced
+from ..plan import place_pieces
 
 Keys = npt.NDArray[np.uint64]
 """Fields of samples: sample * fields + field."""
@@ -68,6 +68,6 @@ class Addressed:
             extents, pieces = self.index.units(sample[rows], each)
             to, of = target[rows], part[rows].astype(np.uint32)
             if pieces is not None:
-                to, of = pieced(extents, pieces, to, of)
+                to, of = place_pieces(extents, pieces, to, of)
             found.append(Placed(*extents, of, to))
         return Placed(*(np.concatenate(each) for each in zip(*found, strict=True)))

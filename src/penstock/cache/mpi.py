@@ -33,7 +33,7 @@ from .. import limits
 from ..clock import Clock, SystemClock
 from ..engine import Buffer
 from ..errors import StorageError, UsageError
-from ..index import missing
+from ..index import missing_library
 from .peer import (
     NONE,
     Bytes,
@@ -43,7 +43,7 @@ from .peer import (
     Numbers,
     Part,
     PeerEvents,
-    Queue,
+    PeerQueue,
     Reason,
     Unanswered,
     check_fetch,
@@ -57,9 +57,9 @@ from .peer_protocol import (
     REFUSAL,
     REQUEST_BYTES,
     Frame,
-    Header,
-    Job,
-    Wrong,
+    PeerHeader,
+    PeerJob,
+    PeerProtocolError,
     packed,
     pieces,
     requested,
@@ -69,7 +69,7 @@ from .peer_protocol import (
 try:
     from mpi4py import MPI
 except ImportError as error:
-    raise missing("mpi4py", "mpi", "the exchange of samples over MPI") from error
+    raise missing_library("mpi4py", "mpi", "the exchange of samples over MPI") from error
 
 _SAID = 0
 """The tag of requests and answers."""
@@ -122,7 +122,7 @@ class _Arrival:
 class _Node:
     """Another node."""
 
-    queue: Queue = field(default_factory=Queue)
+    queue: PeerQueue = field(default_factory=PeerQueue)
     arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
     begun: dict[int, Fetch] = field(default_factory=dict)  # by tag: the answer has begun
     unwanted: Counter[int] = field(default_factory=Counter)  # by tag: bytes for nobody
@@ -162,7 +162,7 @@ class MPIPeer:
         self.node: int = ranks.Get_rank()
         self._ranks = ranks
         self._tags = int(ranks.Get_attr(MPI.TAG_UB) or 1 << 14)  # of fetches, from 1 on
-        self._job = Job(job)
+        self._job = PeerJob(job)
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
@@ -356,12 +356,12 @@ class MPIPeer:
             other.copied[arrival.tag] -= 1
             try:
                 if done is None:
-                    raise Wrong("broken")
+                    raise PeerProtocolError("broken")
                 if arrival.tag == _SAID:
                     self._hear(node, arrival.data.data)
                 else:
                     self._take(node, arrival.tag, arrival.data)
-            except Wrong as wrong:
+            except PeerProtocolError as wrong:
                 self._refuse(node, arrival, wrong)
             room = arrival.data.base  # as `_room` made it
             if room is not None and room.nbytes == limits.peer_piece_bytes:
@@ -371,14 +371,14 @@ class MPIPeer:
     def _hear(self, node: int, message: memoryview) -> None:
         """Somebody asks, answers, or leaves."""
         if len(message) > REQUEST_BYTES:
-            raise Wrong("oversized")
+            raise PeerProtocolError("oversized")
         header = self._job.read(message)
         other = self._nodes[node]
         if header.kind == ASK:
             keys, lengths = requested(header, message)
             busy = self._unanswered.of(node) >= limits.peer_unanswered_max
             if busy or other.unsent > 4 * limits.peer_inflight_bytes:
-                raise Wrong("busy", header.ticket)
+                raise PeerProtocolError("busy", header.ticket)
             if not self._closed:
                 self._unanswered.add(node, keys, lengths, header.ticket, None)
         elif header.kind in (ANSWER, REFUSAL):
@@ -391,7 +391,7 @@ class MPIPeer:
             for fetch in self._fetches.of(node):
                 self._end(fetch, Reason.GONE)
         else:
-            raise Wrong("malformed")
+            raise PeerProtocolError("malformed")
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -404,12 +404,12 @@ class MPIPeer:
             queue.sent(fetch)
             self._send(node, _SAID, self._job.request(fetch))
 
-    def _hear_answer(self, node: int, header: Header, mask: memoryview) -> None:
+    def _hear_answer(self, node: int, header: PeerHeader, mask: memoryview) -> None:
         ticket, other = header.ticket, self._nodes[node]
         fetch, tag = self._fetches.find(ticket), self._tag(ticket)
         if fetch is None or ticket not in other.queue:
             if fetch is not None or ticket >= self._fetches.submitted:
-                raise Wrong("malformed")  # nobody asked this node for that
+                raise PeerProtocolError("malformed")  # nobody asked this node for that
             if header.kind == ANSWER:
                 self._counters["late"] += not self._closed
                 other.unwanted[tag] += header.start
@@ -419,10 +419,10 @@ class MPIPeer:
             self._end(fetch, Reason.REFUSED)
             return
         if fetch.received >= 0 or header.keys != len(fetch.keys) or tag in other.begun:
-            raise Wrong("malformed", ticket)
+            raise PeerProtocolError("malformed", ticket)
         fetch.begin(unpacked(mask, header))
         if header.start != fetch.expected:
-            raise Wrong("malformed", ticket)
+            raise PeerProtocolError("malformed", ticket)
         if fetch.complete:
             self._end(fetch)
         else:
@@ -435,13 +435,13 @@ class MPIPeer:
         if fetch is None:
             if not 0 < len(data) <= other.unwanted[tag]:
                 del other.unwanted[tag]
-                raise Wrong("malformed")
+                raise PeerProtocolError("malformed")
             other.unwanted[tag] -= len(data)
             if not other.unwanted[tag]:
                 del other.unwanted[tag]
             return
         if not 0 < len(data) <= fetch.expected - fetch.received:
-            raise Wrong("malformed", fetch.ticket)
+            raise PeerProtocolError("malformed", fetch.ticket)
         fetch.take(data)
         self._written(fetch)
 
@@ -486,7 +486,7 @@ class MPIPeer:
 
     # -- answering -----------------------------------------------------------------------------
 
-    def _refuse(self, node: int, arrival: _Arrival, wrong: Wrong) -> None:
+    def _refuse(self, node: int, arrival: _Arrival, wrong: PeerProtocolError) -> None:
         """A message is not taken: who asked is told, and what was asked has come to nothing."""
         self._counters[wrong.why] += wrong.why != "broken"  # that has been counted
         asked = arrival.tag == _SAID and arrival.data[_KIND].tobytes() == bytes([ASK])

@@ -34,7 +34,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from .. import limits
 from ..clock import Clock, SystemClock
-from ..engine import Buffer, Mask, check_buffers, described, refuse
+from ..engine import Buffer, Mask, check_buffers, describe_argument, refuse_first
 from ..errors import UsageError
 
 Keys = npt.NDArray[np.uint64]
@@ -154,7 +154,7 @@ def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> N
     columns = ("keys", keys, _key), ("lengths", lengths, _int), ("targets", targets, _int)
     for name, column, dtype in columns:
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
-            raise UsageError(f"{name} is {described(column)}: use one dimension of {dtype}")
+            raise UsageError(f"{name} is {describe_argument(column)}: use one dimension of {dtype}")
         if len(column) != len(keys):
             raise UsageError(f"{name} has {len(column)} values where keys has {len(keys)}")
     if len(keys) > limits.peer_keys_max:
@@ -162,8 +162,8 @@ def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> N
             f"a fetch of {len(keys)} keys is more than peer_keys_max {limits.peer_keys_max}:"
             " split it"
         )
-    refuse(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
-    refuse(
+    refuse_first(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
+    refuse_first(
         (targets < 0) | (targets > len(buffer) - lengths),
         lambda i: (
             f"key {i} goes to {targets[i]}..{int(targets[i]) + int(lengths[i])} of a buffer of"
@@ -316,7 +316,7 @@ class Fetches:
         self._ended.clear()
 
 
-class Queue:
+class PeerQueue:
     """The fetches that ask one node: those that wait, and those in flight, which have a bound."""
 
     def __init__(self) -> None:
@@ -402,9 +402,9 @@ class Unanswered:
         mask = np.zeros(len(lengths), np.bool_)
         refused = np.asarray(refused)
         if refused.ndim != 1 or (len(refused) and refused.dtype != np.int64):
-            raise UsageError(f"refused is {described(refused)}: use one dimension of int64")
+            raise UsageError(f"refused is {describe_argument(refused)}: use one dimension of int64")
         wrong = (refused < 0) | (refused >= len(lengths)) | (np.diff(refused, prepend=-1) <= 0)
-        refuse(
+        refuse_first(
             wrong,
             lambda i: (
                 f"refused[{i}] is {refused[i]}: give ascending numbers below {len(lengths)}, the"
@@ -442,7 +442,7 @@ def _view(part: Part, number: int) -> memoryview:
         if view.nbytes == 0:  # nothing with a zero in its shape can be cast
             return memoryview(b"")
         raise UsageError(
-            f"a part of the answer to request {number} is {described(part)}: use contiguous bytes"
+            f"a part of the answer to request {number} is {describe_argument(part)}: use contiguous bytes"
         ) from None
 
 

@@ -32,21 +32,21 @@ ASK, ANSWER, PIECE, REFUSAL, LEAVE, LEFT = range(1, 7)
 Frame = bytes | memoryview
 
 
-class Header(NamedTuple):
+class PeerHeader(NamedTuple):
     kind: int
     keys: int
     ticket: int
     start: int
 
 
-class Wrong(Exception):
+class PeerProtocolError(Exception):
     """A message that is not taken; `why` is the name of its counter."""
 
     def __init__(self, why: str, ticket: int | None = None) -> None:
         self.why, self.ticket = why, ticket
 
 
-class Job:
+class PeerJob:
     """What the nodes of one job put into their messages, and look for in those that come."""
 
     def __init__(self, name: str) -> None:
@@ -55,18 +55,18 @@ class Job:
     def header(self, kind: int, keys: int = 0, ticket: int = 0, start: int = 0) -> bytes:
         return _HEADER.pack(_MAGIC, VERSION, kind, keys, ticket, start, self._digest)
 
-    def read(self, message: memoryview) -> Header:
+    def read(self, message: memoryview) -> PeerHeader:
         """The header of a message, if it is one for this job."""
         if len(message) < HEADER_BYTES:
-            raise Wrong("malformed")
+            raise PeerProtocolError("malformed")
         magic, version, kind, keys, ticket, start, job = _HEADER.unpack_from(message)
         if magic != _MAGIC:
-            raise Wrong("malformed")
+            raise PeerProtocolError("malformed")
         if version != VERSION:
-            raise Wrong("version", ticket)
+            raise PeerProtocolError("version", ticket)
         if job != self._digest:
-            raise Wrong("job", ticket)
-        return Header(kind, keys, ticket, start)
+            raise PeerProtocolError("job", ticket)
+        return PeerHeader(kind, keys, ticket, start)
 
     def request(self, fetch: Fetch) -> bytes:
         """The message that asks for a fetch."""
@@ -75,20 +75,20 @@ class Job:
         return b"".join([header, *(each.tobytes() for each in columns)])
 
 
-def requested(header: Header, message: memoryview) -> tuple[Keys, Bytes]:
+def requested(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
     """The keys that a request asks for, and the lengths that are expected."""
     count, ticket = header.keys, header.ticket
     if header.kind != ASK or header.start != 0:
-        raise Wrong("malformed", ticket)
+        raise PeerProtocolError("malformed", ticket)
     if count > limits.peer_keys_max:
-        raise Wrong("oversized", ticket)
+        raise PeerProtocolError("oversized", ticket)
     if len(message) != HEADER_BYTES + 16 * count:
-        raise Wrong("malformed", ticket)
+        raise PeerProtocolError("malformed", ticket)
     columns = np.frombuffer(message, np.uint8)[HEADER_BYTES:].copy()
     keys = columns.view("<u8")[:count].astype(np.uint64, copy=False)
     lengths = columns.view("<i8")[count:].astype(np.int64, copy=False)
     if ((lengths < 0) | (lengths > limits.peer_length_max)).any():
-        raise Wrong("malformed", ticket)
+        raise PeerProtocolError("malformed", ticket)
     return keys, lengths
 
 
@@ -97,16 +97,16 @@ def packed(refused: Mask) -> bytes:
     return np.packbits(refused).tobytes() if refused.any() else b""
 
 
-def unpacked(mask: memoryview, header: Header) -> Mask:
+def unpacked(mask: memoryview, header: PeerHeader) -> Mask:
     """What was packed."""
     count = header.keys
     if len(mask) == 0:
         return np.zeros(count, np.bool_)
     if len(mask) != -(-count // 8):
-        raise Wrong("malformed", header.ticket)
+        raise PeerProtocolError("malformed", header.ticket)
     bits = np.unpackbits(np.frombuffer(mask, np.uint8)).astype(np.bool_)
     if bits[count:].any():
-        raise Wrong("malformed", header.ticket)
+        raise PeerProtocolError("malformed", header.ticket)
     return bits[:count]
 
 

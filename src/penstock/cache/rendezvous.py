@@ -42,7 +42,7 @@ def gather_of(
         return lambda text: [text]
     if given is not None:
         return given
-    store = store_of(modules)
+    store = find_store(modules)
     if store is not None:
         ranks = modules["torch.distributed"].get_world_size()
         if ranks != place.world_size:
@@ -69,7 +69,7 @@ def gather_of(
     )
 
 
-def store_of(modules: Mapping[str, Any]) -> Any:
+def find_store(modules: Mapping[str, Any]) -> Any:
     """The key-value store of the process group, or None where there is none."""
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

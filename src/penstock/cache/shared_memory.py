@@ -41,14 +41,14 @@ alignment_default = 64
 """Where lots begin: a cache line. Engines that read past the page cache want 4096."""
 
 
-class Address(NamedTuple):
+class SlabAddress(NamedTuple):
     """Where other processes of the host find a tier, while this one has it."""
 
     pid: int
     fd: int
 
 
-class Counters(NamedTuple):
+class SlabCounters(NamedTuple):
     """Totals of all ranks of the host since the tier was created.
 
     ready:            slots.
@@ -66,7 +66,7 @@ class Counters(NamedTuple):
     dropped: int
 
 
-class Slots:
+class SlotTable:
     """The slots of a tier, which the processes of one host share; where the lots lie is the tier's.
 
     Offsets are of room that `allocate` gives out once, in a memory or a file of `room_bytes`.
@@ -116,7 +116,7 @@ class Slots:
         return cls(core)
 
     @classmethod
-    def attach(cls, address: Address | tuple[int, int], identity: bytes) -> Self:
+    def attach(cls, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
         """Those of another process of this host, which is alive and has them.
 
         Raises StorageError where that process is gone or may not be looked into, StateError where
@@ -135,9 +135,9 @@ class Slots:
         return cls(core)
 
     @property
-    def address(self) -> Address:
+    def address(self) -> SlabAddress:
         """What others attach with."""
-        return Address(os.getpid(), self._call(lambda: int(self._core.fd)))
+        return SlabAddress(os.getpid(), self._call(lambda: int(self._core.fd)))
 
     @property
     def slots(self) -> int:
@@ -179,8 +179,8 @@ class Slots:
         """Makes slots empty whose bytes were found damaged where they lie."""
         self._call(self._core.drop, slots, at)
 
-    def counters(self) -> Counters:
-        return Counters(*self._call(self._core.counters))
+    def counters(self) -> SlabCounters:
+        return SlabCounters(*self._call(self._core.counters))
 
     def close(self) -> None:
         """Gives all claims back. May be called again."""
@@ -205,7 +205,7 @@ class Slots:
             raise UsageError(f"the tier cannot do this: {error}") from None
 
 
-class RamTier(Slots):
+class RamTier(SlotTable):
     """Slots whose lots lie in memory that the processes of one host share.
 
     Memory is taken from the system as it is touched, and gone when the last process that has the

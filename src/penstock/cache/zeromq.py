@@ -27,7 +27,7 @@ from .. import limits
 from ..clock import Clock, SystemClock
 from ..engine import Buffer, Mask
 from ..errors import UsageError
-from ..index import missing
+from ..index import missing_library
 from .peer import (
     NONE,
     Bytes,
@@ -37,7 +37,7 @@ from .peer import (
     Numbers,
     Part,
     PeerEvents,
-    Queue,
+    PeerQueue,
     Reason,
     Unanswered,
     check_fetch,
@@ -49,8 +49,8 @@ from .peer_protocol import (
     REFUSAL,
     REQUEST_BYTES,
     Frame,
-    Job,
-    Wrong,
+    PeerJob,
+    PeerProtocolError,
     packed,
     pieces,
     requested,
@@ -61,7 +61,7 @@ try:
     import zmq
     from zmq.utils import z85
 except ImportError as error:
-    raise missing("pyzmq", "cluster", "the exchange of samples between nodes") from error
+    raise missing_library("pyzmq", "cluster", "the exchange of samples between nodes") from error
 
 Socket = zmq.Socket[bytes]
 
@@ -86,7 +86,7 @@ class KeyPair:
         return KeyPair(*zmq.curve_keypair())
 
 
-class Member(NamedTuple):
+class ZeromqMember(NamedTuple):
     """A node of the job: where it is bound, as its `address` says, and its public key."""
 
     address: str
@@ -101,7 +101,7 @@ class _Link:
     socket: Socket
     monitor: Socket
     up: bool = False
-    queue: Queue = field(default_factory=Queue)
+    queue: PeerQueue = field(default_factory=PeerQueue)
 
 
 @dataclass(eq=False)
@@ -157,14 +157,14 @@ class ZeroMQPeer:
         clock: Clock | None = None,
     ) -> None:
         self.node = node
-        self._job = Job(job)
+        self._job = PeerJob(job)
         self._keys = keys
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
         self._unanswered = Unanswered()
         self._outgoing: list[_Outgoing] = []
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, ZeromqMember] = {}
         self._nodes: dict[bytes, int] = {}  # by public key, as a handshake has it
         self._links: dict[int, _Link] = {}
         self._gone: dict[int, tuple[int, Reason]] = {}  # until when, and why
@@ -206,7 +206,7 @@ class ZeroMQPeer:
         self._register(self._router, self._hear_requests)
         self._register(monitor, lambda: self._count(monitor))
 
-    def meet(self, members: Mapping[int, Member]) -> None:
+    def meet(self, members: Mapping[int, ZeromqMember]) -> None:
         """Say who takes part, once: all nodes by number (this one may be among them)."""
         self._require_open()
         if self._nodes:
@@ -394,7 +394,7 @@ class ZeroMQPeer:
         for frames in _received(link.socket):
             try:
                 self._take_answer(link, frames)
-            except Wrong as wrong:
+            except PeerProtocolError as wrong:
                 self._counters[wrong.why] += 1
                 fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
                 if fetch is not None and fetch.ticket in link.queue:
@@ -409,7 +409,7 @@ class ZeroMQPeer:
         fetch = self._fetches.find(ticket)
         if fetch is None or ticket not in link.queue:
             if fetch is not None or ticket >= self._fetches.submitted:
-                raise Wrong("malformed")  # nobody asked this node for that
+                raise PeerProtocolError("malformed")  # nobody asked this node for that
             self._counters["late"] += header.kind == ANSWER
             return
         if header.kind == REFUSAL:
@@ -419,16 +419,16 @@ class ZeroMQPeer:
             return
         if header.kind == ANSWER:
             if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
-                raise Wrong("malformed", ticket)
+                raise PeerProtocolError("malformed", ticket)
             fetch.begin(unpacked(frames[1].buffer, header))
             data = frames[2:]
         elif header.kind == PIECE and fetch.received >= 0:
             data = frames[1:]
         else:
-            raise Wrong("malformed", ticket)
+            raise PeerProtocolError("malformed", ticket)
         size = sum(map(len, data))
         if header.start != fetch.received or size > fetch.expected - fetch.received:
-            raise Wrong("malformed", ticket)
+            raise PeerProtocolError("malformed", ticket)
         for frame in data:
             fetch.take(frame.buffer)
         if fetch.complete:
@@ -449,7 +449,7 @@ class ZeroMQPeer:
             route = frames[0].bytes
             try:
                 self._take_request(route, frames[1:])
-            except Wrong as wrong:
+            except PeerProtocolError as wrong:
                 self._counters[wrong.why] += 1
                 if wrong.ticket is not None:
                     refusal: list[Frame] = [self._job.header(REFUSAL, ticket=wrong.ticket)]
@@ -458,12 +458,12 @@ class ZeroMQPeer:
 
     def _take_request(self, route: bytes, frames: list[zmq.Frame]) -> None:
         if len(frames) != 1:
-            raise Wrong("malformed")
+            raise PeerProtocolError("malformed")
         header = self._job.read(frames[0].buffer)
         keys, lengths = requested(header, frames[0].buffer)
         node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
         if self._unanswered.of(node) >= limits.peer_unanswered_max:
-            raise Wrong("busy", header.ticket)
+            raise PeerProtocolError("busy", header.ticket)
         self._unanswered.add(node, keys, lengths, header.ticket, route)
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:

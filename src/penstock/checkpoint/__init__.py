@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from . import shards
-from .checkpoints import Checkpoints, Saved, load
-from .flushing import Flush, laid_out
+from .checkpoints import Checkpoints, CommittedSave, load
+from .flushing import Flush, lay_out_pieces
 from .folder import Folder
-from .interval import Advice, Costs, Failures, advised
-from .loading import Checkpoint, verified
+from .interval import Advice, Costs, Failures, advise_interval
+from .loading import Checkpoint, verify_checkpoint
 from .manifest import Piece
-from .repositories import home_of
-from .repository import Entry, Home
+from .repositories import open_repository
+from .repository import CheckpointEntry, Repository
 from .staging import Staging
-from .tiers import Tier
+from .tiers import LocalTier
 
 __all__ = [
     "Advice",
     "Checkpoint",
+    "CheckpointEntry",
     "Checkpoints",
+    "CommittedSave",
     "Costs",
-    "Entry",
     "Failures",
     "Flush",
     "Folder",
-    "Home",
+    "LocalTier",
     "Piece",
-    "Saved",
+    "Repository",
     "Staging",
-    "Tier",
-    "advised",
-    "home_of",
-    "laid_out",
+    "advise_interval",
+    "lay_out_pieces",
     "load",
+    "open_repository",
     "shards",
-    "verified",
+    "verify_checkpoint",
 ]

@@ -35,22 +35,22 @@ from .background import Within, given_up, started
 from .drain import Done, Relay
 from .fence import Fence
 from .flushing import Flush
-from .interval import OVERHEAD, Advice, Costs, Failures, advised
+from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint
-from .pace import Pace
+from .pace import SavePace
 from .partition import Cut, divided, piece_bytes
 from .pytree import Taken, taken, tensors
 from .recovery import recovered
-from .repositories import home_of
-from .repository import KEEP_MIN, Entry, Lock
+from .repositories import open_repository
+from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock
 from .saving import Save, committed
 from .staging import Staged, Staging, staged_bytes
-from .tiers import Local, Tier, Tiers, tiers_of
+from .tiers import Local, LocalTier, Tiers, tiers_of
 
 Busy = Literal["wait", "skip"]
 
 
-class Saved(NamedTuple):
+class CommittedSave(NamedTuple):
     """A save of this rank that was committed.
 
     bytes:      of its shard; of all ranks together they are the state's, once.
@@ -81,7 +81,7 @@ class Checkpoints:
     gather:  how these tell each other; None is groups of torch.distributed. See
              `penstock.cache.Gather`. Of three, several are used at once; with one alone, the
              next save begins when the one before is committed.
-    local:   a folder of this host, or several, the fastest first: see `Tier`. A save lies there
+    local:   a folder of this host, or several, the fastest first: see `LocalTier`. A save lies there
              until it is committed, so that the next may begin earlier, and is committed by the next
              job with the same tiers where this one is killed meanwhile; only then this returns. All
              ranks of a host name the same. A place that fails costs a RuntimeWarning.
@@ -121,23 +121,23 @@ class Checkpoints:
         self._process = os.getpid()
         self._staging = Staging()
         self._fence = Fence()
-        self._pace = Pace()
+        self._pace = SavePace()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._flush: Flush | None = None
         self._step = 0  # of the save under way
         self._closed = False
         self._tries = 0
-        self.last: Saved | None = None
+        self.last: CommittedSave | None = None
         """The last save that was committed."""
         self.skipped = 0
         """Saves that were not begun, as an earlier one was under way."""
-        self._lock: Lock | None = None
+        self._lock: RepositoryLock | None = None
         self._session = secrets.token_hex(4)
         self._relay: Relay | None = None
         try:
             found = together(self._front, self.place, lambda: self._opened(folder, not tiers))
-            self._session, self.folder = found[0], home_of(folder)
+            self._session, self.folder = found[0], open_repository(folder)
             if tiers:
                 self._relay = self._recovered(tiers, far)
         except BaseException:
@@ -147,13 +147,13 @@ class Checkpoints:
 
     def _opened(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
-            home = home_of(path, make=True)
+            home = open_repository(path, make=True)
             self._lock = home.lock(_who(self._session))
             if clear:  # else what is held may belong to what lies there
                 home.collect()
         return self._session
 
-    def _recovered(self, local: Sequence[Tier], far: Gather) -> Relay:
+    def _recovered(self, local: Sequence[LocalTier], far: Gather) -> Relay:
         """The tiers, with nothing on them any more."""
         ours = self.folder, self._lock, self.place
         tiers = Tiers(local, self.folder.path, self.place, _who(self._session), self._front)
@@ -303,7 +303,7 @@ class Checkpoints:
                 self._failure = error
 
     def _committed(self, step: int, blocked_s: float, began: float, path: str, size: int) -> None:
-        self.last = Saved(step, path, size, blocked_s, time.perf_counter() - began)
+        self.last = CommittedSave(step, path, size, blocked_s, time.perf_counter() - began)
         self._pace.committed(began, blocked_s, self.last.seconds)
         if self.place.rank == 0:
             self.folder.thin(self.keep)
@@ -313,7 +313,7 @@ class Checkpoints:
         timeout_s: float | None = None,
         *,
         until: Literal["committed", "held"] = "committed",
-    ) -> Saved | None:
+    ) -> CommittedSave | None:
         """Returns once what was saved is committed: the last such save. Raises what went wrong.
 
         timeout_s:  StalledError where that takes longer; it names what is waited for. The save is
@@ -388,7 +388,9 @@ class Checkpoints:
         said = together(self._front, self.place, mine)
         blocked_s, commit_s, slowest_s = map(max, zip(*said, strict=True))
         costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=slowest_s, slowdown=slowdown)
-        return advised(costs, Failures(mtbf_s=mtbf_s, nodes=nodes, restart_s=restart_s), overhead)
+        return advise_interval(
+            costs, Failures(mtbf_s=mtbf_s, nodes=nodes, restart_s=restart_s), overhead
+        )
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -491,8 +493,8 @@ def load(
     folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
 ) -> Checkpoint:
     """As `Checkpoints.load`, by who does not write: takes no lock, and changes nothing."""
-    place = home_of(folder)
-    entry: Entry | None = place.entry(step)
+    place = open_repository(folder)
+    entry: CheckpointEntry | None = place.entry(step)
     while True:
         assert entry is not None
         try:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from .. import limits
-from ..engine import Bucket, Found, Refused, in_threads, patiently, whole
+from ..engine import Bucket, ObjectInfo, ObjectRefused, map_in_threads, require_whole, retry_until
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from .fault_points import reached
 from .manifest import seal, unsealed
@@ -54,7 +54,7 @@ class Commits:
 
     def __init__(self, bucket: Bucket, key: str, url: str) -> None:
         self._bucket, self._key, self.url = bucket, key, url
-        self._known: dict[Found, Commit] = {}
+        self._known: dict[ObjectInfo, Commit] = {}
 
     def name(self, number: int) -> str:
         """The URL of one."""
@@ -70,12 +70,12 @@ class Commits:
             if (match := _NUMBERED.fullmatch(each.name[len(self._key) :]))
         )
         new = [pair for pair in numbered if pair[1] not in self._known]
-        heads = in_threads(lambda i: self._described(*new[i]), len(new))
+        heads = map_in_threads(lambda i: self._described(*new[i]), len(new))
         known = self._known | dict(zip((each for _, each in new), heads, strict=True))
         self._known = {each: commit for _, each in numbered if (commit := known[each])}
         return sorted(folders), list(self._known.values())
 
-    def _described(self, number: int, found: Found) -> Commit | None:
+    def _described(self, number: int, found: ObjectInfo) -> Commit | None:
         data = self.read(number, _HEAD_BYTES)
         if data is None:
             return None
@@ -92,8 +92,8 @@ class Commits:
 
         def ask() -> bytes | None:
             try:
-                return bytes(whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
-            except Refused as error:
+                return bytes(require_whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
+            except ObjectRefused as error:
                 if error.code == errno.ENOENT:
                     return None
                 if error.code == errno.ERANGE:  # it is empty
@@ -118,7 +118,7 @@ class Commits:
         def ask() -> bool:
             try:
                 self._bucket.put(key, data, new=new)
-            except Refused as error:
+            except ObjectRefused as error:
                 if error.code != errno.EEXIST:
                     raise
                 return False
@@ -234,12 +234,12 @@ def asked(url: str, ask: Callable[[], T], again: str = "") -> T:
     """The answer, asking again where that may help; or the error that says why there is none.
     again: what helps once the cause is gone, of what is written; nothing of what is read."""
     try:
-        return patiently(ask, limits.object_deadline_s, _sleep)
-    except Refused as error:
+        return retry_until(ask, limits.object_deadline_s, _sleep)
+    except ObjectRefused as error:
         raise failed(error, url, again) from None
 
 
-def failed(error: Refused, url: str, again: str = "") -> PenstockError:
+def failed(error: ObjectRefused, url: str, again: str = "") -> PenstockError:
     """What a service's refusal means for a checkpoint."""
     done = "written" if again else "read"
     if error.code == errno.ENOENT and not again:

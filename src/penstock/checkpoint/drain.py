@@ -28,11 +28,11 @@ from .all_gather import together
 from .background import Within, given_up, started
 from .flushing import Flush
 from .folder import synced
-from .manifest import Index, Shard
-from .repository import Home, Lock
+from .manifest import CheckpointIndex, Shard
+from .repository import Repository, RepositoryLock
 from .saving import Save
-from .tier_choice import HOME, Choice, Room, Waiting, dealt
-from .tiers import Held, Tiers, bring
+from .tier_choice import HOME, Room, TierChoice, WaitingSave, dealt
+from .tiers import HeldSave, Tiers, bring
 
 Done = Callable[[str, int], None]
 """Called when a checkpoint is committed, with its path, and the bytes of this rank's shard."""
@@ -48,8 +48,8 @@ class _Leaving:
     attempt: str
     shard: Shard
     place: int
-    index: Index | None
-    waiting: Waiting
+    index: CheckpointIndex | None
+    waiting: WaitingSave
     done: Done
     tried: bool = False
 
@@ -78,8 +78,8 @@ class Relay:
     def __init__(
         self,
         tiers: Tiers,
-        home: Home,
-        lock: Lock | None,
+        home: Repository,
+        lock: RepositoryLock | None,
         back: Gather,
         far: Gather,
         budget: Budget,
@@ -94,7 +94,7 @@ class Relay:
         self._held = self._over = 0  # saves that were held; whose threads have ended
         self._flushes: set[Flush] = set()
         self._stopped = False
-        self._choice: Choice | None = None
+        self._choice: TierChoice | None = None
 
     # -- holding -----------------------------------------------------------------------------------
 
@@ -110,14 +110,14 @@ class Relay:
         def write() -> _Put:
             return self._put_down(save, choices[save.place.rank], line, flush)
 
-        index: Index | None = None
+        index: CheckpointIndex | None = None
 
         def put_index() -> None:
             nonlocal index
             if save.place.rank == 0:
                 flush.check()
                 index = save.index([Shard(*e.shard) for e in said], [e.shape for e in said])
-                self._tiers.put_index(Held(self._last, index))
+                self._tiers.put_index(HeldSave(self._last, index))
 
         try:
             said = [_Put(*each) for each in together(self._back, save.place, write)]
@@ -154,7 +154,7 @@ class Relay:
             over = self._held
         return self._failed(over)
 
-    def _chosen(self, save: Save) -> tuple[dict[int, Choice], list[int], int]:
+    def _chosen(self, save: Save) -> tuple[dict[int, TierChoice], list[int], int]:
         """Where each rank of this host writes; the saves before this one that are on their way; and
         up to which it is known, on all ranks, how they went."""
 
@@ -166,7 +166,7 @@ class Relay:
         said = together(self._back, save.place, say)
         rooms, line, home = said[self._tiers.group[0]][2]
         sizes = [said[rank][1] for rank in self._tiers.group]
-        line_now = [Waiting(left, tuple(freed)) for _, (left, freed) in line]
+        line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
         found = dealt(sizes, [Room(*each) for each in rooms], line_now, home)
         return (
             dict(zip(self._tiers.group, found, strict=True)),
@@ -184,7 +184,7 @@ class Relay:
         line = [(each.number, each.waiting) for each in list(self._line) if each.number > over]
         return rooms, line, self._tiers.rates[HOME]
 
-    def _put_down(self, save: Save, choice: Choice, line: list[int], flush: Flush) -> _Put:
+    def _put_down(self, save: Save, choice: TierChoice, line: list[int], flush: Flush) -> _Put:
         """This rank's shard, where it was chosen; in the home where that fails."""
         pieces, memory, failed = save.pieces(), save.staged.memory, None
         self._until(line[: choice.after])
@@ -213,7 +213,7 @@ class Relay:
         flush.check()
         return _Put(shard, save.shape(), HOME, time.perf_counter() - began_s, failed)
 
-    def _measured(self, said: list[_Put], choices: dict[int, Choice]) -> Waiting:
+    def _measured(self, said: list[_Put], choices: dict[int, TierChoice]) -> WaitingSave:
         """What the ranks of this host wrote, and how fast; and what of it has to go home still."""
         rates, mine = self._tiers.rates, [said[rank] for rank in self._tiers.group]
         rates.saved()
@@ -225,7 +225,7 @@ class Relay:
         for each in mine:
             if each.failed is not None:
                 rates.failed(each.failed)
-        return Waiting(sum(sizes[1:]), tuple(sizes[1:]))
+        return WaitingSave(sum(sizes[1:]), tuple(sizes[1:]))
 
     # -- bringing home -----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .partition import Cut
-from .pytree import Block
+from .pytree import ArrayBlock
 
 
 class Fence:
@@ -39,7 +39,9 @@ class Fence:
         self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait()))
         self._optimizers.append(optimizer)
 
-    def divided(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> tuple[list[Cut], list[Cut]]:
+    def divided(
+        self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]
+    ) -> tuple[list[Cut], list[Cut]]:
         """What has to be copied at once, and what may be while the fence stands: what is exactly a
         parameter of the optimizers, or a tensor of their state."""
         theirs = {

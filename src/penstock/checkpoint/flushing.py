@@ -20,9 +20,9 @@ from typing import Protocol, Self
 import numpy as np
 
 from ..budget import Budget
-from ..engine import storing, write_all
+from ..engine import storage_errors, write_all
 from ..errors import StorageError, UsageError
-from ..sharing import Window
+from ..sharing import TransferPermit
 from .array_leaves import Memory
 from .fault_points import reached
 from .manifest import Piece, Shard, damaged, ending
@@ -38,7 +38,7 @@ _TURN_S = 0.1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Source(Protocol):
+class ShardSource(Protocol):
     """The bytes of a shard, opened to be read; by one thread."""
 
     @property
@@ -63,7 +63,7 @@ class Flush:
         self._due_s = 0.0  # when what was written so far should have taken until
         self._stopped = False
         self._changed = threading.Condition()
-        self._window: Window | None = None
+        self._window: TransferPermit | None = None
 
     def adopt(self, budget: Budget) -> None:
         """Another rate, from the next turn on."""
@@ -115,7 +115,7 @@ class Flush:
         with self._changed:
             self.check()
             if self._window is None and self._shared:
-                self._window = Window(left_bytes)
+                self._window = TransferPermit(left_bytes)
         if self._window is not None:
             self._window.wait(length)
         self.check()
@@ -142,14 +142,14 @@ class Flush:
         """Make a file of `data`, on the device when this returns; its name in the folder is not.
 
         data:    page-aligned; the pieces, each with its zeros behind it, and nothing else.
-        pieces:  as `laid_out` gives them.
+        pieces:  as `lay_out_pieces` gives them.
 
         StorageError where the system refuses; then, and after `stop`, the file may be there in
         part.
         """
         if len(data) != sum(piece.padded for piece in pieces):
             raise UsageError(f"{path}: {len(data):,} bytes are not what the pieces take")
-        with storing(path, _AGAIN), ExitStack() as files:
+        with storage_errors(path, _AGAIN), ExitStack() as files:
             reached(f"create {path}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             file = os.open(path, flags, 0o666)
@@ -166,14 +166,14 @@ class Flush:
             reached(f"synced {path}")
         return Shard(os.path.basename(path), len(data) + len(end), crc)
 
-    def copy(self, path: str, source: Source) -> None:
+    def copy(self, path: str, source: ShardSource) -> None:
         """Make a file of what a source has, on the device when this returns; its name in the folder
         is not. What was there under the name is gone.
 
         StorageError as `write`; what the source raises, too.
         """
         with ExitStack() as files:
-            with storing(path, _AGAIN):
+            with storage_errors(path, _AGAIN):
                 reached(f"create {path}")
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
                 file = os.open(path, flags, 0o666)
@@ -184,20 +184,20 @@ class Flush:
                 if direct >= 0:
                     files.callback(os.close, direct)
             self._copy(path, source, file, direct)
-            with storing(path, _AGAIN):
+            with storage_errors(path, _AGAIN):
                 reached(f"sync {path}")
                 os.fdatasync(file)
                 reached(f"synced {path}")
 
-    def _copy(self, path: str, source: Source, file: int, direct: int) -> None:
+    def _copy(self, path: str, source: ShardSource, file: int, direct: int) -> None:
         size, at = source.bytes, 0
         memory = np.frombuffer(mmap.mmap(-1, min(size, _TURN_MAX) or 1), np.uint8)
         while at < size:
-            with storing(path, _AGAIN):
+            with storage_errors(path, _AGAIN):
                 part = memory[: self.turn(size - at)]
             if source.read(part, at) < len(part):
                 raise damaged(path, "what it is copied from became shorter")
-            with storing(path, _AGAIN):
+            with storage_errors(path, _AGAIN):
                 whole = len(part) // _PAGE * _PAGE if direct >= 0 else 0
                 try:
                     write_all(direct, part[:whole].data, at)
@@ -257,7 +257,7 @@ def _reserve(file: int, size: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def laid_out(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:
+def lay_out_pieces(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:
     """The pieces one after the other, as they will lie in their file, with their checksums."""
     placed, at = [], 0
     for piece, crc in zip(pieces, checksums, strict=True):

@@ -24,14 +24,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..engine import storing, sync_folder, write_all
+from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
 from .fault_points import reached
-from .flushing import Flush, Source
-from .manifest import Index, Piece, Shard, index_bytes, index_of
-from .repository import AGAIN, Entry, Home
+from .flushing import Flush, ShardSource
+from .manifest import CheckpointIndex, Piece, Shard, index_bytes, index_of
+from .repository import AGAIN, CheckpointEntry, Repository
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
@@ -39,33 +39,33 @@ _INCOMPLETE = re.compile(r"step-\d+\.[0-9a-z]+\.incomplete")
 _OURS = re.compile(r"index(\.part)?|rank-\d+\.shard")
 
 
-class Folder(Home):
+class Folder(Repository):
     """Committed checkpoints of a folder. MissingError where there is none, unless it is to be
     made."""
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
         if make:
-            with storing(self.path, "try again"):
+            with storage_errors(self.path, "try again"):
                 os.makedirs(self.path, exist_ok=True)
         self._left: list[str] = []  # no checkpoints, and not removed yet
         if not _is_there(os.path.join(self.path, "")):
             raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         found = []
         for name in self._names():
             if match := _COMMITTED.fullmatch(name):
                 path = os.path.join(self.path, name)
                 if _is_there(os.path.join(path, INDEX)):
-                    found.append(Entry(int(match[2]), int(match[1]), path))
+                    found.append(CheckpointEntry(int(match[2]), int(match[1]), path))
         return sorted(found)
 
     # -- committing --------------------------------------------------------------------------------
 
     def begin(self, step: int, attempt: str) -> str:
         path = os.path.join(self.path, f"step-{step}.{attempt}.incomplete")
-        with storing(path, AGAIN), contextlib.suppress(FileExistsError):
+        with storage_errors(path, AGAIN), contextlib.suppress(FileExistsError):
             reached(f"make {path}")
             os.mkdir(path)
         return path
@@ -80,12 +80,14 @@ class Folder(Home):
         with self.opened(file) as source, synced(begun, name) as path:
             flush.copy(path, source)
 
-    def commit(self, begun: str, index: Index, lock: repository.Lock) -> Entry:
+    def commit(
+        self, begun: str, index: CheckpointIndex, lock: repository.RepositoryLock
+    ) -> CheckpointEntry:
         """Where only the very last step failed, syncing a name that is there already, the next
         commit syncs it, too."""
         self._clear()
         for shard in index.shards:
-            with storing(begun, AGAIN):
+            with storage_errors(begun, AGAIN):
                 size = _size(os.path.join(begun, shard.file))
             if size != shard.bytes:
                 raise StorageError(
@@ -93,9 +95,9 @@ class Folder(Home):
                     " is the folder shared by all ranks? Save again: nothing was committed"
                 )
         last = max((entry.sequence for entry in self._taken()), default=0)
-        entry = Entry(last + 1, index.step, "")
+        entry = CheckpointEntry(last + 1, index.step, "")
         entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
-        with storing(begun, AGAIN):
+        with storage_errors(begun, AGAIN):
             put_index(begun, index_bytes(index))
             lock.check()
             reached(f"rename {begun}")
@@ -116,9 +118,9 @@ class Folder(Home):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: CheckpointEntry) -> None:
         self._left.append(entry.path)
-        with storing(entry.path, "try again"):
+        with storage_errors(entry.path, "try again"):
             reached(f"unindex {entry.path}")
             os.unlink(os.path.join(entry.path, INDEX))
             sync_folder(entry.path, "try again")
@@ -154,7 +156,7 @@ class Folder(Home):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def index(self, entry: Entry) -> Index:
+    def index(self, entry: CheckpointEntry) -> CheckpointIndex:
         path = self.index_path(entry)
         with reading(path), open(path, "rb") as file:
             data = file.read()
@@ -163,15 +165,15 @@ class Folder(Home):
             raise FormatError(f"{path} is of step {index.step}: the folder was renamed; undo that")
         return index
 
-    def index_path(self, entry: Entry) -> str:
+    def index_path(self, entry: CheckpointEntry) -> str:
         return os.path.join(entry.path, INDEX)
 
-    def committed_s(self, entry: Entry) -> float:
+    def committed_s(self, entry: CheckpointEntry) -> float:
         with reading(entry.path):
             return os.stat(self.index_path(entry)).st_mtime
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[Source]:
+    def opened(self, path: str) -> Iterator[ShardSource]:
         with reading(path):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -179,28 +181,28 @@ class Folder(Home):
             finally:
                 os.close(file)
 
-    def lock(self, session: str) -> Lock:
-        return Lock(self.path, session)
+    def lock(self, session: str) -> FolderLock:
+        return FolderLock(self.path, session)
 
     def _names(self) -> list[str]:
         with reading(self.path):
             return sorted(os.listdir(self.path))
 
-    def _taken(self) -> Iterator[Entry]:
+    def _taken(self) -> Iterator[CheckpointEntry]:
         """All sequence numbers that are used, also by removals that were cut off."""
         for name in self._names():
             if match := _COMMITTED.fullmatch(name):
-                yield Entry(int(match[2]), int(match[1]), name)
+                yield CheckpointEntry(int(match[2]), int(match[1]), name)
 
 
-class Lock:
+class FolderLock:
     """One writer per folder: a flock where the file system has it, and the session in the file,
     which is looked at before each commit, where it does not."""
 
     def __init__(self, folder: str, session: str) -> None:
         self.path = os.path.join(folder, ".lock")
         self._session = session.encode()
-        with storing(self.path, "try again"):
+        with storage_errors(self.path, "try again"):
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 self._take(folder)
@@ -243,7 +245,7 @@ class Lock:
             os.close(file)
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _forget() -> None:

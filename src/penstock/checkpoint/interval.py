@@ -169,7 +169,7 @@ class Advice:
         return self.saving + self.redoing + self.restarting
 
 
-def advised(costs: Costs, failures: Failures, overhead: float = OVERHEAD) -> Advice:
+def advise_interval(costs: Costs, failures: Failures, overhead: float = OVERHEAD) -> Advice:
     """The interval that loses least to failures, or the shortest one that saving allows where that
     is longer.
 

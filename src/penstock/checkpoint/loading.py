@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ..errors import FormatError
 from . import pytree, shards
 from .array_leaves import Memory
-from .manifest import Index, Piece, check_covered
-from .repository import Entry, Home
+from .manifest import CheckpointIndex, Piece, check_covered
+from .repository import CheckpointEntry, Repository
 
 STATE = "state"
 """The kind of index whose content is a tree."""
@@ -28,7 +28,7 @@ def content_of(parts: pytree.Taken) -> Any:
     return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
 
 
-def loaded(home: Home, entry: Entry) -> Checkpoint:
+def loaded(home: Repository, entry: CheckpointEntry) -> Checkpoint:
     """A checkpoint that was saved as one state. FormatError where any byte of it was altered or
     cut."""
     index = home.index(entry)
@@ -51,7 +51,7 @@ def loaded(home: Home, entry: Entry) -> Checkpoint:
     return Checkpoint(index.step, state["state"], state["loader"])
 
 
-def verified(home: Home, entry: Entry) -> int:
+def verify_checkpoint(home: Repository, entry: CheckpointEntry) -> int:
     """Read all of a checkpoint, compare it with its checksums; returns the bytes of its files.
     Raises as `loaded` does."""
     index = home.index(entry)
@@ -59,7 +59,7 @@ def verified(home: Home, entry: Entry) -> int:
     return sum(shard.bytes for shard in index.shards)
 
 
-def _pieces(home: Home, entry: Entry, index: Index) -> list[Piece]:
+def _pieces(home: Repository, entry: CheckpointEntry, index: CheckpointIndex) -> list[Piece]:
     found = [piece for shard in index.shards for piece in shards.pieces(home, entry.path, shard)]
     if index.kind == STATE:
         check_covered(index.content["blocks"], found, entry.path)

@@ -61,7 +61,7 @@ class Shard(NamedTuple):
     crc32c: int
 
 
-class Index(NamedTuple):
+class CheckpointIndex(NamedTuple):
     """What a checkpoint is. With this file, and not before, there is one.
 
     attempt:  the try that made it; ranks: that wrote it.
@@ -149,19 +149,19 @@ def pieces_of(manifest: bytes, file: str, begin: int, where: str) -> tuple[Piece
 # -- the index -------------------------------------------------------------------------------------
 
 
-def index_bytes(index: Index) -> bytes:
+def index_bytes(index: CheckpointIndex) -> bytes:
     """The file of an index."""
     document = index._asdict() | {"shards": [list(shard) for shard in index.shards]}
     return seal("checkpoint", document)
 
 
-def index_of(data: bytes, where: str) -> Index:
+def index_of(data: bytes, where: str) -> CheckpointIndex:
     """An index from its file; FormatError where it is damaged."""
     document = unsealed("checkpoint", data, where)
-    if not isinstance(document, Mapping) or set(document) != set(Index._fields):
+    if not isinstance(document, Mapping) or set(document) != set(CheckpointIndex._fields):
         raise FormatError(f"{where} is an index of another penstock: load it with that one")
     shards = tuple(Shard(*each) for each in document["shards"])
-    return Index(**{**document, "shards": shards})
+    return CheckpointIndex(**{**document, "shards": shards})
 
 
 def check_covered(sizes: Mapping[str, int], pieces: Sequence[Piece], where: str) -> None:

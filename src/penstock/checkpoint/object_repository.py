@@ -17,31 +17,31 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .. import limits
-from ..engine import Refused, bucket_of, located, storing, whole
+from ..engine import ObjectRefused, open_bucket, parse_object_url, require_whole, storage_errors
 from ..errors import FormatError, PenstockError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
 from .commits import Claim, Commits, asked, failed
 from .fault_points import reached
-from .flushing import Flush, Source
+from .flushing import Flush, ShardSource
 from .folder import reading
-from .manifest import Index, Piece, Shard, ending, index_bytes, index_of
-from .repository import AGAIN, Entry, Home
+from .manifest import CheckpointIndex, Piece, Shard, ending, index_bytes, index_of
+from .repository import AGAIN, CheckpointEntry, Repository
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
 _SHARD = re.compile(r"rank-\d+\.shard")
 
 
-class Prefix(Home):
+class Prefix(Repository):
     """Committed checkpoints below a URL: s3://bucket/prefix, gs:// or az://."""
 
     readers = limits.checkpoint_requests
     takes_over = True
 
     def __init__(self, url: str) -> None:
-        where = located(url.rstrip("/"))
+        where = parse_object_url(url.rstrip("/"))
         self.path = where.url
-        self._bucket = bucket_of(where.bucket)
+        self._bucket = open_bucket(where.bucket)
         if not self._bucket.listable:
             raise UsageError(
                 f"{self.path}: web servers are only read from: use s3://, gs://, az:// or a folder"
@@ -50,16 +50,16 @@ class Prefix(Home):
         self._commits = Commits(self._bucket, self._key, self.path)
         self._kept: set[str] = set()  # what may be committed, whatever this process has heard
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         """Of each index only the beginning is read, and that once. Where that is damaged, the step
         is -1; `index` says the rest."""
         return self._listed()[1]
 
-    def _listed(self) -> tuple[list[str], list[Entry]]:
+    def _listed(self) -> tuple[list[str], list[CheckpointEntry]]:
         """Folders of shards, and what is committed."""
         folders, commits = self._commits.level()
         entries = [
-            Entry(
+            CheckpointEntry(
                 each.number,
                 each.step,
                 self._commits.name(each.number)
@@ -111,7 +111,7 @@ class Prefix(Home):
             self._upload(f"{begun}/{name}", turns(), size)
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
-        with storing(url, AGAIN):
+        with storage_errors(url, AGAIN):
             self._sent(url, self._key_of(url), data, size)
 
     def _sent(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
@@ -122,7 +122,7 @@ class Prefix(Home):
         else:
             try:
                 self._bucket.upload(key, data, size)
-            except Refused as error:
+            except ObjectRefused as error:
                 if not self._is_there(key, size):
                     raise failed(error, url, AGAIN) from None
         reached(f"was put {url}")
@@ -132,10 +132,12 @@ class Prefix(Home):
         name."""
         try:
             return self._bucket.head(key).size == size
-        except Refused:
+        except ObjectRefused:
             return False
 
-    def commit(self, begun: str, index: Index, lock: repository.Lock) -> Entry:
+    def commit(
+        self, begun: str, index: CheckpointIndex, lock: repository.RepositoryLock
+    ) -> CheckpointEntry:
         """StorageError where the service did not answer: the index may be there then, and counts,
         unless another is committed first."""
         assert isinstance(lock, Claim)
@@ -154,7 +156,7 @@ class Prefix(Home):
             self._kept.discard(begun)
             raise
         reached(f"committed {begun}")
-        return Entry(number, index.step, begun)
+        return CheckpointEntry(number, index.step, begun)
 
     def abandon(self, begun: str) -> None:
         if begun in self._kept:
@@ -165,7 +167,7 @@ class Prefix(Home):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: CheckpointEntry) -> None:
         self._commits.remove(entry.sequence)
         self._kept.discard(entry.path)
         if entry.step >= 0:
@@ -209,25 +211,25 @@ class Prefix(Home):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def index(self, entry: Entry) -> Index:
+    def index(self, entry: CheckpointEntry) -> CheckpointIndex:
         url = self.index_path(entry)
         data = self._commits.read(entry.sequence)
         if data is None:
-            raise failed(Refused(errno.ENOENT, "404"), url)
+            raise failed(ObjectRefused(errno.ENOENT, "404"), url)
         index = index_of(data, url)
         if index.step != entry.step:
             raise FormatError(f"{url} was of step {entry.step}, and is of step {index.step} now")
         return index
 
-    def index_path(self, entry: Entry) -> str:
+    def index_path(self, entry: CheckpointEntry) -> str:
         return self._commits.name(entry.sequence)
 
-    def committed_s(self, entry: Entry) -> float:
+    def committed_s(self, entry: CheckpointEntry) -> float:
         found = {each.number: each.written_s for each in self._commits.level()[1]}
         return found.get(entry.sequence, 0.0)
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[Source]:
+    def opened(self, path: str) -> Iterator[ShardSource]:
         yield _Object(self, path)
 
     def _key_of(self, url: str) -> str:
@@ -249,8 +251,8 @@ class _Object:
 
         def ask() -> int:
             try:
-                data = whole(self._bucket.fetch(self._key, at, stop), at, stop).data
-            except Refused as error:
+                data = require_whole(self._bucket.fetch(self._key, at, stop), at, stop).data
+            except ObjectRefused as error:
                 if error.code == errno.ERANGE:
                     return 0
                 raise

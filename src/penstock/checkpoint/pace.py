@@ -26,7 +26,7 @@ class _Save:
     seconds: float = 0.0
 
 
-class Pace:
+class SavePace:
     """The last few saves: medians of what they took.
 
     What a save waited for the one before is left out: that is what longer intervals are for.

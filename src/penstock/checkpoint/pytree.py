@@ -37,7 +37,7 @@ _KINDS = "biufcmMSUV"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ArrayBlock:
     """Bytes of the state that are written as one.
 
     name:    the key path of its first array; no other block has it.
@@ -57,7 +57,7 @@ class Taken:
     """A state apart. The blocks are the state's own memory until they are copied."""
 
     skeleton: Json
-    blocks: tuple[Block, ...]
+    blocks: tuple[ArrayBlock, ...]
 
 
 def taken(state: Any) -> Taken:
@@ -182,7 +182,7 @@ def tensors() -> Any:
     return tensors
 
 
-def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[Block]:
+def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]:
     """Those that overlap together; blocks in the order of the state. Completes the nodes."""
     groups: list[list[int]] = []
     device, end = "", -1
@@ -211,7 +211,7 @@ def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[Block]:
             if dense and (at := leaf.lowest + leaf.start - lowest):
                 node["at"] = at
         blocks.append(
-            Block(
+            ArrayBlock(
                 name,
                 size if dense else first.bytes,
                 lowest,

@@ -14,8 +14,8 @@ from . import shards
 from .all_gather import together
 from .flushing import Flush
 from .manifest import Shard, index_bytes, index_of
-from .repository import Home, Lock
-from .tiers import Held, Tiers, bring, held_in, shards_in
+from .repository import Repository, RepositoryLock
+from .tiers import HeldSave, Tiers, bring, held_in, shards_in
 
 _SESSION = 8
 """Characters of an attempt that tell the job; those after them count its saves."""
@@ -24,12 +24,17 @@ _SESSION = 8
 class _Found(NamedTuple):
     """A save that tiers have something of. folders: of each shard of it, who has it, and where."""
 
-    held: Held | None
+    held: HeldSave | None
     folders: dict[Shard, tuple[int, str]]
 
 
 def recovered(
-    tiers: Tiers, home: Home, lock: Lock | None, place: Place, gather: Gather, budget: Budget
+    tiers: Tiers,
+    home: Repository,
+    lock: RepositoryLock | None,
+    place: Place,
+    gather: Gather,
+    budget: Budget,
 ) -> str | None:
     """Commit what all hosts together hold, in the order in which it was saved, and remove the rest,
     also what was cut off in the home. All ranks call it; lock is the first one's. Returns the
@@ -60,7 +65,7 @@ def recovered(
 
 
 def _found(
-    tiers: Tiers, home: Home, place: Place, gather: Gather
+    tiers: Tiers, home: Repository, place: Place, gather: Gather
 ) -> tuple[str | None, bool, dict[str, _Found]]:
     """The last attempt in the home, whether nobody can tell, and by attempt what tiers have."""
 
@@ -81,7 +86,7 @@ def _found(
             for row in rows:
                 each.folders.setdefault(Shard(*row), (rank, folder))
             if document is not None:
-                held = Held(document[0], index_of(document[1].encode(), folder))
+                held = HeldSave(document[0], index_of(document[1].encode(), folder))
                 found[attempt] = each._replace(held=held)
     last, known = said[0][0]
     return last, not known, found
@@ -94,10 +99,10 @@ def _seen(folder: str, attempt: str) -> list[Any]:
 
 
 def _brought(
-    held: Held,
+    held: HeldSave,
     folders: dict[Shard, tuple[int, str]],
-    home: Home,
-    lock: Lock | None,
+    home: Repository,
+    lock: RepositoryLock | None,
     place: Place,
     gather: Gather,
     budget: Budget,
@@ -144,7 +149,7 @@ def _order(attempt: str) -> tuple[str, int]:
     return attempt[:_SESSION], int(attempt[_SESSION:] or "0", 16)
 
 
-def _say(place: Place, held: Held, why: str) -> None:
+def _say(place: Place, held: HeldSave, why: str) -> None:
     if place.rank == 0:
         warnings.warn(
             f"step {held.index.step} was held on tiers and is not committed: {why}",

@@ -8,12 +8,12 @@ import re
 from ..errors import UsageError
 from .folder import Folder
 from .object_repository import Prefix
-from .repository import Home
+from .repository import Repository
 
 _NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
 
 
-def home_of(path: str | os.PathLike[str], *, make: bool = False) -> Home:
+def open_repository(path: str | os.PathLike[str], *, make: bool = False) -> Repository:
     """The home at a path or URL; a folder is made if `make`, else MissingError where there is
     none. UsageError where a slash of a URL is missing."""
     given = os.fspath(path)

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from ..errors import DataError, MissingError, PenstockError
 from .array_leaves import Memory
-from .flushing import Flush, Source
-from .manifest import Index, Piece, Shard
+from .flushing import Flush, ShardSource
+from .manifest import CheckpointIndex, Piece, Shard
 
 AGAIN = "save again: nothing was committed"
 """What helps where a save failed, once the cause is gone."""
@@ -23,7 +23,7 @@ KEEP_MIN = 2
 """Checkpoints that are never removed: should the last one prove damaged, there is another."""
 
 
-class Entry(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """A committed checkpoint; they sort as they were committed. path: where its shards lie."""
 
     sequence: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     path: str
 
 
-class Lock(Protocol):
+class RepositoryLock(Protocol):
     """Held by the job that writes to a home."""
 
     def check(self) -> None:
@@ -41,7 +41,7 @@ class Lock(Protocol):
         """Others may write. May be called again."""
 
 
-class Home(ABC):
+class Repository(ABC):
     """Committed checkpoints of one place. Reading needs no lock; `begin` and what follows do."""
 
     path: str
@@ -52,10 +52,10 @@ class Home(ABC):
     otherwise."""
 
     @abstractmethod
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         """What is committed, oldest first."""
 
-    def entry(self, step: int | None = None) -> Entry:
+    def entry(self, step: int | None = None) -> CheckpointEntry:
         """The latest, or the latest of a step; MissingError where there is none."""
         entries = self.entries()
         wanted = [each for each in entries if step is None or each.step == step]
@@ -66,12 +66,12 @@ class Home(ABC):
         there = ", ".join(str(each.step) for each in entries) or "none"
         raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
 
-    def before(self, entry: Entry) -> Entry | None:
+    def before(self, entry: CheckpointEntry) -> CheckpointEntry | None:
         """What was committed before, and is still there."""
         earlier = [each for each in self.entries() if each.sequence < entry.sequence]
         return earlier[-1] if earlier else None
 
-    def offering(self, error: DataError, entry: Entry) -> DataError:
+    def offering(self, error: DataError, entry: CheckpointEntry) -> DataError:
         """What is wrong with a checkpoint, with the one before named, if there is one."""
         before = self.before(entry)
         if before is None:
@@ -99,7 +99,7 @@ class Home(ABC):
         """A shard that lies in a file of this host, copied; otherwise as `write`."""
 
     @abstractmethod
-    def commit(self, begun: str, index: Index, lock: Lock) -> Entry:
+    def commit(self, begun: str, index: CheckpointIndex, lock: RepositoryLock) -> CheckpointEntry:
         """Make an attempt, whose shards are there to stay, a checkpoint. Where this raises, it is
         none; save that the last thing that it does may be heard of only by who looks."""
 
@@ -109,7 +109,7 @@ class Home(ABC):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def retain(self, keep: int) -> list[Entry]:
+    def retain(self, keep: int) -> list[CheckpointEntry]:
         """Remove all but the last `keep` checkpoints; returns those. Never the last two."""
         gone = self.entries()[: -max(keep, KEEP_MIN)]
         for entry in gone:
@@ -128,7 +128,7 @@ class Home(ABC):
             )
 
     @abstractmethod
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: CheckpointEntry) -> None:
         """The checkpoint is none any more, then its shards are removed."""
 
     @abstractmethod
@@ -140,24 +140,24 @@ class Home(ABC):
         """Remove what was cut off; returns what is gone."""
 
     @abstractmethod
-    def lock(self, session: str) -> Lock:
+    def lock(self, session: str) -> RepositoryLock:
         """Become the one that writes here; UsageError where another job holds it, and it is not
         taken over."""
 
     # -- reading -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def index(self, entry: Entry) -> Index:
+    def index(self, entry: CheckpointEntry) -> CheckpointIndex:
         """The index of a checkpoint; FormatError where it is damaged or another's."""
 
     @abstractmethod
-    def index_path(self, entry: Entry) -> str:
+    def index_path(self, entry: CheckpointEntry) -> str:
         """Where its index is, for messages."""
 
     @abstractmethod
-    def committed_s(self, entry: Entry) -> float:
+    def committed_s(self, entry: CheckpointEntry) -> float:
         """When it was committed, in seconds since 1970."""
 
     @abstractmethod
-    def opened(self, path: str) -> AbstractContextManager[Source]:
+    def opened(self, path: str) -> AbstractContextManager[ShardSource]:
         """A shard, by the path of its checkpoint and its name, joined by a slash."""

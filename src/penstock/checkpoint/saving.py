@@ -15,11 +15,11 @@ from ..errors import PenstockError, UsageError
 from ..topology import Place
 from . import loading
 from .all_gather import together
-from .flushing import Flush, laid_out
-from .manifest import Index, Piece, Shard
+from .flushing import Flush, lay_out_pieces
+from .manifest import CheckpointIndex, Piece, Shard
 from .partition import Cut
 from .pytree import Taken
-from .repository import Home, Lock
+from .repository import Repository, RepositoryLock
 from .staging import Staged
 
 
@@ -59,14 +59,14 @@ class Save:
             Piece(blocks[c.block].name, "uint8", (c.bytes,), (c.start,), self.name, 0, c.bytes, 0)
             for c in self.cuts
         ]
-        return laid_out(pieces, self.staged.checksums)
+        return lay_out_pieces(pieces, self.staged.checksums)
 
     def shape(self) -> str:
         """Equal where states have the same blocks."""
         names = json.dumps([[block.name, block.bytes] for block in self.parts.blocks])
         return hashlib.sha256(names.encode()).hexdigest()
 
-    def index(self, made: Sequence[Shard], shapes: Sequence[str]) -> Index:
+    def index(self, made: Sequence[Shard], shapes: Sequence[str]) -> CheckpointIndex:
         """Of all ranks' shards; UsageError where they are not of one state."""
         if any(shape != shapes[0] for shape in shapes):
             raise UsageError(
@@ -75,11 +75,11 @@ class Save:
             )
         content = loading.content_of(self.parts)
         ranks = self.place.world_size
-        return Index(self.step, self.attempt, ranks, loading.STATE, tuple(made), content)
+        return CheckpointIndex(self.step, self.attempt, ranks, loading.STATE, tuple(made), content)
 
 
 def committed(
-    save: Save, home: Home, lock: Lock | None, gather: Gather, flush: Flush
+    save: Save, home: Repository, lock: RepositoryLock | None, gather: Gather, flush: Flush
 ) -> tuple[str, int]:
     """Write a save straight to its home and commit it, together with the other ranks: its path
     there, and the bytes of this rank's shard. lock: the first rank's."""

@@ -10,15 +10,15 @@ import numpy as np
 
 from ..engine import crc32c
 from .array_leaves import Memory
-from .flushing import Source
+from .flushing import ShardSource
 from .manifest import TRAILER_BYTES, Piece, Shard, damaged, manifest_place, padded, pieces_of
-from .repository import Home
+from .repository import Repository
 
 _READ_BYTES = 4 << 20
 """Read and summed at a time, while the processor's caches hold it."""
 
 
-def pieces(home: Home, folder: str, shard: Shard) -> tuple[Piece, ...]:
+def pieces(home: Repository, folder: str, shard: Shard) -> tuple[Piece, ...]:
     """The pieces of a shard; FormatError where it is not what the index says."""
     path = f"{folder}/{shard.file}"
     found, there = examined(home, path)
@@ -29,7 +29,7 @@ def pieces(home: Home, folder: str, shard: Shard) -> tuple[Piece, ...]:
     return found
 
 
-def examined(home: Home, path: str) -> tuple[tuple[Piece, ...], Shard]:
+def examined(home: Repository, path: str) -> tuple[tuple[Piece, ...], Shard]:
     """What a shard says of itself: its pieces, and how an index would name it."""
     name = os.path.basename(path)
     with home.opened(path) as source:
@@ -42,7 +42,7 @@ def examined(home: Home, path: str) -> tuple[tuple[Piece, ...], Shard]:
 
 
 def read(
-    home: Home, folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]
+    home: Repository, folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]
 ) -> None:
     """Read pieces, several at a time.
 
@@ -62,7 +62,7 @@ def read(
 
 
 def _read_piece(
-    home: Home, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
+    home: Repository, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
 ) -> None:
     path = f"{folder}/{piece.file}"
     into = target(piece)
@@ -83,7 +83,7 @@ def _read_piece(
         )
 
 
-def _read(source: Source, size: int, at: int) -> bytes:
+def _read(source: ShardSource, size: int, at: int) -> bytes:
     """Bytes of a shard, or fewer at its end."""
     found = np.empty(size, np.uint8)
     return found[: source.read(found, at)].tobytes()

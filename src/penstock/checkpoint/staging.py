@@ -20,7 +20,7 @@ from ..errors import LimitError
 from .array_leaves import Memory
 from .manifest import ALIGNMENT, padded
 from .partition import Cut
-from .pytree import Block, packed, tensors
+from .pytree import ArrayBlock, packed, tensors
 
 _THREADS = 4
 """Most that copy: memory is used up by fewer than a large machine has."""
@@ -64,14 +64,14 @@ class Staging:
             self._memory[:: mmap.PAGESIZE] = 0
         return self._memory[:size]
 
-    def stage(self, blocks: Sequence[Block], cuts: Sequence[Cut]) -> Staged:
+    def stage(self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]) -> Staged:
         """A copy of these parts of the blocks; the state may change once this returns."""
         return self.fill(self.reserve(staged_bytes(cuts)), blocks, cuts)
 
     def fill(
         self,
         memory: Memory,
-        blocks: Sequence[Block],
+        blocks: Sequence[ArrayBlock],
         cuts: Sequence[Cut],
         *,
         behind: bool = False,

@@ -34,7 +34,7 @@ class Room(NamedTuple):
     bytes_per_s: float | None
 
 
-class Waiting(NamedTuple):
+class WaitingSave(NamedTuple):
     """A save on its way home: what this host has to bring there still, and what its tiers have free
     again then."""
 
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
     freed_bytes: tuple[int, ...]
 
 
-class Choice(NamedTuple):
+class TierChoice(NamedTuple):
     """Where a shard is written.
 
     place:        the number of a tier, or HOME.
@@ -59,9 +59,9 @@ class Choice(NamedTuple):
 def dealt(
     sizes: Sequence[int],
     rooms: Sequence[Room],
-    line: Sequence[Waiting],
+    line: Sequence[WaitingSave],
     home_bytes_per_s: float | None,
-) -> list[Choice]:
+) -> list[TierChoice]:
     """Where the ranks of a host write their shards, which all begin now: chosen one by one.
 
     sizes:  bytes of each rank's shard.
@@ -92,7 +92,7 @@ def dealt(
                     best, best_s, best_after, tried = number, found_s, after, unknown
             predicted.append(found_s)
         predicted.append(_later(home_s, size, home_bytes_per_s))
-        choices.append(Choice(best, best_after, tuple(predicted)))
+        choices.append(TierChoice(best, best_after, tuple(predicted)))
         if best == HOME:
             home_s = best_s
         else:
@@ -108,12 +108,12 @@ def _later(begin_s: float | None, size: int, bytes_per_s: float | None) -> float
     return begin_s + size / bytes_per_s
 
 
-def _brought_s(line: Sequence[Waiting], bytes_per_s: float | None) -> float | None:
+def _brought_s(line: Sequence[WaitingSave], bytes_per_s: float | None) -> float | None:
     """When all of these are home."""
     return _later(0.0, sum(each.left_bytes for each in line), bytes_per_s) if line else 0.0
 
 
-def _room_after(size: int, free: int, line: Sequence[Waiting], number: int) -> int | None:
+def _room_after(size: int, free: int, line: Sequence[WaitingSave], number: int) -> int | None:
     """How many saves have to be home before a tier has room; None where all do not suffice."""
     for after, each in enumerate([None, *line]):
         free += each.freed_bytes[number] if each is not None else 0

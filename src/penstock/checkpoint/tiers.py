@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cache import Gather, machine_identity
-from ..engine import storing, sync_folder
+from ..engine import storage_errors, sync_folder
 from ..errors import DataError, StorageError, UsageError
 from ..topology import Place
 from . import shards
 from .all_gather import together
 from .fault_points import reached
 from .flushing import Flush
-from .folder import INDEX, Folder, Lock, emptied, put_index, reading
-from .manifest import Index, Shard, index_bytes, index_of, seal, unsealed
+from .folder import INDEX, Folder, FolderLock, emptied, put_index, reading
+from .manifest import CheckpointIndex, Shard, index_bytes, index_of, seal, unsealed
 from .repositories import full_path
-from .repository import Home
+from .repository import Repository
 from .tier_choice import HOME, Rates, Room
 
 _RESERVE = 16
@@ -40,7 +40,7 @@ _RESERVE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class LocalTier:
     """A folder of this host for `Checkpoints(local=...)`, and how much of it may be used: None is
     what its file system has free, but for a sixteenth of it. Of /dev/shm, give it: what is there
     takes memory."""
@@ -55,24 +55,24 @@ class Tier:
             raise UsageError(f"{self.path} is no folder: a tier is a folder of this host")
 
 
-Local = str | os.PathLike[str] | Tier | Sequence[str | os.PathLike[str] | Tier]
+Local = str | os.PathLike[str] | LocalTier | Sequence[str | os.PathLike[str] | LocalTier]
 
 
-def tiers_of(local: Local) -> list[Tier]:
+def tiers_of(local: Local) -> list[LocalTier]:
     """What `local=` names."""
-    given = [local] if isinstance(local, str | os.PathLike | Tier) else list(local)
+    given = [local] if isinstance(local, str | os.PathLike | LocalTier) else list(local)
     if not given:
         raise UsageError(f"local={local!r}: name one tier or more, or leave it out")
-    return [each if isinstance(each, Tier) else Tier(each) for each in given]
+    return [each if isinstance(each, LocalTier) else LocalTier(each) for each in given]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldSave:
     """What the index on a tier says. after: the attempt of the last checkpoint that its home had;
     None where there was none."""
 
     after: str | None
-    index: Index
+    index: CheckpointIndex
 
 
 class Tiers:
@@ -84,13 +84,13 @@ class Tiers:
     """
 
     def __init__(
-        self, given: Sequence[Tier], home: str, place: Place, session: str, gather: Gather
+        self, given: Sequence[LocalTier], home: str, place: Place, session: str, gather: Gather
     ) -> None:
         self.paths = [full_path(each.path) for each in given]
         self._most = [each.bytes for each in given]
         self.rank = place.rank
         self._home = f"{zlib.crc32(home.encode()):08x}"
-        self._locks: list[Lock] = []
+        self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([HOME, *range(len(given))])
         said = together(gather, place, lambda: [machine_identity(), self._made()])
@@ -109,7 +109,7 @@ class Tiers:
         found: list[Any] = []
         for number, path in enumerate(self.paths):
             try:
-                with storing(path, "try again"):
+                with storage_errors(path, "try again"):
                     os.makedirs(path, exist_ok=True)
                     folder = os.stat(path)
                 found.append([folder.st_dev, folder.st_ino])
@@ -123,7 +123,7 @@ class Tiers:
         out = []
         for number, path in enumerate(self.paths if self.leading else ()):
             try:
-                self._locks.append(Lock(path, session))
+                self._locks.append(FolderLock(path, session))
             except StorageError as error:
                 self.failed(number, error)
                 out.append(number)
@@ -169,20 +169,22 @@ class Tiers:
     def begin(self, number: int, step: int, attempt: str) -> str:
         """A folder for the shards of an attempt; each rank may call it."""
         path = self.folder(number, step, attempt)
-        with storing(path, "try again"), contextlib.suppress(FileExistsError):
+        with storage_errors(path, "try again"), contextlib.suppress(FileExistsError):
             reached(f"make {path}")
             os.mkdir(path)
         sync_folder(self.paths[number])
         return path
 
-    def put_index(self, held: Held) -> bool:
+    def put_index(self, held: HeldSave) -> bool:
         """From here on the save is held; False where no tier takes the index."""
         data = seal("held", [held.after, index_bytes(held.index).decode()])
         for number in range(len(self.paths)):
             if number in self._out or self.rates[number] == 0:
                 continue
             try:
-                with storing(self.folder(number, held.index.step, held.index.attempt), "try again"):
+                with storage_errors(
+                    self.folder(number, held.index.step, held.index.attempt), "try again"
+                ):
                     put_index(self.begin(number, held.index.step, held.index.attempt), data)
             except StorageError as error:
                 self.failed(number, error)
@@ -230,7 +232,7 @@ class Tiers:
                 emptied(path)
 
 
-def bring(home: Home, begun: str, folder: str, shard: Shard, flush: Flush) -> None:
+def bring(home: Repository, begun: str, folder: str, shard: Shard, flush: Flush) -> None:
     """A shard goes from its folder on a tier to its home. MissingError or FormatError where it is
     not held any more; StorageError where the home does not take it."""
     shards.pieces(Folder(os.path.dirname(folder)), folder, shard)
@@ -252,13 +254,13 @@ def shards_in(folder: str) -> dict[str, Shard]:
     return found
 
 
-def held_in(folder: str) -> Held | None:
+def held_in(folder: str) -> HeldSave | None:
     """What the index in a held folder says; None where there is none that is whole."""
     path = os.path.join(folder, INDEX)
     try:
         with reading(path), open(path, "rb") as file:
             data: Any = file.read()
         after, text = unsealed("held", data, path)
-        return Held(after, index_of(text.encode(), path))
+        return HeldSave(after, index_of(text.encode(), path))
     except (DataError, StorageError):
         return None

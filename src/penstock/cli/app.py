@@ -21,10 +21,17 @@ import numpy as np
 from ..budget import Budget
 from ..convert import Converted
 from ..convert import convert as converted
-from ..engine import Progress, store_at
+from ..engine import Progress, open_store
 from ..errors import SidecarError, UsageError
 from ..index import FORMATS, Chunked, Index
-from ..loader import Dataset, decide, locate, record_of, sidecar_paths, told
+from ..loader import (
+    Dataset,
+    choose_shuffle,
+    describe_choice,
+    locate_data,
+    record_choice,
+    sidecar_paths,
+)
 from ..loader import open as open_dataset
 from . import console, exit_codes
 
@@ -338,7 +345,7 @@ def _parsed_size(text: str) -> int:
 def _stamps(path: str) -> dict[str, tuple[int, int]]:
     """What tells one saved index from its successor: the file's number and time."""
     stamps = {}
-    for sidecar in sidecar_paths(locate(path)[0]):
+    for sidecar in sidecar_paths(locate_data(path)[0]):
         with suppress(OSError):
             status = os.stat(sidecar)
             stamps[sidecar] = status.st_ino, status.st_mtime_ns
@@ -358,7 +365,7 @@ def _headline(found: Dataset) -> str:
 
 def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
     """Each place where an index may be saved, and how it is."""
-    place, store = locate(found.path)
+    place, store = locate_data(found.path)
     for path in sidecar_paths(place):
         try:
             saved = Index.load(path, store.root, verify or None)
@@ -381,19 +388,19 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
 def _changed(index: Index, progress: Progress) -> list[str]:
     """Files that are not as they were indexed."""
     files = index.files
-    now, errors = store_at(files.root).probe(files, progress)
+    now, errors = open_store(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
 
 
 def _choice(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
     """What shuffle="auto" would choose, and what was measured for it."""
-    chosen, probed = decide(found, Budget(), batch_size, ranks, batch_size * ranks)
-    return record_of(len(found), chosen, probed)
+    chosen, probed = choose_shuffle(found, Budget(), batch_size, ranks, batch_size * ranks)
+    return record_choice(len(found), chosen, probed)
 
 
 def _choice_said(choice: dict[str, Any]) -> str:
-    said = told(choice)
+    said = describe_choice(choice)
     if "latency_ns" in choice:
         said += (
             f"\n  measured in {choice['took_s']:.2f} s: {choice['latency_ns']:,.0f} ns a read, "

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from ..engine import this_machine
+from ..engine import read_machine
 from ..errors import UsageError
-from ..sharing import Address, Broker, Ledger, Resources, Upstream, key_of, socket_path
+from ..sharing import Address, Broker, Ledger, Resources, Upstream, find_socket, read_key
 from . import console
 
 
@@ -77,11 +77,11 @@ def broker(
 
       penstock broker --upstream tcp://storage-1:7077 --key-file key --cores 32
     """
-    path = Path(socket) if socket is not None else socket_path(os.environ)
+    path = Path(socket) if socket is not None else find_socket(os.environ)
     if path is None:
         raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
     resources = Resources(
-        cores=this_machine().usable_cores if cores is None else cores,
+        cores=read_machine().usable_cores if cores is None else cores,
         bytes_per_s=math.inf if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
@@ -89,7 +89,7 @@ def broker(
     if (key_file is None) != (listen is None and upstream is None):
         raise UsageError("--key-file is for --listen and --upstream, and they need it: give both")
     if key_file is not None:
-        key = key_of(Path(key_file))
+        key = read_key(Path(key_file))
         outer = None if listen is None else (Address(listen), key)
         if upstream is not None:
             host = gethostname() if name is None else name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..engine import copying_bytes_per_s
+from ..engine import measure_copying
 from ..errors import UsageError
 from . import console
 
@@ -27,7 +27,7 @@ def scenario_of(
     """
     from ..sim import calibrate, record
 
-    memory = copying_bytes_per_s() / 1e6
+    memory = measure_copying() / 1e6
     measured = calibrate.Measured(_rates(storage), network_mb_s, memory)
     found = calibrate.calibrate(record.load_run(files), measured)
     wanted = calibrate.resized(found.scenario, nodes=nodes, ram_mb=ram_mb)

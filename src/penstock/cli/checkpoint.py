@@ -19,7 +19,7 @@ from ..page import words
 from . import console
 
 if TYPE_CHECKING:
-    from ..checkpoint import Advice, Entry, Home
+    from ..checkpoint import Advice, CheckpointEntry, Repository
 
 app = typer.Typer(
     help="Checkpoints: list them, verify them, remove old ones; how often to save one.",
@@ -48,9 +48,9 @@ def listed(folder: Place, as_json: AsJson = False) -> None:
 
       penstock checkpoint list run/checkpoints --json | jq .checkpoints[-1].step
     """
-    from ..checkpoint import home_of
+    from ..checkpoint import open_repository
 
-    place = home_of(folder)
+    place = open_repository(folder)
     rows = [_described(place, entry) for entry in place.entries()]
     left = [os.path.basename(path) for path in place.leftovers()]
     if as_json:
@@ -79,9 +79,9 @@ def verify(
 
       penstock checkpoint verify run/checkpoints --step 12000
     """
-    from ..checkpoint import home_of, verified
+    from ..checkpoint import open_repository, verify_checkpoint
 
-    place = home_of(folder)
+    place = open_repository(folder)
     entries = [place.entry(step)] if step is not None else place.entries()
     rows: list[dict[str, Any]] = []
     with console.progress(f"Reading {place.path}", "checkpoints") as seen:
@@ -90,7 +90,7 @@ def verify(
             row: dict[str, Any] = {"step": entry.step, "path": entry.path, "damage": None}
             began = time.monotonic()
             try:
-                row["bytes"] = verified(place, entry)
+                row["bytes"] = verify_checkpoint(place, entry)
             except DataError as error:
                 row["damage"] = str(error)
             rows.append(row | {"seconds": round(time.monotonic() - began, 3)})
@@ -133,9 +133,9 @@ def prune(
 
       penstock checkpoint prune s3://bucket/run --leftovers
     """
-    from ..checkpoint import home_of
+    from ..checkpoint import open_repository
 
-    place = home_of(folder)
+    place = open_repository(folder)
     collecting = leftovers or not place.takes_over
     locked = collecting and not dry_run
     where = f"process {os.getpid()} on {os.uname().nodename}\n"
@@ -208,18 +208,18 @@ def interval(
 
       penstock checkpoint interval ... --mtbf-h 20000 --nodes 512 --restart-s 600 --slowdown 0.03
     """
-    from ..checkpoint import Costs, Failures, advised
+    from ..checkpoint import Costs, Failures, advise_interval
 
     costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
     failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
-    found = advised(costs, failures, overhead)
+    found = advise_interval(costs, failures, overhead)
     if as_json:
         sys.stdout.write(json.dumps(asdict(found) | {"lost": found.lost}, indent=2) + "\n")
         return
     _advise(found, overhead)
 
 
-def _described(place: Home, entry: Entry) -> dict[str, Any]:
+def _described(place: Repository, entry: CheckpointEntry) -> dict[str, Any]:
     row: dict[str, Any] = {
         "step": entry.step,
         "name": os.path.basename(entry.path),

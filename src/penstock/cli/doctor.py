@@ -76,7 +76,7 @@ def doctor(
 
       penstock doctor /data/shards --json | jq .first.bound
     """
-    from ..doctor import Job, examine, examine_folder, is_empty
+    from ..doctor import PlannedJob, examine, examine_folder, is_empty
     from ..loader import open as open_dataset
 
     function = None if decode is None else function_named("--decode", decode)
@@ -91,7 +91,7 @@ def doctor(
             console.warnings_said(),
         ):
             dataset = open_dataset(path, index="read", progress=progress, **options)
-        job = Job(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
+        job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
         with console.progress(f"Measuring {shown}", "of the measurements") as seen:
             found = examine(dataset, job, write=write, seen=seen)
     if as_json:

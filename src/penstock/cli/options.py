@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engine import is_url, located
+from ..engine import is_url, parse_object_url
 from ..errors import SidecarError, UsageError
 from ..index import Index
-from ..loader import locate, sidecar_paths
+from ..loader import locate_data, sidecar_paths
 
 Path = Annotated[
     str,
@@ -87,7 +87,7 @@ def remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
     """What records were last indexed as, where nothing is said now: their files do not show it."""
     if options:
         return {}
-    place, store = locate(path)
+    place, store = locate_data(path)
     for sidecar in sidecar_paths(place):
         with suppress(OSError, SidecarError):
             saved = Index.load(sidecar, store.root)
@@ -101,7 +101,7 @@ def without_secrets(path: str) -> str:
     if not is_url(path):
         return path
     try:
-        return located(path).url
+        return parse_object_url(path).url
     except UsageError:  # said when it is opened
         return "the URL"
 

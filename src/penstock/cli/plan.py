@@ -74,12 +74,12 @@ def plan(
       penstock plan cluster.yaml --epoch-s 600 --nodes 8:64 --cache-mb 1000:1000000 --csv all.csv
     """
     from ..sim import (  # the command line does without the simulator's packages
-        load,
+        load_scenario,
         report,
         sizing,
     )
 
-    chosen = load(scenario)
+    chosen = load_scenario(scenario)
     given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
     ranges = [_range(option, text) for option, text in given.items()]
     grid = sizing.grid_of(

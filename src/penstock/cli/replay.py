@@ -141,7 +141,7 @@ def _prepared(paths: list[str], cache: str) -> float:
     if cache == "warm":
         with console.progress("Reading files once") as progress:
             replay_files.warm(there, progress)
-    found = page_cache.evict(there) if cache == "cold" else page_cache.residency(there)
+    found = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
     return -1.0 if found is None else found.fraction
 
 

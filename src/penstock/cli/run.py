@@ -273,9 +273,9 @@ class _Results:
             pass  # said before hours of measuring, not after; nothing is left
 
     def _storing(self) -> AbstractContextManager[None]:
-        from ..engine import storing
+        from ..engine import storage_errors
 
-        return storing(str(self._folder), "run it again, or give another folder (--out)")
+        return storage_errors(str(self._folder), "run it again, or give another folder (--out)")
 
     def measure(self, job: Job, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""

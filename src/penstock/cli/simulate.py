@@ -102,7 +102,10 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from ..sim import load, report  # the command line does without the simulator's packages
+    from ..sim import (  # the command line does without the simulator's packages
+        load_scenario,
+        report,
+    )
 
     if listed:
         _list()
@@ -130,7 +133,7 @@ def simulate(
             raise UsageError(
                 "name a scenario: `penstock simulate --list` shows those that come along"
             )
-        chosen = load(scenario)
+        chosen = load_scenario(scenario)
         source = [scenario]
     policies = _each_of("--policy", policy, report.POLICIES) or list(chosen.policies)
     models = _models(model)
@@ -272,14 +275,14 @@ def page_path(name: str) -> Path:
 
 
 def _list() -> None:
-    from ..sim import data_mb, load, names, report
+    from ..sim import data_mb, list_scenarios, load_scenario, report
 
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("scenario", "nodes", "epochs", "data", "what"):
         right = heading in ("nodes", "epochs", "data")
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "what")
-    for name in names():
-        each = load(name)
+    for name in list_scenarios():
+        each = load_scenario(name)
         training = each.training
         data = words.size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)

@@ -19,7 +19,7 @@ import rich.text
 import typer
 
 from ..errors import UsageError
-from ..sharing import UNITS, socket_path, watch
+from ..sharing import UNITS, find_socket, watch_broker
 from . import console
 
 State = dict[str, Any]
@@ -59,10 +59,10 @@ def top(
 
       penstock top --json | jq '.jobs[] | {job, measured, stall}'
     """
-    path = Path(socket) if socket is not None else socket_path(os.environ)
+    path = Path(socket) if socket is not None else find_socket(os.environ)
     if path is None:
         raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
-    with closing(watch(path)) as states:  # type: ignore[type-var]  # it is a generator
+    with closing(watch_broker(path)) as states:  # type: ignore[type-var]  # it is a generator
         state = next(states)
         if as_json:
             sys.stdout.write(json.dumps(state, indent=2) + "\n")

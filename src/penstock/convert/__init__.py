@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .conversion import Converted, convert
-from .manifest import locked
+from .manifest import lock_folder
 
 __all__ = [
     "Converted",
     "convert",
-    "locked",
+    "lock_folder",
 ]

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import limits
-from ..engine import is_url, store_at
+from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
 from .encoding import Container, Keys, recipe
@@ -119,7 +119,7 @@ def _outside(source: Dataset, path: str) -> None:
 def _unchanged(source: Dataset) -> None:
     """The files are as they were indexed, so that all that is written is of one state."""
     files = source.index.files
-    now, errors = store_at(files.root).probe(files)
+    now, errors = open_store(files.root).probe(files)
     wrong = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)
     if wrong.any():
         raise ChangedError(

@@ -28,7 +28,7 @@ _ENDING = re.compile(r"[A-Za-z0-9]{1,10}")
 _KEY_BYTES_MAX = 511  # of LMDB
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """A sample as a container holds it: its name there ("" where it has none), parts and label."""
 
     key: str
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class EncodingRecipe:
     """How one data set goes into one kind of container.
 
     suffix:   of the files.
@@ -71,8 +71,8 @@ class Recipe:
 
     suffix: str
     fields: tuple[Field, ...]
-    hold: Callable[[Sample], Held]
-    pieces: Callable[[Held], list[Bytes]]
+    hold: Callable[[Sample], HeldRows]
+    pieces: Callable[[HeldRows], list[Bytes]]
     end: Callable[[int], bytes]
     opened: Mapping[str, Any]
     stored: tuple[str, ...] = ("data",)
@@ -91,7 +91,7 @@ class Recipe:
             values = tuple(column(row) for column in columns)
             yield Sample(number, start + row, name, values, labels[row] if labels else None)
 
-    def read_back(self, index: Index, batch: Batch) -> Iterator[Held]:
+    def read_back(self, index: Index, batch: Batch) -> Iterator[HeldRows]:
         """The samples of a batch of what was written, as they are held."""
         names = self.stored
         keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
@@ -99,7 +99,7 @@ class Recipe:
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):
             parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
-            yield Held(key, parts, labels[row] if labels else None)
+            yield HeldRows(key, parts, labels[row] if labels else None)
 
 
 def _labels(index: Index, batch: Batch) -> list[int] | None:
@@ -131,7 +131,7 @@ def recipe(
     keys: Keys | None,
     raw: bool,
     as_datum: bool,
-) -> Recipe:
+) -> EncodingRecipe:
     """The way of a data set into a container, or UsageError where there is none."""
     chosen = _chosen(source.index, fields)
     if keys is not None and keys not in ("names", "numbers", "both"):
@@ -231,7 +231,7 @@ def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
 # -- tar -------------------------------------------------------------------------------------------
 
 
-def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
+def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
     """Members "key.extension", with the label as "key.cls": what WebDataset reads."""
     index = source.index
     alone = len(fields) == 1 and is_raw(fields[0])
@@ -247,23 +247,23 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
     label = index.label_column is not None and "cls" not in names
     arrays = [not is_raw(part) for part in fields]
 
-    def hold(sample: Sample) -> Held:
+    def hold(sample: Sample) -> HeldRows:
         parts = [
-            (name, atomic_file.npy(value) if array else value)
+            (name, atomic_file.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
-        return Held(namer(sample), tuple(parts), sample.label if label else None)
+        return HeldRows(namer(sample), tuple(parts), sample.label if label else None)
 
-    def pieces(held: Held) -> list[Bytes]:
+    def pieces(held: HeldRows) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
-        return atomic_file.tar_pieces(held.key, (*held.parts, *label))
+        return atomic_file.encode_tar_member(held.key, (*held.parts, *label))
 
-    return Recipe(
+    return EncodingRecipe(
         SUFFIXES["tar"],
         fields,
         hold,
         pieces,
-        atomic_file.tar_end,
+        atomic_file.encode_tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
         keyed=True,
@@ -313,17 +313,17 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
 # -- TFRecord --------------------------------------------------------------------------------------
 
 
-def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
+def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
     """Each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
     namer = _namer(source.index, keys, lambda name: name, unique=False)
     names = [part.name for part in fields]
 
-    def hold(sample: Sample) -> Held:
+    def hold(sample: Sample) -> HeldRows:
         features = dict(zip(names, sample.values, strict=True))
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
-        return Held("", (("data", atomic_file.example(features)),), None)
+        return HeldRows("", (("data", atomic_file.example(features)),), None)
 
     # Features whose values lie in the file as they are can be fields; others are parsed by users.
     direct = {
@@ -337,7 +337,7 @@ def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Recipe:
     return _framed(fields, hold, advised)
 
 
-def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
+def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Each sample's bytes as a record; labels lie beside it."""
     _single(fields, "a plain record")
     beside = source.index.label_column is not None
@@ -345,7 +345,7 @@ def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
     advised = {"format": "tfrecord", "extensions": ["tfrecord"]} if beside else {}
     return _framed(
         fields,
-        lambda sample: Held("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
         advised,
         beside,
     )
@@ -353,11 +353,11 @@ def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
 
 def _framed(
     fields: tuple[Field, ...],
-    hold: Callable[[Sample], Held],
+    hold: Callable[[Sample], HeldRows],
     advised: Mapping[str, Any],
     beside: bool = False,
-) -> Recipe:
-    return Recipe(
+) -> EncodingRecipe:
+    return EncodingRecipe(
         SUFFIXES["tfrecord"],
         fields,
         hold,
@@ -372,7 +372,7 @@ def _framed(
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _records(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
+def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Records of one size, back to back; labels lie beside them."""
     part = _single(fields, "a file of records")
     index = source.index
@@ -388,10 +388,10 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
     else:
         opened |= {"dtype": part.dtype.str, "shape": list(part.shape)}
 
-    return Recipe(
+    return EncodingRecipe(
         SUFFIXES["records"],
         fields,
-        lambda sample: Held("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
         lambda held: [held.parts[0][1]],
         lambda _: b"",
         opened,
@@ -403,7 +403,7 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> Recipe:
 # -- LMDB ------------------------------------------------------------------------------------------
 
 
-def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool) -> Recipe:
+def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool) -> EncodingRecipe:
     """One value a key: a sample's bytes, or Caffe's Datum; without that, labels lie beside it."""
     part = _single(fields, "an LMDB value")
     index = source.index
@@ -422,7 +422,7 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
     if keys == "names" and _repeated(index, lambda name: name):
         raise UsageError("several samples have one name: use keys='both' (--keys both)")
 
-    def hold(sample: Sample) -> Held:
+    def hold(sample: Sample) -> HeldRows:
         data = _bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
@@ -434,14 +434,14 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
                 f"sample {sample.number:,}: its key {key[:60]!r}... has {size:,} bytes, and LMDB "
                 f"takes 1 to {_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
             )
-        return Held(key, (("data", data),), None)
+        return HeldRows(key, (("data", data),), None)
 
     beside = index.label_column is not None and not as_datum
 
     def never(*_: Any) -> Any:
         raise AssertionError("LMDB is written as a whole")
 
-    return Recipe(
+    return EncodingRecipe(
         SUFFIXES["lmdb"],
         fields,
         hold,

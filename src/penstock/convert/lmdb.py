@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import storing, sync_folder
+from ..engine import storage_errors, sync_folder
 from ..errors import StorageError
-from ..index import missing
-from .encoding import Held
-from .manifest import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, locked, unlike
+from ..index import missing_library
+from .encoding import HeldRows
+from .manifest import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, lock_folder, unlike
 
 _PAGE = 4096
 _DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
@@ -36,14 +36,14 @@ class Environment(Conversion):
         try:
             import lmdb
         except ModuleNotFoundError:
-            raise missing("lmdb", "lmdb", "writing LMDB") from None
+            raise missing_library("lmdb", "lmdb", "writing LMDB") from None
         self._lmdb = lmdb
         folder = f"{self.path}.tmp"
         if os.path.lexists(self.path):
-            with locked(self.path):
+            with lock_folder(self.path):
                 if self.taken_up(self.path):
                     return self._converted(0)
-        with locked(folder):
+        with lock_folder(folder):
             if not self.taken_up(folder):
                 self.manifest.save(folder)
             before = self.count
@@ -65,11 +65,11 @@ class Environment(Conversion):
         try:
             start = int(environment.stat()["entries"])
             self.report(start)
-            with storing(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
+            with storage_errors(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
                 if os.fstat(digests.fileno()).st_size < 16 * start:
                     raise unlike(folder, "the digests of what is committed are missing")
                 digests.truncate(16 * start)
-                done, pending, pending_bytes = start, list[Held](), 0
+                done, pending, pending_bytes = start, list[HeldRows](), 0
                 for batch in self.held(start) if start < self.count else ():
                     for held in batch:
                         pending.append(_owned(held))
@@ -92,7 +92,7 @@ class Environment(Conversion):
         finally:
             environment.close()
 
-    def _commit(self, environment: Any, digests: Any, pending: list[Held]) -> None:
+    def _commit(self, environment: Any, digests: Any, pending: list[HeldRows]) -> None:
         if not pending:
             return
         digests.write(b"".join(held.digest() for held in pending))
@@ -107,7 +107,7 @@ class Environment(Conversion):
             except self._lmdb.MapFullError:
                 environment.set_mapsize(2 * environment.info()["map_size"])
 
-    def _put(self, transaction: Any, held: Held) -> None:
+    def _put(self, transaction: Any, held: HeldRows) -> None:
         key = held.key.encode("utf-8", "surrogateescape")
         # Keys that begin with numbers come in ascending order, and fill pages better so.
         append = self.options["keys"] != "names"
@@ -162,7 +162,7 @@ class Environment(Conversion):
         self.manifest.save(folder)
 
     def _rename(self, folder: str) -> None:
-        with storing(self.path):
+        with storage_errors(self.path):
             for each in (DIGESTS, LOCK):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(folder, each))
@@ -183,9 +183,9 @@ class Environment(Conversion):
         )
 
 
-def _owned(held: Held) -> Held:
+def _owned(held: HeldRows) -> HeldRows:
     """The same with bytes of its own, so that no batch is kept for it."""
-    return Held(held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label)
+    return HeldRows(held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label)
 
 
 def _words(digest: bytes) -> tuple[int, ...]:

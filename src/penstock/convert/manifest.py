@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..engine import Part, storing
+from ..engine import AtomicFile, storage_errors
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
 from ..order import Order, Shuffle
-from .encoding import SUFFIXES, Held, Recipe
+from .encoding import SUFFIXES, EncodingRecipe, HeldRows
 
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"
@@ -68,7 +68,7 @@ class Converted:
 
 
 @dataclass(slots=True)
-class Manifest:
+class ConversionManifest:
     """What a destination says of itself; `shards` are finished, in order."""
 
     source: dict[str, Any]
@@ -90,13 +90,13 @@ class Manifest:
             "shards": self.shards,
             "complete": self.complete,
         }
-        with Part(os.path.join(folder, MANIFEST)) as part:
+        with AtomicFile(os.path.join(folder, MANIFEST)) as part:
             part.write(json.dumps(text, indent=1).encode() + b"\n")
             part.sync()
             part.commit()
 
     @classmethod
-    def load(cls, folder: str) -> Manifest | None:
+    def load(cls, folder: str) -> ConversionManifest | None:
         """The one in a folder, or None; UsageError where it cannot be understood."""
         path = os.path.join(folder, MANIFEST)
         try:
@@ -122,7 +122,7 @@ class Manifest:
                 f"{path} is damaged ({error!r}): remove the folder, or choose another destination"
             ) from None
 
-    def differs(self, wanted: Manifest) -> str | None:
+    def differs(self, wanted: ConversionManifest) -> str | None:
         """How this conversion differs from the one that is wanted, or None."""
         was, now = self.source, wanted.source
         if was.get("fingerprint") != now["fingerprint"]:
@@ -145,12 +145,12 @@ def _stamp(source: Dataset) -> str:
 
 
 @contextmanager
-def locked(folder: str, doing: str = "converting into") -> Iterator[None]:
+def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
     """The folder, made where there is none; nobody else writes into it so meanwhile, where the file
     system can lock at all."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is there and no folder: choose another destination")
-    with storing(folder):
+    with storage_errors(folder):
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -177,7 +177,7 @@ class Conversion:
         self,
         source: Dataset,
         path: str,
-        made: Recipe,
+        made: EncodingRecipe,
         options: dict[str, Any],
         force: bool,
         progress: Progress | None,
@@ -193,7 +193,7 @@ class Conversion:
             "samples": self.count,
             "classes": source.classes,
         }
-        self.manifest = Manifest(identity, options)
+        self.manifest = ConversionManifest(identity, options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Conversion:
         """Whether the folder holds this conversion, finished or not; False where it holds nothing,
         or, with force, nothing any more. UsageError where it holds anything else.
         """
-        found = Manifest.load(folder)
+        found = ConversionManifest.load(folder)
         if found is None:
             held = [name for name in _names_in(folder) if name != f".{MANIFEST}.part"]
             if held:
@@ -224,7 +224,7 @@ class Conversion:
         self.manifest = found
         return True
 
-    def held(self, start: int) -> Iterator[list[Held]]:
+    def held(self, start: int) -> Iterator[list[HeldRows]]:
         """The samples from position `start` on, as they will be held, batch after batch."""
         index, seed = self.source.index, self.options["shuffle"]
         size = _batch_size(self.source)
@@ -256,7 +256,7 @@ class Conversion:
             labels = labels[order.samples(np.arange(self.count, dtype=np.uint64)).view(np.int64)]
         if positions is not None:
             labels = labels[positions]
-        with Part(os.path.join(folder, LABELS)) as part:
+        with AtomicFile(os.path.join(folder, LABELS)) as part:
             np.lib.format.write_array(part, np.ascontiguousarray(labels))
             part.sync()
             part.commit()
@@ -296,14 +296,14 @@ def unlike(path: str, how: str) -> StorageError:
     return error
 
 
-def _clear(folder: str, found: Manifest) -> None:
+def _clear(folder: str, found: ConversionManifest) -> None:
     """Remove what another conversion wrote, and nothing else; the manifest goes last."""
     suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
     name = os.path.basename(str(found.options.get("name")))
     # The one after the last may have been named just before the end of the run.
     shards = [f"{name}-{number:06d}{suffix}" for number in range(len(found.shards) + 1)]
     environment = [DATA, LOCK, DIGESTS] if suffix == ".mdb" else []
-    with storing(folder):
+    with storage_errors(folder):
         for each in (*shards, *environment, LABELS, MANIFEST):
             for path in (os.path.join(folder, each), os.path.join(folder, f".{each}.part")):
                 if os.path.lexists(path):

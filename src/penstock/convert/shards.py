@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 from .. import limits
-from ..engine import Part
+from ..engine import AtomicFile
 from ..errors import LimitError, UsageError
-from .encoding import Held
-from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, locked, unlike
+from .encoding import HeldRows
+from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, lock_folder, unlike
 
 
 class Shards(Conversion):
@@ -18,7 +18,7 @@ class Shards(Conversion):
 
     def run(self) -> Converted:
         """Write what is missing."""
-        with locked(self.path):
+        with lock_folder(self.path):
             if self.taken_up(self.path):
                 self._check_finished()
             else:
@@ -44,7 +44,7 @@ class Shards(Conversion):
         while first is not None:
             first = self._write_shard(first, samples)
 
-    def _write_shard(self, first: Held, samples: Any) -> Held | None:
+    def _write_shard(self, first: HeldRows, samples: Any) -> HeldRows | None:
         """Write one shard, from its first sample on; returns the next one's."""
         number, start = len(self.manifest.shards), self.manifest.samples
         if number >= limits.shards_max:
@@ -55,9 +55,9 @@ class Shards(Conversion):
         path = self._path_of(number)
         most, ends_at = self.options["shard_bytes"], self._end_of(number)
         digests = bytearray()
-        held: Held | None = first
+        held: HeldRows | None = first
         done = start
-        with Part(path) as part:
+        with AtomicFile(path) as part:
             while held is not None and done < ends_at:
                 pieces = self.recipe.pieces(held)
                 size = part.size + sum(map(len, pieces))

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from .doctor import Examination, Job, examine, examine_folder, is_empty
+from .doctor import Examination, PlannedJob, examine, examine_folder, is_empty
 from .roofline import (
-    Counted,
-    Data,
+    DataProfile,
     Demand,
     Resource,
     Roofline,
+    RunCounts,
     Supply,
-    computing,
+    computing_supply,
     estimate_roofline,
-    staging,
-    verdict,
+    judge_run,
+    staging_supply,
 )
 
 __all__ = [
-    "Counted",
-    "Data",
+    "DataProfile",
     "Demand",
     "Examination",
-    "Job",
+    "PlannedJob",
     "Resource",
     "Roofline",
+    "RunCounts",
     "Supply",
-    "computing",
+    "computing_supply",
     "estimate_roofline",
     "examine",
     "examine_folder",
     "is_empty",
-    "staging",
-    "verdict",
+    "judge_run",
+    "staging_supply",
 ]

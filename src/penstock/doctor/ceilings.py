@@ -22,26 +22,26 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..engine import (
-    Choice,
-    Probed,
-    copying_bytes_per_s,
-    dropped,
-    engine_for,
-    failure,
+    ProbeResult,
+    ReadMethod,
+    drop_extents,
     is_url,
+    measure_copying,
+    open_engine,
     open_files_max,
+    storage_error,
 )
 from ..errors import PenstockError, UsageError
 from ..extent import Extents, Files, Requests
-from ..index import Chunked, cost_of
-from ..loader import Dataset, Decode, gap_for
+from ..index import Chunked, measure_cost
+from ..loader import Dataset, Decode, choose_gap
 from ..plan import plan_samples
 from .roofline import Demand, Resource, Supply
 
 _planned_samples = 64
 
 
-class Storage(NamedTuple):
+class StorageCeiling(NamedTuple):
     """What reading some data gives.
 
     bandwidth:  bytes/s of large reads, several in flight, or of samples where these gave more.
@@ -54,7 +54,7 @@ class Storage(NamedTuple):
     iops: Supply
     latency_ns: float
     cold: bool
-    probed: Probed
+    probed: ProbeResult
 
 
 class Decoding(NamedTuple):
@@ -69,7 +69,9 @@ class Decoding(NamedTuple):
     decoded_bytes: float
 
 
-def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True) -> Storage | None:
+def storage(
+    dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
+) -> StorageCeiling | None:
     """What reading this data gives, through the engine that a loader would use; takes 0.5 s.
 
     cold:  what is read is first dropped from the page cache, and only that. Where it cannot be
@@ -83,7 +85,7 @@ def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
     budget = budget or Budget()
     if cold and budget.mmap == "auto":
         budget = budget.replace(mmap="off")  # which is for what is in the page cache
-    engine = engine_for(index.files, budget, index.mean_bytes)
+    engine = open_engine(index.files, budget, index.mean_bytes)
     passed_by = is_url(index.files.root) or engine.choice.direct
     is_cold = cold or passed_by
 
@@ -91,19 +93,19 @@ def storage(dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
         nonlocal is_cold
         if passed_by or not is_cold:
             return extents
-        found = dropped(index.files, extents, limits.cold_s)
+        found = drop_extents(index.files, extents, limits.cold_s)
         is_cold = len(found.file) > 0
         return found if is_cold else extents
 
     try:
-        probed = cost_of(index, engine, ready=ready)
+        probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
     how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
     small = f"{_counted(probed.reads, 'read')} of samples, {how}"
     sampled = probed.reads_per_s * probed.read_bytes / probed.reads
-    return Storage(
+    return StorageCeiling(
         Supply(probed.bytes_per_s, large)
         if probed.bytes_per_s >= sampled
         else Supply(sampled, f"{probed.read_bytes / 1e6:,.3g} MB in {small}"),
@@ -122,11 +124,11 @@ def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
     return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
 
 
-def _engine_said(choice: Choice) -> str:
+def _engine_said(choice: ReadMethod) -> str:
     return f"{choice.backend}, {_counted(choice.threads, 'thread')}"
 
 
-def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> Demand:
+def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
     """What a sample takes of storage and memory, where samples come in an exact shuffle; where they
     are decoded in bands, in blocks of these.
 
@@ -142,7 +144,7 @@ def demand_of(dataset: Dataset, choice: Choice, decoded_bytes: float = 0.0) -> D
         reads = sum(1 / float(np.diff(layout.first).mean()) for layout in chunked)
     else:
         ids = np.unique(np.linspace(0, index.count - 1, _planned_samples).astype(np.uint64))
-        gap, ends = gap_for(index, choice), np.array([0, 1], np.int64)
+        gap, ends = choose_gap(index, choice), np.array([0, 1], np.int64)
         planned = [
             step.requests
             for number in ids
@@ -184,7 +186,7 @@ def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            raise failure(error.errno or errno.EIO, path) from None
+            raise storage_error(error.errno or errno.EIO, path) from None
 
     rate, done = _rate(one, threads)
     return Supply(
@@ -200,7 +202,7 @@ def _counted(count: int, what: str) -> str:
 def copying() -> Supply:
     """Bytes a second that all cores together copy from memory to memory; takes 0.1 s."""
     cores = len(os.sched_getaffinity(0))
-    return Supply(copying_bytes_per_s(cores), f"{cores} threads, 32 MiB each")
+    return Supply(measure_copying(cores), f"{cores} threads, 32 MiB each")
 
 
 def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> Decoding:
@@ -306,8 +308,8 @@ def writing(folder: str) -> Supply:
 
 def _unwritable(error: OSError, folder: str) -> PenstockError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return failure(error.errno, folder)
-    raised = failure(error.errno or errno.EIO, folder)
+        return storage_error(error.errno, folder)
+    raised = storage_error(error.errno or errno.EIO, folder)
     raised.args = (
         f"{folder} cannot be written to: {error.strerror}: make it writable, or make room",
     )

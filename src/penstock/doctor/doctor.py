@@ -18,29 +18,37 @@ from .. import limits
 from ..budget import Budget
 from ..engine import (
     LOCAL,
-    Choice,
     Machine,
     Mount,
     Posix,
+    ReadMethod,
     Residency,
-    engine_for,
-    failure,
     file_system,
+    find_mount,
     io_uring_refusal,
     is_url,
-    mount_of,
+    measure_residency,
+    open_engine,
     open_files_max,
+    read_machine,
     readahead_bytes,
-    residency,
-    this_machine,
+    storage_error,
 )
 from ..errors import MissingError
-from ..index import measured_of
-from ..loader import Dataset, Decode, decide, gap_for, readahead_for, record_of
+from ..index import summarize_cost
+from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
 from ..order import Blocking
-from ..plan import LotChoice, choose_lot
-from .ceilings import Storage, copying, decoding, demand_of, link, opening, storage, writing
-from .roofline import Data, Demand, Resource, Roofline, Supply, computing, estimate_roofline
+from ..plan import CacheBlockChoice, choose_cache_block
+from .ceilings import StorageCeiling, copying, decoding, demand_of, link, opening, storage, writing
+from .roofline import (
+    DataProfile,
+    Demand,
+    Resource,
+    Roofline,
+    Supply,
+    computing_supply,
+    estimate_roofline,
+)
 
 Level = Literal["good", "note", "warning"]
 
@@ -62,7 +70,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PlannedJob:
     """What is to be done with the data. step_s: of compute, for one batch; None where not known.
 
     ranks:  on this host.
@@ -136,8 +144,8 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
     """
     if not os.path.isdir(path):
         raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
-    machine, mount = this_machine(), mount_of(path)
-    findings = [*_of_machine(machine, Job(), 0.0), *_of_place(path, mount)]
+    machine, mount = read_machine(), find_mount(path)
+    findings = [*_of_machine(machine, PlannedJob(), 0.0), *_of_place(path, mount)]
     findings.append(_free(path))
     return Examination(
         path=path,
@@ -153,7 +161,7 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
 
 def examine(
     dataset: Dataset,
-    job: Job,
+    job: PlannedJob,
     *,
     budget: Budget | None = None,
     write: bool = False,
@@ -168,11 +176,11 @@ def examine(
     steps = 5
     seen(0, steps)
     index, budget = dataset.index, budget or Budget()
-    machine, mount = this_machine(), _mount(dataset)
-    engine = engine_for(index.files, budget, index.mean_bytes)
+    machine, mount = read_machine(), _mount(dataset)
+    engine = open_engine(index.files, budget, index.mean_bytes)
     choice = engine.choice
     engine.close()
-    cached = None if is_url(index.files.root) else residency(index.files)
+    cached = None if is_url(index.files.root) else measure_residency(index.files)
     seen(1, steps)
     read = storage(dataset, budget)
     seen(2, steps)
@@ -189,7 +197,7 @@ def examine(
         supplies["decode"] = _within_quota(decoded.all_cores, machine)
         demand = demand_of(dataset, choice, decoded.decoded_bytes)
     if job.step_s is not None:
-        supplies["compute"] = computing(job.step_s, job.batch_size, job.ranks)
+        supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
     first, later = _verdicts(dataset, machine, supplies, demand)
     found = Examination(
@@ -221,7 +229,7 @@ def _mount(dataset: Dataset) -> Mount | None:
     files = dataset.index.files
     if is_url(files.root):
         return None
-    return mount_of(files.path(0) if len(files) else files.root)
+    return find_mount(files.path(0) if len(files) else files.root)
 
 
 def _within_quota(supply: Supply, machine: Machine) -> Supply:
@@ -239,7 +247,7 @@ def _verdicts(
     index = dataset.index
     if index.count == 0 or index.total_bytes == 0:
         return None, None
-    data = Data(
+    data = DataProfile(
         total_bytes=index.total_bytes,
         memory_bytes=machine.room_bytes,
         own_files=_own_files(dataset),
@@ -260,11 +268,11 @@ def _own_files(dataset: Dataset) -> bool:
 
 def _settings(
     dataset: Dataset,
-    job: Job,
+    job: PlannedJob,
     budget: Budget,
-    choice: Choice,
+    choice: ReadMethod,
     machine: Machine,
-    read: Storage | None,
+    read: StorageCeiling | None,
 ) -> list[Setting]:
     index = dataset.index
     how = choice.backend + (" with O_DIRECT" if choice.direct else "")
@@ -277,7 +285,7 @@ def _settings(
     ]
     blocking, said = _shuffle(dataset, job, budget, read)
     found.append(Setting("shuffle='auto'", said, blocking.reason))
-    ahead, steps = readahead_for(choice, budget, job.batch_size * index.mean_bytes)
+    ahead, steps = choose_readahead(choice, budget, job.batch_size * index.mean_bytes)
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
     found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
     found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
@@ -288,30 +296,30 @@ def _settings(
 
 
 def _shuffle(
-    dataset: Dataset, job: Job, budget: Budget, read: Storage | None
+    dataset: Dataset, job: PlannedJob, budget: Budget, read: StorageCeiling | None
 ) -> tuple[Blocking, str]:
     probed = None if read is None else read.probed
-    blocking, _ = decide(
+    blocking, _ = choose_shuffle(
         dataset, budget, job.batch_size, job.ranks, job.batch_size * job.ranks, probed
     )
     if blocking.shuffle != "blocked":
         return blocking, blocking.shuffle
-    quality = record_of(len(dataset), blocking, None)["quality"]
+    quality = record_choice(len(dataset), blocking, None)["quality"]
     return blocking, f"blocked, {blocking.block} x {blocking.group} (quality {quality:.3f})"
 
 
-def _lot(dataset: Dataset, choice: Choice, read: Storage | None) -> LotChoice:
+def _lot(dataset: Dataset, choice: ReadMethod, read: StorageCeiling | None) -> CacheBlockChoice:
     index = dataset.index
-    if gap_for(index, replace(choice, backend="pread")) is None:
-        return LotChoice(1, "each sample is a file of its own")
+    if choose_gap(index, replace(choice, backend="pread")) is None:
+        return CacheBlockChoice(1, "each sample is a file of its own")
     if index.mean_bytes >= limits.lot_bytes_max:
-        return LotChoice(1, "samples are large")
+        return CacheBlockChoice(1, "samples are large")
     if read is None:
-        return LotChoice(1, "there are no bytes to read")
-    return choose_lot(index.count, index.mean_bytes, measured_of(read.probed))
+        return CacheBlockChoice(1, "there are no bytes to read")
+    return choose_cache_block(index.count, index.mean_bytes, summarize_cost(read.probed))
 
 
-def _cache(dataset: Dataset, machine: Machine, lot: LotChoice) -> Setting:
+def _cache(dataset: Dataset, machine: Machine, lot: CacheBlockChoice) -> Setting:
     total, room = dataset.index.total_bytes, machine.room_bytes
     size = f"{total / 1e9:,.3g} GB"
     if total <= room:
@@ -329,11 +337,11 @@ def _cache(dataset: Dataset, machine: Machine, lot: LotChoice) -> Setting:
 
 def _findings(
     dataset: Dataset,
-    job: Job,
+    job: PlannedJob,
     machine: Machine,
     mount: Mount | None,
     cached: Residency | None,
-    read: Storage | None,
+    read: StorageCeiling | None,
 ) -> list[Finding]:
     found = _of_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
     found += _of_place(dataset.index.files.root, mount)
@@ -351,7 +359,7 @@ def _findings(
     return found
 
 
-def _of_machine(machine: Machine, job: Job, batch_bytes: float) -> list[Finding]:
+def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
     found = []
     if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
         threads = max(1, math.floor(machine.cpu_quota))
@@ -390,7 +398,7 @@ def _of_machine(machine: Machine, job: Job, batch_bytes: float) -> list[Finding]
     return found
 
 
-def _of_shm(machine: Machine, job: Job, batch_bytes: float) -> Finding:
+def _of_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
     free = machine.shm_bytes
     if free is None:
         return Finding("note", "/dev/shm", "it is not there: worker processes cannot share memory")
@@ -494,7 +502,7 @@ def _free(path: str) -> Finding:
     try:
         status = os.statvfs(path)
     except OSError as error:
-        raise failure(error.errno or 0, path) from None
+        raise storage_error(error.errno or 0, path) from None
     free = status.f_bavail * status.f_frsize
     says = f"{free / 1e9:,.3g} GB free"
     if not os.access(path, os.W_OK):

@@ -6,7 +6,7 @@ Supplies are measured apart from each other (`ceilings`), so that this is a boun
 forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
 the one that binds; how much the next is above it is what can be gained before that one binds.
 
-`estimate_roofline` works on what was measured before a run, `verdict` adds what a run has counted,
+`estimate_roofline` works on what was measured before a run, `judge_run` adds what a run has counted,
 of any loader. A loader of penstock knows more of itself than that: `penstock.loader.explain_run`.
 """
 
@@ -106,7 +106,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
+class DataProfile:
     """What advice depends on.
 
     total_bytes:   of the data set.
@@ -181,7 +181,7 @@ class Roofline:
 # -- supplies by arithmetic ------------------------------------------------------------------------
 
 
-def computing(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
+def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
     """What accelerators take that need so long for a step of so many samples each."""
     if not step_s > 0:
         raise UsageError(f"a step takes {step_s!r} s: give more than 0")
@@ -189,7 +189,7 @@ def computing(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
     return Supply(ranks * batch_size / step_s, each if ranks == 1 else f"{ranks} ranks, {each}")
 
 
-def staging(samples: int, staged_s: float, epochs: int) -> Supply:
+def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
     """What copying all data to a nearer place first allows, dealt to the epochs that read it."""
     if not staged_s > 0:
         raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
@@ -205,7 +205,7 @@ def estimate_roofline(
     demand: Demand,
     *,
     measured: float | None = None,
-    data: Data | None = None,
+    data: DataProfile | None = None,
 ) -> Roofline:
     """The ceilings of these supplies, and advice. What a sample takes nothing of does not bind.
 
@@ -230,7 +230,7 @@ def _ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceili
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class RunCounts:
     """What a run counted within an interval.
 
     seconds:        of the interval.
@@ -271,8 +271,8 @@ class Counted:
         )
 
 
-def verdict(
-    counted: Counted, supplies: Mapping[Resource, Supply], *, data: Data | None = None
+def judge_run(
+    counted: RunCounts, supplies: Mapping[Resource, Supply], *, data: DataProfile | None = None
 ) -> Roofline:
     """What binds a run that goes on, from what it counted and from what was measured before.
 
@@ -330,7 +330,7 @@ def _explained(ceiling: Ceiling, measured: float) -> str:
     )
 
 
-def _sorted(ceilings: list[Ceiling], measured: float | None, data: Data | None) -> Roofline:
+def _sorted(ceilings: list[Ceiling], measured: float | None, data: DataProfile | None) -> Roofline:
     if not ceilings:
         raise UsageError("no supply is given that a sample takes anything of: measure one")
     return _advised(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
@@ -339,12 +339,14 @@ def _sorted(ceilings: list[Ceiling], measured: float | None, data: Data | None) 
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def _advised(ceilings: tuple[Ceiling, ...], measured: float | None, data: Data | None) -> Roofline:
+def _advised(
+    ceilings: tuple[Ceiling, ...], measured: float | None, data: DataProfile | None
+) -> Roofline:
     plain = Roofline(ceilings, measured)
     return Roofline(ceilings, measured, tuple(_advice(plain, data)))
 
 
-def _advice(found: Roofline, data: Data | None) -> list[str]:
+def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
     bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
     said = [f"{name} binds at {_number(rate)} samples/s" + _next(found)]
     factor = f"{_times(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
@@ -427,7 +429,7 @@ def _if_lifted(found: Roofline, resources: frozenset[Resource], what: str) -> li
     ]
 
 
-def _cache(data: Data) -> str:
+def _cache(data: DataProfile) -> str:
     size = _size(data.total_bytes)
     if data.total_bytes <= data.memory_bytes:
         return f"a cache of {size}, which this host's memory holds,"

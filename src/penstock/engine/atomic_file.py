@@ -42,7 +42,7 @@ _NOT_SYNCED = frozenset(
 
 
 @contextlib.contextmanager
-def storing(path: str, again: str = _AGAIN) -> Iterator[None]:
+def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
     """Turns what the operating system says against writing `path` into a StorageError; `again` is
     what helps once the cause is gone."""
     try:
@@ -81,30 +81,30 @@ def sync_folder(folder: str, again: str = _AGAIN) -> None:
             os.close(file)
     except OSError as error:
         if error.errno not in _NOT_SYNCED:
-            with storing(folder, again):
+            with storage_errors(folder, again):
                 raise
 
 
-class Part:
+class AtomicFile:
     """A file on its way: written under a hidden name, durable after `sync`, seen after `commit`.
 
     size, crc32:  of what `write` wrote so far.
     file:         the file under its hidden name, for libraries that write into one themselves;
-                  their errors go through `storing`.
+                  their errors go through `storage_errors`.
     """
 
     def __init__(self, path: str) -> None:
         folder, name = os.path.split(path)
         self.path, self.temporary = path, os.path.join(folder, f".{name}.part")
         self.size = self.crc32 = 0
-        with storing(path):
+        with storage_errors(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)  # of a run that was killed
             self.file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
 
     def write(self, *pieces: Bytes) -> None:
         """Append."""
-        with storing(self.path):
+        with storage_errors(self.path):
             for piece in pieces:
                 self.file.write(piece)
                 self.crc32 = zlib.crc32(piece, self.crc32)
@@ -112,7 +112,7 @@ class Part:
 
     def sync(self) -> None:
         """All of it is on the device when this returns; nothing can be written after."""
-        with storing(self.path):
+        with storage_errors(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
@@ -120,12 +120,12 @@ class Part:
     def commit(self, *, durable: bool = True) -> None:
         """The file appears under its own name, whole. durable: the name, too, is on the device when
         this returns; where not, the caller syncs the folder after several."""
-        with storing(self.path):
+        with storage_errors(self.path):
             os.replace(self.temporary, self.path)
         if durable:
             sync_folder(os.path.dirname(self.path))
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,7 +146,7 @@ _TAR_RECORD = 20 * _BLOCK
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff%]")
 
 
-def tar_pieces(key: str, parts: Parts) -> list[Bytes]:
+def encode_tar_member(key: str, parts: Parts) -> list[Bytes]:
     """A sample as one member for each part, called "key.name"."""
     pieces: list[Bytes] = []
     for name, data in parts:
@@ -157,7 +157,7 @@ def tar_pieces(key: str, parts: Parts) -> list[Bytes]:
     return pieces
 
 
-def tar_end(size: int) -> bytes:
+def encode_tar_end(size: int) -> bytes:
     """What ends a tar file of so many bytes: two blocks of zeros, and padding as tar does it."""
     return bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _TAR_RECORD)
 
@@ -221,14 +221,14 @@ def extension_of(data: Bytes) -> str:
     return "json" if text.lstrip()[:1] in ("{", "[") else "txt"
 
 
-def npy(array: npt.NDArray[Any]) -> bytes:
+def encode_npy(array: npt.NDArray[Any]) -> bytes:
     """An array as numpy's own file."""
     whole = np.ascontiguousarray(array).reshape(array.shape)  # contiguous() makes () into (1,)
-    return npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
+    return encode_npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
 
 
 @functools.lru_cache(maxsize=64)
-def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def encode_npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """What comes before the elements in numpy's own file."""
     out = io.BytesIO()
     header = {"descr": dtype, "fortran_order": False, "shape": shape}
@@ -241,16 +241,16 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 def tfrecord_pieces(data: Bytes) -> list[Bytes]:
     """A record: its length and its bytes, each with a checksum."""
-    return [record_head(len(data)), data, masked(crc32c(data))]
+    return [encode_record_head(len(data)), data, mask_crc(crc32c(data))]
 
 
-def record_head(size: int) -> bytes:
+def encode_record_head(size: int) -> bytes:
     """What comes before a record of so many bytes."""
     length = struct.pack("<Q", size)
-    return length + masked(crc32c(length))
+    return length + mask_crc(crc32c(length))
 
 
-def masked(crc: int) -> bytes:
+def mask_crc(crc: int) -> bytes:
     """A checksum as TFRecord writes it."""
     turned = (crc >> 15 | crc << 17) + 0xA282EAD8
     return struct.pack("<I", turned & 0xFFFFFFFF)
@@ -262,10 +262,10 @@ def masked(crc: int) -> bytes:
 def example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> bytes:
     """A tf.train.Example: bytes as bytes_list; arrays of integers, of up to 64 bits, as int64_list;
     of floats, of up to 32, as float_list; of others as bytes_list."""
-    return b"".join(example_pieces(features))
+    return b"".join(encode_example(features))
 
 
-def example_pieces(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> list[Bytes]:
+def encode_example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> list[Bytes]:
     """The same as bytes that belong one after the other, among them the given ones themselves."""
     entries: list[Bytes] = []
     for name in sorted(features):

@@ -65,7 +65,7 @@ class Mount(NamedTuple):
     source: str
 
 
-def this_machine(root: str | os.PathLike[str] = "/") -> Machine:
+def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
     """The machine, and what of it is left to this process. root: of /proc and /sys, for others."""
     at = Path(root)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -85,7 +85,7 @@ def this_machine(root: str | os.PathLike[str] = "/") -> Machine:
     )
 
 
-def mount_of(path: str) -> Mount | None:
+def find_mount(path: str) -> Mount | None:
     """The mount that a file or folder lies in; None where it cannot be told."""
     try:
         device = os.stat(path).st_dev

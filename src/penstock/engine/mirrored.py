@@ -1,7 +1,7 @@
 """An engine over several engines: the same files at several places, of which any may serve a read.
 
 What is submitted waits here in parts of about `limits.unit_bytes_default`, by purpose, in a
-`penstock.engine.Queue`; a policy gives each part to a place that has the file and room for it.
+`penstock.engine.RequestQueue`; a policy gives each part to a place that has the file and room for it.
 What a place does not bring is asked of the others. A place that failed where another one did not
 is left alone for a while.
 
@@ -24,9 +24,9 @@ from .. import limits
 from ..budget import Budget
 from ..errors import ForkError, UsageError
 from ..extent import Int, Requests
-from .native import Choice, Reader
-from .protocol import Buffer, Completion, Failure, check
-from .queue import LeastLoaded, Policy, Purpose, Queue, Request, Target, Unit, check_purpose
+from .native import ReadingEngine, ReadMethod
+from .protocol import Buffer, Completion, Failure, check_requests
+from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
 
 _poll_ns = 100_000_000
 
@@ -77,7 +77,7 @@ class Dispatched:
 
     def __init__(
         self,
-        members: Sequence[Reader],
+        members: Sequence[ReadingEngine],
         holders: npt.NDArray[np.bool_],
         *,
         policy: Policy | None = None,
@@ -92,7 +92,7 @@ class Dispatched:
             )
         targets = [Target(queued_bytes_max) for _ in members]
         # Parts are of one file each to the queue, and go whole: it neither merges nor cuts them.
-        self._queue = Queue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
+        self._queue = RequestQueue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
         self._waiting: dict[int, _Part] = {}  # by request of the queue
         self._asked: list[dict[int, tuple[Unit, _Part]]] = [{} for _ in members]  # by its ticket
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
@@ -114,7 +114,7 @@ class Dispatched:
             each.start()
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ReadMethod:
         """How the first one reads."""
         return self._members[0].choice
 
@@ -123,7 +123,7 @@ class Dispatched:
     ) -> int:
         """Cut the requests into parts, and hand on those that there is room for."""
         self._check_process()
-        check(requests, buffers, len(self._holders))
+        check_requests(requests, buffers, len(self._holders))
         check_purpose(purpose)
         ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
         parts = self._parts(ticket)

@@ -70,7 +70,7 @@ class Facts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReadMethod:
     """How the engine reads, and why it does not read otherwise.
 
     cached:     whether the data was found in the page cache, so that reading is copying.
@@ -85,7 +85,7 @@ class Choice:
     gap_bytes: int = limits.gap_bytes_default
 
 
-class Reader(Engine, Protocol):
+class ReadingEngine(Engine, Protocol):
     """An engine as loaders use it: it says how it reads, and takes another budget.
 
     `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does, to
@@ -93,13 +93,13 @@ class Reader(Engine, Protocol):
     """
 
     @property
-    def choice(self) -> Choice: ...
+    def choice(self) -> ReadMethod: ...
     def adopt(self, budget: Budget) -> None: ...
     def survey(self) -> None: ...
     def counters(self) -> dict[str, int]: ...
 
 
-def choose(facts: Facts, budget: Budget) -> Choice:
+def choose(facts: Facts, budget: Budget) -> ReadMethod:
     """The backend, O_DIRECT or not, and the number of threads. Pure.
 
     Raises UsageError where the budget requires a fast path that cannot be had.
@@ -125,7 +125,7 @@ def choose(facts: Facts, budget: Budget) -> Choice:
     else:
         threads = max(1, facts.cores - 1)  # the thread that waits for a batch copies too
     cached = not direct and facts.resident >= _resident_min
-    return Choice(backend, direct, threads, reasons, cached)
+    return ReadMethod(backend, direct, threads, reasons, cached)
 
 
 def _pread_threads(facts: Facts) -> int:

@@ -1,7 +1,7 @@
 """One bucket, container or web server, reached by obstore: ranges, facts and listings of objects,
 and objects written and removed.
 
-The only importer of obstore. Whatever goes wrong is a `Refused`, made of a status, an error code of
+The only importer of obstore. Whatever goes wrong is a `ObjectRefused`, made of a status, an error code of
 the service and our own words: no text of the library, the service or the URL gets through, because
 those hold keys, signatures and user names.
 
@@ -42,7 +42,7 @@ _started_in: int | None = None  # the process in which obstore has begun to work
 Buffer = bytes | memoryview
 
 
-class Refused(Exception):
+class ObjectRefused(Exception):
     """An object could not be had.
 
     code:   the errno that says why.
@@ -55,7 +55,7 @@ class Refused(Exception):
         self.code, self.what, self.again = code, what, again
 
 
-class Found(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object as a listing or an answer describes it.
 
     name:       its key.
@@ -94,7 +94,7 @@ class Location(NamedTuple):
         return f"{self.bucket}/{key}" if key else self.bucket
 
 
-def located(url: str) -> Location:
+def parse_object_url(url: str) -> Location:
     """A URL taken apart; what is secret in it is remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -185,7 +185,7 @@ class Bucket:
             raise refused(error) from None
         return Answer(data, int(meta["size"]), _version(meta))
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ObjectInfo:
         """What an object is now."""
         if not self._listable:
             return self._head_by_range(key)
@@ -194,11 +194,11 @@ class Bucket:
         except Exception as error:
             raise refused(error) from None
 
-    def _head_by_range(self, key: str) -> Found:
+    def _head_by_range(self, key: str) -> ObjectInfo:
         """A presigned URL is signed for GET alone; and whether a server knows ranges is seen."""
         try:
-            return Found(key, *self.fetch(key, 0, 1)[1:])
-        except Refused as error:
+            return ObjectInfo(key, *self.fetch(key, 0, 1)[1:])
+        except ObjectRefused as error:
             if error.code not in (errno.ERANGE, errno.ENOTSUP):
                 raise
             problem = error
@@ -210,7 +210,7 @@ class Bucket:
             raise problem
         return found
 
-    def listing(self, prefix: str) -> Iterator[list[Found]]:
+    def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """All objects below a prefix, which ends at a slash; in parts."""
         self._require_listable()
         _check_process()
@@ -225,7 +225,7 @@ class Bucket:
                 raise refused(error) from None
             yield found
 
-    def level(self, prefix: str) -> tuple[list[str], list[Found]]:
+    def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """The folders (by their last name) and the objects just below a prefix."""
         self._require_listable()
         _check_process()
@@ -381,7 +381,7 @@ class Bucket:
         return S3Store(name, **config, **more)
 
 
-def bucket_of(url: str) -> Bucket:
+def open_bucket(url: str) -> Bucket:
     """The bucket of a URL. Connections are kept by the client, so one serves all that is opened
     with one setting."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
@@ -429,9 +429,9 @@ def _version(meta: Mapping[str, Any]) -> int:
     return version_of(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
 
 
-def _found(meta: Any) -> Found:
+def _found(meta: Any) -> ObjectInfo:
     when_s = meta["last_modified"].timestamp()
-    return Found(str(meta["path"]), int(meta["size"]), _version(meta), when_s)
+    return ObjectInfo(str(meta["path"]), int(meta["size"]), _version(meta), when_s)
 
 
 # -- what went wrong -------------------------------------------------------------------------------
@@ -441,13 +441,13 @@ _service_code = re.compile(r"<Code>(\w{1,64})</Code>")
 _kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown)\b")
 
 
-def refused(error: Exception) -> Refused:
+def refused(error: Exception) -> ObjectRefused:
     """What an exception of the library means, without its text."""
     text = str(error)
-    if isinstance(error, Refused | UsageError):
+    if isinstance(error, ObjectRefused | UsageError):
         raise error
     if isinstance(error, FileNotFoundError):
-        return Refused(errno.ENOENT, "404: there is no such object or bucket")
+        return ObjectRefused(errno.ENOENT, "404: there is no such object or bucket")
     name = type(error).__name__
     status = _status.search(text)
     number = int(status.group(1)) if status else 0
@@ -455,38 +455,38 @@ def refused(error: Exception) -> Refused:
     code = said.group(1) if said else ""
     words = f"{number} {code}".strip() if number else ""
     if number == 404:
-        return Refused(errno.ENOENT, words)
+        return ObjectRefused(errno.ENOENT, words)
     if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
-        return Refused(errno.EACCES, words or "access denied")
+        return ObjectRefused(errno.EACCES, words or "access denied")
     if name == "AlreadyExistsError":
-        return Refused(errno.EEXIST, words or "it is there already")
+        return ObjectRefused(errno.EEXIST, words or "it is there already")
     if number == 409:  # of two that write on a condition at once, neither is told which it was
-        return Refused(errno.EIO, words, again=True)
+        return ObjectRefused(errno.EIO, words, again=True)
     if number == 501 or name == "NotImplementedError":
-        return Refused(errno.ENOTSUP, words or "the service cannot do that")
+        return ObjectRefused(errno.ENOTSUP, words or "the service cannot do that")
     if name == "PreconditionError":
-        return Refused(errno.ESTALE, words or "another version")
+        return ObjectRefused(errno.ESTALE, words or "another version")
     if name == "NotSupportedError" or "non-partial response" in text:
-        return Refused(errno.ENOTSUP, "the server does not answer ranges")
+        return ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
     if number == 416:
-        return Refused(errno.ERANGE, words)
+        return ObjectRefused(errno.ERANGE, words)
     if number in _again or code in _slow_codes:
-        return Refused(errno.EIO, words, again=True)
+        return ObjectRefused(errno.EIO, words, again=True)
     if number:
         more = ": is the region right (AWS_REGION)?" if number // 100 == 3 else ""
         if code.startswith(("Expired", "InvalidToken")):
-            return Refused(errno.EACCES, words)
-        return Refused(errno.EIO, words + more)
+            return ObjectRefused(errno.EACCES, words)
+        return ObjectRefused(errno.EIO, words + more)
     if "BareRedirect" in text:
-        return Refused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
+        return ObjectRefused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
     return _refused_on_the_way(text, name)
 
 
-def _refused_on_the_way(text: str, name: str) -> Refused:
+def _refused_on_the_way(text: str, name: str) -> ObjectRefused:
     """What it means that there was no answer."""
     lowered = text.lower()
     if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
-        return Refused(errno.EACCES, "no credentials were found")
+        return ObjectRefused(errno.EACCES, "no credentials were found")
     kind = _kind.search(text)
     words = {
         "Timeout": "no answer in time",
@@ -496,9 +496,9 @@ def _refused_on_the_way(text: str, name: str) -> Refused:
     if kind is not None:
         what = words.get(kind.group(1), "the connection failed")
         if "certificate" in lowered:
-            return Refused(errno.EIO, "the server's certificate is not trusted")
-        return Refused(errno.EIO, what, again=True)
-    return Refused(errno.EIO, f"the request failed ({name})")
+            return ObjectRefused(errno.EIO, "the server's certificate is not trusted")
+        return ObjectRefused(errno.EIO, what, again=True)
+    return ObjectRefused(errno.EIO, f"the request failed ({name})")
 
 
 # -- credentials that obstore does not look for ----------------------------------------------------
@@ -557,7 +557,7 @@ def _section(path: str, name: str) -> dict[str, str]:
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
+def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
     """The answer, asking again while that may help and until the deadline; else Refused.
 
     Pauses double, and are a random part of that, so that many who were refused together do not
@@ -568,7 +568,7 @@ def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], 
     while True:
         try:
             return ask()
-        except Refused as error:
+        except ObjectRefused as error:
             if not error.again:
                 raise
             problem = error.what
@@ -576,16 +576,16 @@ def patiently(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], 
         if time.monotonic() + pause_s > deadline:
             raise _in_vain(problem, deadline_s)
         if not pause(pause_s):
-            raise Refused(errno.ECANCELED, "given up")
+            raise ObjectRefused(errno.ECANCELED, "given up")
         longest_s = min(2 * longest_s, limits.object_pause_s_max)
 
 
-def _in_vain(problem: str, deadline_s: float) -> Refused:
-    return Refused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
+def _in_vain(problem: str, deadline_s: float) -> ObjectRefused:
+    return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
 
 
-def whole(answer: Answer, start: int, stop: int) -> Answer:
+def require_whole(answer: Answer, start: int, stop: int) -> Answer:
     """The answer, if it has all there is of [start, stop): a body may be cut short in silence."""
     if len(answer.data) != min(stop, answer.size) - start:
-        raise Refused(errno.EIO, "the answer was cut short", again=True)
+        raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
     return answer

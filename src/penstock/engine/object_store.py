@@ -25,27 +25,27 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Files, unseen
 from .object_client import (
-    Found,
     Location,
-    Refused,
-    bucket_of,
+    ObjectInfo,
+    ObjectRefused,
     digest,
-    located,
-    patiently,
+    open_bucket,
+    parse_object_url,
+    require_whole,
+    retry_until,
     rooted,
-    whole,
 )
 from .store import (
     Listing,
     Parse,
     Progress,
     SaidBy,
-    Source,
+    StoreFile,
     all_there,
     braces,
-    changed,
-    failure,
-    in_threads,
+    changed_error,
+    map_in_threads,
+    storage_error,
 )
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class ObjectStore:
     def __init__(self, root: str) -> None:
         where = rooted(root)
         self.root = f"{where.bucket}/{where.key}" if where.key else where.bucket
-        self._bucket = bucket_of(where.bucket)
+        self._bucket = open_bucket(where.bucket)
         self._prefix = f"{where.key}/" if where.key else ""
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
@@ -114,7 +114,7 @@ class ObjectStore:
         known |= self._folder_states([names[row] for row in np.flatnonzero(folder)])
         known |= self._described([names[row] for row in np.flatnonzero(~folder)])
         unknown = [name for name in dict.fromkeys(names) if name not in known]
-        states = in_threads(lambda row: self._state(unknown[row]), len(unknown), progress)
+        states = map_in_threads(lambda row: self._state(unknown[row]), len(unknown), progress)
         known |= dict(zip(unknown, states, strict=True))
         if progress is not None:
             progress(len(names))
@@ -135,7 +135,7 @@ class ObjectStore:
         states = self._folder_states(names)
         for name in names:
             if states[name].code != errno.EISDIR:
-                raise failure(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
+                raise storage_error(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
         versions = np.array([states[name].version for name in names], np.int64)
         return Files.of(self.root, names, np.full(len(names), -1, np.int64), versions)
 
@@ -156,13 +156,13 @@ class ObjectStore:
                     seen += 1
                 return data
 
-            found = parse(number, Source(path, size, fetch, -1))
+            found = parse(number, StoreFile(path, size, fetch, -1))
             if not seen:  # nothing was read that could have shown a change
                 now = self._asked(self.root, lambda: self._bucket.head(self._key(path)))
                 _check_same(size, version, now.size, now.version, path)
             return found
 
-        return in_threads(one, len(files), progress)
+        return map_in_threads(one, len(files), progress)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -174,9 +174,9 @@ class ObjectStore:
     def _asked(self, url: str, ask: Callable[[], T]) -> T:
         """The answer, or the error that says why there is none."""
         try:
-            return patiently(ask, limits.object_listing_deadline_s, _sleep)
-        except Refused as error:
-            raise failure(error.code, url, f" ({error.what})") from None
+            return retry_until(ask, limits.object_listing_deadline_s, _sleep)
+        except ObjectRefused as error:
+            raise storage_error(error.code, url, f" ({error.what})") from None
 
     def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
         """The bytes of a range, and the size and version of the object; 0 where nothing is read."""
@@ -186,10 +186,10 @@ class ObjectStore:
 
         def ask() -> tuple[bytes, int, int]:
             try:
-                got = whole(
+                got = require_whole(
                     self._bucket.fetch(key, offset, offset + length), offset, offset + length
                 )
-            except Refused as error:
+            except ObjectRefused as error:
                 if error.code == errno.ERANGE:
                     return b"", 0, 0
                 if error.code == errno.ENOTSUP and not self._bucket.head(key).size:
@@ -206,7 +206,7 @@ class ObjectStore:
         def ask() -> _State:
             try:
                 found = self._bucket.head(self._key(name))
-            except Refused as error:
+            except ObjectRefused as error:
                 if error.code != errno.ENOENT:
                     raise
                 return _State(-1, -1, errno.ENOENT)
@@ -245,7 +245,7 @@ class ObjectStore:
             return self._asked(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
 
         known: dict[str, _State] = {}
-        for found in in_threads(one, len(many)):
+        for found in map_in_threads(one, len(many)):
             known |= found
         return known
 
@@ -256,11 +256,11 @@ class ObjectStore:
         key = self._key(folder)
         return f"{key}/" if key and key != "." else ""
 
-    def _listed(self, folder: str, progress: Progress | None = None) -> list[Found]:
+    def _listed(self, folder: str, progress: Progress | None = None) -> list[ObjectInfo]:
         """All files below a folder, with their names relative to the root."""
 
-        def ask() -> list[Found]:
-            found: list[Found] = []
+        def ask() -> list[ObjectInfo]:
+            found: list[ObjectInfo] = []
             for part in self._bucket.listing(self._below(folder)):
                 found += self._visible(part)
                 if progress is not None:
@@ -269,7 +269,7 @@ class ObjectStore:
 
         return self._asked(f"{self.root}/{folder}" if folder else self.root, ask)
 
-    def _visible(self, part: Iterable[Found], hidden: bool = False) -> list[Found]:
+    def _visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
         """The objects with their names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
         found = []
@@ -277,7 +277,7 @@ class ObjectStore:
             name = each.name[skip:]
             if not name or (not hidden and _hidden(name)):
                 continue
-            found.append(Found(name, each.size, each.version))
+            found.append(ObjectInfo(name, each.size, each.version))
         return found
 
     def _folder_states(self, names: Sequence[str]) -> dict[str, _State]:
@@ -292,7 +292,11 @@ class ObjectStore:
                 for name in names
             }
         return dict(
-            zip(names, in_threads(lambda i: self._folder_state(names[i]), len(names)), strict=True)
+            zip(
+                names,
+                map_in_threads(lambda i: self._folder_state(names[i]), len(names)),
+                strict=True,
+            )
         )
 
     def _folder_state(self, name: str) -> _State:
@@ -302,7 +306,7 @@ class ObjectStore:
         )
         shown = {each for each in folders if not _hidden(each)}
         inside = [
-            Found(each.name[len(below) :], each.size, each.version)
+            ObjectInfo(each.name[len(below) :], each.size, each.version)
             for each in files
             if len(each.name) > len(below)
         ]
@@ -315,7 +319,7 @@ class ObjectStore:
             return _State(-1, -1, errno.ENOENT)
         return _State(-1, _folder_version(inside, shown), errno.EISDIR)
 
-    def _table(self, found: Sequence[Found]) -> Files:
+    def _table(self, found: Sequence[ObjectInfo]) -> Files:
         return Files.of(
             self.root,
             [each.name for each in found],
@@ -345,7 +349,7 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or "/." in name or name.endswith(".penstock")
 
 
-def _without_markers(found: list[Found]) -> list[Found]:
+def _without_markers(found: list[ObjectInfo]) -> list[ObjectInfo]:
     """Without the empty objects that some tools write for folders."""
     if not any(each.size == 0 for each in found):
         return found
@@ -358,9 +362,9 @@ def _without_markers(found: list[Found]) -> list[Found]:
     return [each for each in found if each.size or each.name not in folders]
 
 
-def _folders(found: Sequence[Found]) -> tuple[list[str], list[int]]:
+def _folders(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
     """The folders that files lie in, the root first, and their versions."""
-    files: dict[str, list[Found]] = {"": []}
+    files: dict[str, list[ObjectInfo]] = {"": []}
     folders: dict[str, set[str]] = {"": set()}
     for each in found:
         folder, _, name = each.name.rpartition("/")
@@ -371,12 +375,12 @@ def _folders(found: Sequence[Found]) -> tuple[list[str], list[int]]:
                 outer, _, last = inner.rpartition("/")
                 folders.setdefault(outer, set()).add(last)
                 inner = outer
-        files[folder].append(Found(name, each.size, each.version))
+        files[folder].append(ObjectInfo(name, each.size, each.version))
     names = sorted(files, key=str.encode)
     return names, [_folder_version(files[name], folders[name]) for name in names]
 
 
-def _folder_version(files: Iterable[Found], folders: Iterable[str]) -> int:
+def _folder_version(files: Iterable[ObjectInfo], folders: Iterable[str]) -> int:
     lines = [f"{each.name}\0{each.size}\0{each.version}" for each in files]
     lines += [f"{name}/" for name in folders]
     return digest(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
@@ -430,7 +434,7 @@ class Located(NamedTuple):
 
 def locate_objects(*given: str) -> Located:
     """What URLs stand for. `path` and the store's root are without what is secret in the URLs."""
-    places = [located(url) for url in given]
+    places = [parse_object_url(url) for url in given]
     if len({place.bucket for place in places}) > 1:
         first, other, *_ = dict.fromkeys(place.bucket for place in places)
         raise UsageError(f"{first} and {other} are two places: name files of one bucket or server")
@@ -465,16 +469,16 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
         return b""
     data, size, version = store._read(files.name(file), offset, length)
     if not size and not data:
-        raise changed(where, "nothing is there")
+        raise changed_error(where, "nothing is there")
     _check_same(int(files.size[file]), int(files.mtime_ns[file]), size, version, where)
     if len(data) != length:
-        raise changed(where, f"only {len(data):,} bytes are there")
+        raise changed_error(where, f"only {len(data):,} bytes are there")
     return data
 
 
 def _check_same(size: int, version: int, now_size: int, now_version: int, where: str) -> None:
     """ChangedError unless an object has the size and version of the table."""
     if now_size != size:
-        raise changed(where, f"the object has {now_size:,} bytes and had {size:,}")
+        raise changed_error(where, f"the object has {now_size:,} bytes and had {size:,}")
     if now_version != version:
-        raise changed(where, "the object was written to")
+        raise changed_error(where, "the object was written to")

@@ -22,9 +22,9 @@ from .. import limits
 from ..budget import Budget
 from ..errors import ForkError, UsageError
 from ..extent import Files, Requests
-from .native import Choice
-from .object_client import Answer, Bucket, Refused, patiently, rooted, whole
-from .protocol import Buffer, Completion, Failure, check
+from .native import ReadMethod
+from .object_client import Answer, Bucket, ObjectRefused, require_whole, retry_until, rooted
+from .protocol import Buffer, Completion, Failure, check_requests
 from .queue import PATIENCE, Patience, Purpose
 
 
@@ -60,7 +60,7 @@ class ObjectEngine:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         self._check_usable()
-        check(requests, buffers, len(self.files))
+        check_requests(requests, buffers, len(self.files))
         turn_ns = time.monotonic_ns() + self._patience.of(purpose)
         number = self._submitted
         self._submitted += 1
@@ -110,9 +110,9 @@ class ObjectEngine:
             )
 
 
-def _chosen(budget: Budget) -> Choice:
+def _chosen(budget: Budget) -> ReadMethod:
     requests = budget.requests or limits.object_requests_default
-    return Choice(
+    return ReadMethod(
         "object",
         False,
         requests,
@@ -315,7 +315,7 @@ class _Work:
         try:
             self._take_turn(piece.stop - piece.start)
             data = self._fetched(file, piece.start, piece.stop)
-        except Refused as error:
+        except ObjectRefused as error:
             code = error.code
         with self._changed:
             if self.closed:
@@ -352,14 +352,14 @@ class _Work:
             else:
                 answer = self._bucket.fetch(key, start, stop)
             if (answer.size, answer.version) != (size, version):
-                raise Refused(errno.ESTALE, "the object was written to")
-            return answer.data if start >= stop else whole(answer, start, stop).data
+                raise ObjectRefused(errno.ESTALE, "the object was written to")
+            return answer.data if start >= stop else require_whole(answer, start, stop).data
 
         try:
-            return patiently(ask, self._deadline_s, self._pause)
-        except Refused as error:
+            return retry_until(ask, self._deadline_s, self._pause)
+        except ObjectRefused as error:
             if error.code == errno.ERANGE:  # the object is shorter than it was
-                raise Refused(errno.ESTALE, error.what) from None
+                raise ObjectRefused(errno.ESTALE, error.what) from None
             raise
         finally:
             with self._changed:

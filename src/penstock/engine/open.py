@@ -18,7 +18,7 @@ from ..errors import PenstockError, UsageError
 from ..extent import Files
 from . import store as stores
 from .native import NativeEngine
-from .native import Reader as Reader
+from .native import ReadingEngine as ReadingEngine
 
 
 def is_url(place: str) -> bool:
@@ -26,7 +26,7 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
-def store_at(root: str) -> stores.Store:
+def open_store(root: str) -> stores.Store:
     """The store of everything below a root."""
     if is_url(root):
         from .object_store import ObjectStore  # its library is optional
@@ -35,7 +35,7 @@ def store_at(root: str) -> stores.Store:
     return stores.Posix(root)
 
 
-def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
+def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     """An engine that reads these files."""
     engine = _engine_for(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
@@ -46,7 +46,7 @@ def engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
     return Recorded(engine, files, trace_path(asked))
 
 
-def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> Reader:
+def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     if files.mirrors:
         from .mirrored import Dispatched, part_of  # most data lies at one place
 
@@ -68,7 +68,7 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
     """
     mirrors = []
     for root in roots:
-        found, errors = store_at(root).probe(replace(files, root=root, mirrors=()))
+        found, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
         there = (errors == 0) & (found.size == files.size)
         if not there.any():
             raise UsageError(

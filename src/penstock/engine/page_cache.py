@@ -23,7 +23,7 @@ from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Files
 from .native import resident_fraction
-from .store import failure, in_threads
+from .store import map_in_threads, storage_error
 
 Paths = Files | Sequence[str]
 
@@ -62,7 +62,7 @@ class _Pages(NamedTuple):
     unsettled: int
 
 
-def residency(
+def measure_residency(
     paths: Paths,
     *,
     files_max: int = limits.residency_files_max,
@@ -110,15 +110,15 @@ def evict(paths: Paths) -> Residency | None:
                 _sync(file)
                 _drop(file, 0, 0)
         except OSError as error:
-            raise failure(error.errno or errno.EIO, path) from None
+            raise storage_error(error.errno or errno.EIO, path) from None
         finally:
             os.close(file)
 
-    in_threads(one, len(paths))
-    return residency(paths)
+    map_in_threads(one, len(paths))
+    return measure_residency(paths)
 
 
-def dropped(files: Files, extents: Extents, seconds: float) -> Extents:
+def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
     """The first of these extents, as many as could be dropped from the page cache in time.
 
     Only what they touch is dropped, so that others lose little. None is returned twice, or
@@ -171,7 +171,7 @@ def _opened(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise failure(error.errno or errno.EIO, path) from None
+        raise storage_error(error.errno or errno.EIO, path) from None
 
 
 def _cached_bytes(path: str) -> tuple[int, int, bool] | None:

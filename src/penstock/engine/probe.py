@@ -29,7 +29,7 @@ _ticket_bytes = 16 << 20
 _copied_bytes = 32 << 20
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads.
 
     reads, read_bytes:   of how many reads, and of how many bytes in them, the rate is.
@@ -52,7 +52,7 @@ def time_reads(
     fault: Callable[[Extents, int, int], PenstockError],
     queue: int = 1,
     ready: Callable[[Extents], Extents] = lambda extents: extents,
-) -> Probed:
+) -> ProbeResult:
     """Measure with these extents, which should not have been read lately.
 
     fault:  the error for a read that failed, by extents, row and errno (0: cut short).
@@ -71,7 +71,7 @@ def time_reads(
     rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
     bandwidth = reading.rate(ready(large), 0, 1)
     took_s = time.perf_counter() - began
-    return Probed(
+    return ProbeResult(
         latency_s * 1e9,
         rate.reads / rate.took_s,
         bandwidth.read_bytes / bandwidth.took_s,
@@ -82,7 +82,7 @@ def time_reads(
     )
 
 
-def copying_bytes_per_s(threads: int = 1) -> float:
+def measure_copying(threads: int = 1) -> float:
     """How fast so many threads together copy memory here; takes 0.1 s, and 64 MiB for each."""
 
     def copied(start: threading.Barrier) -> tuple[int, float, float]:
@@ -178,7 +178,7 @@ def _requests(extents: Extents, first: int, last: int) -> Requests:
     )
 
 
-def large_extents(
+def draw_large_extents(
     sizes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int, most: int = limits.run_bytes_max
 ) -> Extents:
     """Up to 64 reads of `most` bytes, or of whole smaller files, at places drawn from the seed."""

@@ -76,7 +76,7 @@ class Engine(Protocol):
 
         purpose:  what the bytes are for: which of what waits is read first.
 
-        Raises UsageError where `check` does, where there is no such purpose, and where the engine
+        Raises UsageError where `check_requests` does, where there is no such purpose, and where the engine
         is closed; nothing is read then, no ticket is used up, and the engine goes on. Destinations
         of unreported extents must not overlap; nobody checks that.
         """
@@ -98,7 +98,9 @@ class Engine(Protocol):
         ...
 
 
-def check(requests: Requests, buffers: Sequence[Buffer], file_count: int | None = None) -> None:
+def check_requests(
+    requests: Requests, buffers: Sequence[Buffer], file_count: int | None = None
+) -> None:
     """Raise UsageError unless an engine of `file_count` files may execute these requests.
 
     None leaves the file numbers unchecked, for wrappers, which do not know the files. The message
@@ -111,7 +113,7 @@ def check(requests: Requests, buffers: Sequence[Buffer], file_count: int | None 
     _check_destinations(requests, buffers)
 
 
-def refuse(bad: Mask, message: Callable[[int], str]) -> None:
+def refuse_first(bad: Mask, message: Callable[[int], str]) -> None:
     """Raise UsageError with the message for the first number at which `bad` holds."""
     if np.count_nonzero(bad):  # `any` goes through Python: four times the time for a small step
         raise UsageError(message(int(bad.argmax())))
@@ -122,7 +124,7 @@ def _check_columns(requests: Requests) -> None:
         dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(
-                f"requests.{name} is {described(column)}: use a one-dimensional array of {dtype}"
+                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of {dtype}"
             )
         if name != "runs" and len(column) != len(requests.file):
             raise UsageError(
@@ -133,15 +135,15 @@ def _check_columns(requests: Requests) -> None:
 
 def _check_extents(requests: Requests, file_count: int | None) -> None:
     file, offset, length = requests.file, requests.offset, requests.length
-    refuse(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
-    refuse(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
+    refuse_first(offset < 0, lambda i: f"extent {i} has offset {offset[i]}: use 0 or above")
+    refuse_first(length < 0, lambda i: f"extent {i} has length {length[i]}: use 0 or above")
     # Both are at least 0 here, so a negative sum has wrapped round.
-    refuse(
+    refuse_first(
         offset + length < 0,
         lambda i: f"extent {i} ends at {int(offset[i]) + int(length[i])}: stay below 2^63",
     )
     if file_count is not None:
-        refuse(
+        refuse_first(
             file >= file_count,
             lambda i: f"extent {i} is of file {file[i]}: the engine has {file_count} files",
         )
@@ -152,15 +154,15 @@ def _check_runs(requests: Requests) -> None:
     count = len(file)
     if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
         raise UsageError(
-            f"requests.runs is {described(runs)}: start at 0 and end at {count}, the number of"
+            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the number of"
             " extents"
         )
     extents = np.diff(runs)
-    refuse(
+    refuse_first(
         extents <= 0,
         lambda j: f"run {j} goes from extent {runs[j]} to {runs[j + 1]}: give it one or more",
     )
-    refuse(
+    refuse_first(
         extents > limits.run_extents_max,
         lambda j: (
             f"run {j} has {extents[j]} extents, more than run_extents_max"
@@ -171,12 +173,12 @@ def _check_runs(requests: Requests) -> None:
         return  # a run for each
     follows = np.ones(max(count - 1, 0), np.bool_)  # extent i + 1 is in the run of extent i
     follows[runs[1:-1] - 1] = False
-    refuse(
+    refuse_first(
         follows & (file[1:] != file[:-1]),
         lambda i: f"extents {i} and {i + 1} of one run are of files {file[i]} and {file[i + 1]}",
     )
     end = offset + length
-    refuse(
+    refuse_first(
         follows & (offset[1:] < end[:-1]),
         lambda i: (
             f"extent {i + 1} starts at {offset[i + 1]}, before extent {i} of its run ends at"
@@ -186,7 +188,7 @@ def _check_runs(requests: Requests) -> None:
     if count:
         span = end[runs[1:] - 1] - offset[runs[:-1]]
         # A single long extent is no merged read: an engine splits it as it likes.
-        refuse(
+        refuse_first(
             (extents > 1) & (span > limits.run_bytes_max),
             lambda j: (
                 f"run {j} covers {span[j]} bytes, more than run_bytes_max"
@@ -206,21 +208,21 @@ def check_buffers(buffers: Sequence[Buffer]) -> None:
             and buffer.flags.writeable
         ):
             raise UsageError(
-                f"buffer {number} is {described(buffer)}: use a one-dimensional, contiguous,"
+                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional, contiguous,"
                 " writable array of uint8"
             )
 
 
 def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     buffer, target, length = requests.buffer, requests.target, requests.length
-    refuse(
+    refuse_first(
         buffer >= len(buffers),
         lambda i: f"extent {i} goes to buffer {buffer[i]}: {len(buffers)} buffers were given",
     )
     if len(buffers) == 0:
         return  # no extents either
     size = np.array([len(each) for each in buffers], np.int64)[buffer]
-    refuse(
+    refuse_first(
         (target < 0) | (target > size - length),
         lambda i: (
             f"extent {i} goes to {target[i]}..{int(target[i]) + int(length[i])} of buffer"
@@ -229,7 +231,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     )
 
 
-def described(value: object) -> str:
+def describe_argument(value: object) -> str:
     """What an argument is, for messages."""
     if not isinstance(value, np.ndarray):
         return f"a {type(value).__name__}"
@@ -271,7 +273,7 @@ class MemoryEngine:
     ) -> int:
         """Check the requests and keep them for the next poll."""
         self._require_open()
-        check(requests, buffers, len(self._contents))
+        check_requests(requests, buffers, len(self._contents))
         turn_ns = self._clock.now_ns() + self._patience.of(purpose)
         ticket = self._submitted
         self._submitted += 1

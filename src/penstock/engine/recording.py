@@ -21,10 +21,10 @@ from .. import limits
 from ..budget import Budget
 from ..errors import UsageError
 from ..extent import Files, Int, Requests
-from .native import Choice, Reader
+from .native import ReadingEngine, ReadMethod
 from .protocol import Buffer, Completion, Failure
 from .queue import Purpose
-from .trace_file import READ, Operations, Writer
+from .trace_file import READ, Operations, TraceWriter
 
 VARIABLE = "PENSTOCK_TRACE"
 
@@ -63,14 +63,16 @@ class Recorded:
     estimate. A trace that cannot be written any more ends with a warning, not the job.
     """
 
-    def __init__(self, engine: Reader, files: Files, path: str) -> None:
+    def __init__(self, engine: ReadingEngine, files: Files, path: str) -> None:
         self._engine = engine
         self._files = files
         choice = engine.choice
         each = limits.ring_entries if choice.backend == "io_uring" else 1
         lanes = min(64, choice.threads * each)
         try:
-            self._writer: Writer | None = Writer(path, f"penstock, {choice.backend}", "shared")
+            self._writer: TraceWriter | None = TraceWriter(
+                path, f"penstock, {choice.backend}", "shared"
+            )
         except UsageError as error:
             raise UsageError(f"{VARIABLE}: {error}") from None
         self._lanes = [self._writer.thread(os.getpid(), lane) for lane in range(lanes)]
@@ -82,7 +84,7 @@ class Recorded:
         self._finish = weakref.finalize(self, _finished, self._writer, self._lanes, self._pending)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ReadMethod:
         """How the engine reads."""
         return self._engine.choice
 
@@ -182,7 +184,7 @@ def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
     return starts_ns, ends_ns.reshape(-1)[: len(length)] - starts_ns
 
 
-def _written(writer: Writer, lanes: Sequence[int], pending: list[_Read]) -> bool:
+def _written(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
     """Write what is pending; where that fails, say so and leave no trace."""
     if not pending:
         return True
@@ -204,7 +206,7 @@ def _written(writer: Writer, lanes: Sequence[int], pending: list[_Read]) -> bool
     return True
 
 
-def _finished(writer: Writer, lanes: Sequence[int], pending: list[_Read]) -> None:
+def _finished(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
     """The end of an engine: by close, by the garbage collector, or with the interpreter."""
     if not _written(writer, lanes, pending):
         return

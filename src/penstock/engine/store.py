@@ -54,7 +54,7 @@ LOCAL = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
 """File systems of the machine itself."""
 
 
-class Source:
+class StoreFile:
     """One file of a store, open for parsing.
 
     fetch:  the bytes of a range, fewer where the file ends.
@@ -81,7 +81,7 @@ class Source:
         except OSError as error:
             if isinstance(error, PenstockError):
                 raise
-            raise failure(error.errno or errno.EIO, self.path) from None
+            raise storage_error(error.errno or errno.EIO, self.path) from None
         if flaw is not None:
             raise self.flaw(*flaw)
         found: dict[str, Any] = columns
@@ -93,7 +93,7 @@ class Source:
 
 
 T = TypeVar("T")
-Parse = Callable[[int, Source], T]
+Parse = Callable[[int, StoreFile], T]
 """What a format makes of one file, given its number."""
 
 
@@ -194,7 +194,7 @@ class Posix:
                             if len(found) == count:
                                 break
             except OSError as error:
-                raise failure(error.errno or errno.EIO, path) from None
+                raise storage_error(error.errno or errno.EIO, path) from None
         return found
 
     def match(self, pattern: str) -> list[str]:
@@ -237,7 +237,7 @@ class Posix:
     def folders(self, names: Sequence[str]) -> Files:
         found, errors = self.probe(unseen(self.root, names))
         for row in np.flatnonzero(errors != errno.EISDIR)[:1]:
-            raise failure(int(errors[row]) or errno.ENOTDIR, found.path(int(row)))
+            raise storage_error(int(errors[row]) or errno.ENOTDIR, found.path(int(row)))
         return Files(
             self.root, found.names, found.ends, np.full_like(found.size, -1), found.mtime_ns
         )
@@ -251,7 +251,7 @@ class Posix:
             finally:
                 os.close(file)
         except OSError as error:
-            raise failure(error.errno or errno.EIO, path) from None
+            raise storage_error(error.errno or errno.EIO, path) from None
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
         def one(number: int) -> T:
@@ -259,7 +259,7 @@ class Posix:
             file = _open(path)
             try:
                 _check_same(os.fstat(file), files, number, path)
-                source = Source(
+                source = StoreFile(
                     path, int(files.size[number]), functools.partial(_fetch, file, path), file
                 )
                 try:
@@ -270,12 +270,12 @@ class Posix:
             finally:
                 os.close(file)
 
-        return in_threads(one, len(files), progress)
+        return map_in_threads(one, len(files), progress)
 
     def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
         code, name = failures[0]
         more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
-        return failure(code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more)
+        return storage_error(code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more)
 
 
 def _pread(file: int, offset: int, length: int) -> bytes:
@@ -295,17 +295,19 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise failure(error.errno or errno.EIO, path) from None
+        raise storage_error(error.errno or errno.EIO, path) from None
 
 
 def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
     try:
         return _pread(file, offset, length)
     except OSError as error:
-        raise failure(error.errno or errno.EIO, path) from None
+        raise storage_error(error.errno or errno.EIO, path) from None
 
 
-def in_threads(one: Callable[[int], T], count: int, progress: Progress | None = None) -> list[T]:
+def map_in_threads(
+    one: Callable[[int], T], count: int, progress: Progress | None = None
+) -> list[T]:
     """one(0), one(1), ...: several at a time, where there are several; results in order.
 
     The first error, in that order, is raised; what has not begun by then is not begun.
@@ -329,11 +331,11 @@ def all_there(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | Non
     """The files that were probed, or the error of the first that could not be."""
     for row in np.flatnonzero(errors)[:1]:
         by = said_by(int(row)) if said_by else ""
-        raise failure(int(errors[row]), files.path(int(row)), said_by=by)
+        raise storage_error(int(errors[row]), files.path(int(row)), said_by=by)
     return files
 
 
-def failure(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
+def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
     """The error for what the operating system said about a path."""
     error: PenstockError
     if "://" in path:
@@ -400,20 +402,20 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise changed(where, "the file vanished") from None
+        raise changed_error(where, "the file vanished") from None
     except OSError as error:
-        raise failure(error.errno or errno.EIO, path) from None
+        raise storage_error(error.errno or errno.EIO, path) from None
     try:
         _check_same(os.fstat(descriptor), files, file, where)
         data = _pread(descriptor, offset, length)
     except OSError as error:
         if isinstance(error, PenstockError):
             raise
-        raise failure(error.errno or errno.EIO, path) from None
+        raise storage_error(error.errno or errno.EIO, path) from None
     finally:
         os.close(descriptor)
     if len(data) != length:
-        raise changed(where, f"only {len(data):,} bytes are there")
+        raise changed_error(where, f"only {len(data):,} bytes are there")
     return data
 
 
@@ -421,12 +423,12 @@ def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> Non
     """ChangedError unless a file has the size and time of the table."""
     size = int(files.size[file])
     if now.st_size != size:
-        raise changed(where, f"the file has {now.st_size:,} bytes and had {size:,}")
+        raise changed_error(where, f"the file has {now.st_size:,} bytes and had {size:,}")
     if now.st_mtime_ns != int(files.mtime_ns[file]):
-        raise changed(where, "the file was written to")
+        raise changed_error(where, "the file was written to")
 
 
-def changed(where: str, what: str) -> ChangedError:
+def changed_error(where: str, what: str) -> ChangedError:
     """The error for a sample that is not as it was indexed."""
     return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
 

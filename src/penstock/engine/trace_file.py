@@ -255,7 +255,7 @@ class _Pending:
         self.count += count
 
 
-class Writer:
+class TraceWriter:
     """Writes a trace as its operations come; with `with`, it is there when all of it is.
 
     Until then it is PATH.partial, which an error removes. Times are nanoseconds since 1970. Any
@@ -366,7 +366,7 @@ class Writer:
                 self._remove()
                 raise UsageError(f"cannot write a trace to {self.path}: {error.strerror}") from None
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> TraceWriter:
         return self
 
     def __exit__(
@@ -627,7 +627,7 @@ def _check_directory(directory: Any, end: int) -> None:
         raise ValueError("sizes")
 
 
-def lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
+def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     """For spans of time in the order in which they begin, the lane of each: as few lanes as the
     most that overlap, none of which is in two spans at once."""
     lane_of: list[int] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from . import codecs
-from .codecs import missing
-from .concat import JointIndex, join
-from .formats import FORMATS, Place, choose
-from .layout import Chunked, Fixed, Layout, Table
-from .read_cost import cost_of, measured_of
+from .codecs import missing_library
+from .concat import JointIndex, join_indexes
+from .formats import FORMATS, Location, choose_format
+from .layout import Chunked, Fixed, Layout, RowTable
+from .read_cost import measure_cost, summarize_cost
 from .table import Field, Index, Samples
 
 __all__ = [
@@ -18,13 +18,13 @@ __all__ = [
     "Index",
     "JointIndex",
     "Layout",
-    "Place",
+    "Location",
+    "RowTable",
     "Samples",
-    "Table",
-    "choose",
+    "choose_format",
     "codecs",
-    "cost_of",
-    "join",
-    "measured_of",
-    "missing",
+    "join_indexes",
+    "measure_cost",
+    "missing_library",
+    "summarize_cost",
 ]

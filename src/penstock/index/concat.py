@@ -21,7 +21,7 @@ from .table import Index, Samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined:
+class JointFiles:
     """Layouts of one field, one after the other.
 
     first:       int64 (parts + 1,), number of each part's first sample; the last is the count.
@@ -117,7 +117,7 @@ class JointIndex(Index):
         raise UsageError(f"{path}: the index of a mixture is not saved: its datasets' are")
 
 
-def join(parts: Sequence[Index]) -> JointIndex:
+def join_indexes(parts: Sequence[Index]) -> JointIndex:
     """One index of all. UsageError where their fields differ, or one is of a kind that cannot be
     joined; the message names the dataset by its number."""
     for number, part in enumerate(parts):
@@ -125,7 +125,7 @@ def join(parts: Sequence[Index]) -> JointIndex:
     first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
     first_file = np.cumsum([0, *(len(part.files) for part in parts)], dtype=np.int64)
     layouts = tuple(
-        Joined(tuple(part.layouts[field] for part in parts), first, first_file[:-1])
+        JointFiles(tuple(part.layouts[field] for part in parts), first, first_file[:-1])
         for field in range(len(parts[0].fields))
     )
     digest = hashlib.blake2b(digest_size=16)

@@ -123,7 +123,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class RowTable:
     """One row a sample. `file` None: the sample's own number; `offset` None: 0.
 
     row_bytes:  the length of all samples, if it is one and above 0.
@@ -271,7 +271,7 @@ class Chunked:
     """
 
     first: Int
-    bands: Table | Pieces
+    bands: RowTable | Pieces
 
     @property
     def row_bytes(self) -> None:
@@ -323,7 +323,7 @@ def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files
     return None
 
 
-Layout = Fixed | Table | Pieces | Chunked
+Layout = Fixed | RowTable | Pieces | Chunked
 
 
 def of_sections(
@@ -336,7 +336,7 @@ def of_sections(
     get = functools.partial(column, sections)
     if described.get("bands") is not None:
         bands = of_sections(described["bands"], prefix, sections, files)
-        assert isinstance(bands, Table | Pieces)
+        assert isinstance(bands, RowTable | Pieces)
         return Chunked(get(f"{prefix}.bands.first", np.int64), bands)
     if described["record_bytes"] is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
@@ -350,7 +350,7 @@ def of_sections(
             get(f"{prefix}.length", np.int64),
         )
     has = sections.__contains__
-    return Table(
+    return RowTable(
         get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None,
         get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None,
         get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size,

@@ -9,24 +9,31 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import limits
-from ..engine import Probed, Reader, changed, failure, large_extents, time_reads
+from ..engine import (
+    ProbeResult,
+    ReadingEngine,
+    changed_error,
+    draw_large_extents,
+    storage_error,
+    time_reads,
+)
 from ..errors import PenstockError
 from ..extent import Extents
-from ..order import Measured, Order
+from ..order import Order, ReadCost
 from .table import Index
 
 _samples_probed = 4096
 _stale = errno.ESTALE
 
 
-def cost_of(
+def measure_cost(
     index: Index,
-    engine: Reader,
+    engine: ReadingEngine,
     *,
     large_bytes: int = limits.run_bytes_max,
     most_bytes: int | None = None,
     ready: Callable[[Extents], Extents] = lambda extents: extents,
-) -> Probed:
+) -> ProbeResult:
     """Time reads of single samples and of `large_bytes`, through an engine over the same files.
 
     most_bytes:  about so many are read at most; None leaves that to the time `time_reads` may take.
@@ -36,16 +43,16 @@ def cost_of(
     """
     # Other places each time: what was read for the last choice is in the page cache.
     seed = time.time_ns()
-    small, large = _small(index, seed), large_extents(index.files.size, seed, large_bytes)
+    small, large = _small(index, seed), draw_large_extents(index.files.size, seed, large_bytes)
     if most_bytes is not None:
         small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
     return time_reads(engine, small, large, _fault(index), engine.choice.threads, ready)
 
 
-def measured_of(probed: Probed) -> Measured:
+def summarize_cost(probed: ProbeResult) -> ReadCost:
     """What policies reckon with."""
     requests = max(1.0, probed.reads_per_s * probed.latency_ns * 1e-9)
-    return Measured(probed.latency_ns, probed.bytes_per_s, requests)
+    return ReadCost(probed.latency_ns, probed.bytes_per_s, requests)
 
 
 def _up_to(extents: Extents, most_bytes: int) -> Extents:
@@ -71,7 +78,7 @@ def _fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
         path = index.files.path(int(extents.file[row]))
         where = f"{path} at byte {int(extents.offset[row]):,}"
         if code > 0 and code != _stale:
-            return failure(code, path, f" (byte {int(extents.offset[row]):,})")
-        return changed(where, "the file is of another size or modification time")
+            return storage_error(code, path, f" (byte {int(extents.offset[row]):,})")
+        return changed_error(where, "the file is of another size or modification time")
 
     return fault

@@ -25,7 +25,7 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
-from .layout import Chunked, Fixed, Layout, Pieces, Table, column, of_sections
+from .layout import Chunked, Fixed, Layout, Pieces, RowTable, column, of_sections
 
 if TYPE_CHECKING:
     from ..engine import Store
@@ -165,12 +165,12 @@ class Index:
         if self.names is not None:
             return [self.names[sample] for sample in at.tolist()]
         layout = self.layouts[0]
-        if isinstance(layout, Table) and layout.file is None:
+        if isinstance(layout, RowTable) and layout.file is None:
             return [self.files.name(file) for file in at.tolist()]
         if isinstance(layout, Fixed):
             file = layout.file_of(at)
             number = at - layout.first[file]
-        elif isinstance(layout, Table):
+        elif isinstance(layout, RowTable):
             assert layout.file is not None
             file = layout.file[at].astype(np.int64)
             number = at - np.searchsorted(layout.file, file)

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from .auto_shuffle import AutoShuffle, decide, record_of, told
-from .batch import Batch, Ragged, gap_for, readahead_for
+from .auto_shuffle import AutoShuffle, choose_shuffle, describe_choice, record_choice
+from .batch import Batch, Ragged, choose_gap, choose_readahead
 from .batch_reader import BatchReader
-from .batch_tasks import Epochs, Ordered, Sampled, Task, fingerprint_of
-from .dataset import Dataset, locate, open, sidecar_paths
+from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
+from .dataset import Dataset, locate_data, open, sidecar_paths
 from .decode import Decode
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
-from .metrics import serve_if_asked
+from .metrics import serve_if_configured
 from .mixing import mix
-from .sampler import Course
-from .worker_epoch import Walk
+from .sampler import StepSampler
+from .worker_epoch import WorkerEpoch
 from .worker_processes import WorkerProcesses
-from .workers import Inline, Workers, WorkerThreads
+from .workers import InlineWorkers, Workers, WorkerThreads
 
 __all__ = [
     "AutoShuffle",
     "Batch",
     "BatchReader",
-    "Course",
+    "BatchTask",
     "Dataset",
     "Decode",
-    "Epochs",
+    "EpochTasks",
     "Explanation",
-    "Inline",
+    "InlineWorkers",
     "Loader",
-    "Ordered",
+    "OrderTasks",
     "Ragged",
-    "Sampled",
+    "SamplerTasks",
     "Setup",
-    "Task",
-    "Walk",
+    "StepSampler",
+    "WorkerEpoch",
     "WorkerProcesses",
     "WorkerThreads",
     "Workers",
-    "decide",
+    "choose_gap",
+    "choose_readahead",
+    "choose_shuffle",
+    "describe_choice",
     "explain_run",
-    "fingerprint_of",
-    "gap_for",
-    "locate",
+    "identify_data",
+    "locate_data",
     "mix",
     "open",
-    "readahead_for",
-    "record_of",
-    "serve_if_asked",
+    "record_choice",
+    "serve_if_configured",
     "sidecar_paths",
-    "told",
 ]

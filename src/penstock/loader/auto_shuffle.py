@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 
 from ..budget import Budget
-from ..cache import store_of
-from ..engine import Probed, engine_for
+from ..cache import find_store
+from ..engine import ProbeResult, open_engine
 from ..errors import UsageError
-from ..index import Chunked, cost_of, measured_of
+from ..index import Chunked, measure_cost, summarize_cost
 from ..order import (
     Blocking,
     Order,
     Ordering,
-    choose_bands,
     choose_blocks,
-    shuffle_of,
+    choose_chunk_blocks,
+    parse_shuffle,
     shuffle_quality,
     window_samples,
 )
 from ..plan import Steps
 from ..topology import Place
-from .batch import gap_for
+from .batch import choose_gap
 from .dataset import Dataset
 
 log = logging.getLogger("penstock")
@@ -57,7 +57,7 @@ class AutoShuffle:
 
     def resumed(self, algorithm: str) -> Ordering | None:
         """The order of a saved state, which decides."""
-        found = shuffle_of(algorithm)
+        found = parse_shuffle(algorithm)
         if found is None:
             return None
         shuffle, block, group = found
@@ -77,17 +77,17 @@ class AutoShuffle:
         return self._dataset.order(self._seed, shuffle=shuffle, block=block, group=group)
 
     def __str__(self) -> str:
-        return f"{self._dataset.path}: {told(self.record)}"
+        return f"{self._dataset.path}: {describe_choice(self.record)}"
 
     def _decided(self, place: Place, steps: Steps) -> str:
         rows = steps.rows(0, place.rank)
-        chosen, probed = decide(
+        chosen, probed = choose_shuffle(
             self._dataset, self._budget(), rows, place.world_size, steps.global_batch
         )
-        return json.dumps(record_of(len(self._dataset), chosen, probed))
+        return json.dumps(record_choice(len(self._dataset), chosen, probed))
 
 
-def told(record: Mapping[str, Any]) -> str:
+def describe_choice(record: Mapping[str, Any]) -> str:
     """One line that says what was chosen, why, and what it costs."""
     how = f'shuffle="{record["shuffle"]}"'
     if record["shuffle"] == "blocked":
@@ -96,7 +96,7 @@ def told(record: Mapping[str, Any]) -> str:
     return f"auto chose {how}{quality}: {record['reason']}"
 
 
-def record_of(count: int, chosen: Blocking, probed: Probed | None) -> dict[str, Any]:
+def record_choice(count: int, chosen: Blocking, probed: ProbeResult | None) -> dict[str, Any]:
     """What `AutoShuffle.record` holds."""
     order = Order(count, 0, shuffle=chosen.shuffle, block=chosen.block, group=chosen.group)
     record: dict[str, Any] = {
@@ -108,18 +108,18 @@ def record_of(count: int, chosen: Blocking, probed: Probed | None) -> dict[str, 
         "quality": 1.0 if chosen.shuffle == "exact" else shuffle_quality(order),
     }
     if probed is not None:
-        record |= asdict(measured_of(probed)) | {"took_s": probed.took_s}
+        record |= asdict(summarize_cost(probed)) | {"took_s": probed.took_s}
     return record
 
 
-def decide(
+def choose_shuffle(
     dataset: Dataset,
     budget: Budget,
     rows: int,
     world_size: int,
     global_batch: int,
-    probed: Probed | None = None,
-) -> tuple[Blocking, Probed | None]:
+    probed: ProbeResult | None = None,
+) -> tuple[Blocking, ProbeResult | None]:
     """The choice for a dataset, and what was measured for it, if anything was.
 
     rows:    samples of one rank in a step.
@@ -129,11 +129,11 @@ def decide(
     bands = [layout for layout in index.layouts if isinstance(layout, Chunked)]
     if bands:
         held = int(np.median(np.diff(bands[0].first)))
-        return choose_bands(index.count, held, global_batch), None
+        return choose_chunk_blocks(index.count, held, global_batch), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
-    engine = engine_for(index.files, budget, index.mean_bytes)
+    engine = open_engine(index.files, budget, index.mean_bytes)
     try:
-        gap_bytes = gap_for(index, engine.choice)
+        gap_bytes = choose_gap(index, engine.choice)
         if engine.choice.cached:  # then reading is copying, and blocks would only save calls
             return Blocking("exact", 1, 1, 1.0, "the data is in the page cache"), None
         if index.total_bytes == 0:
@@ -141,13 +141,13 @@ def decide(
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None
-        probed = probed or cost_of(index, engine)
+        probed = probed or measure_cost(index, engine)
     finally:
         engine.close()
     chosen = choose_blocks(
         index.count,
         index.mean_bytes,
-        measured_of(probed),
+        summarize_cost(probed),
         window_samples=window,
         world_size=world_size,
         gap_bytes=gap_bytes,
@@ -163,7 +163,7 @@ def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[s
     """
     if place.world_size == 1:
         return decide()
-    store = store_of(modules)
+    store = find_store(modules)
     if store is None:
         raise UsageError(
             f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell them all "

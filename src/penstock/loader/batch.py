@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Choice, Failure, changed
-from ..engine import failure as failure_at
+from ..engine import Buffer, Failure, ReadMethod, changed_error
+from ..engine import storage_error as failure_at
 from ..errors import FormatError, PenstockError
 from ..extent import Int
 from ..index import Chunked, Field, Index, codecs
-from ..plan import Group, Ids, Rows, StepPlan
+from ..plan import FieldRows, Group, Ids, StepPlan
 from .decode import Samples
 
 
@@ -110,14 +110,14 @@ class Batch:
         )
 
 
-def gap_for(index: Index, choice: Choice) -> int | None:
+def choose_gap(index: Index, choice: ReadMethod) -> int | None:
     """How far apart extents may lie that are read together; None where nothing is to be merged:
     extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
     alone = len(index.files) >= index.count * len(index.fields)
     return None if choice.backend == "mmap" or alone else choice.gap_bytes
 
 
-def readahead_for(choice: Choice, budget: Budget, step_bytes: float) -> tuple[int, int]:
+def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> tuple[int, int]:
     """Bytes and steps that are requested or ready at most, where a rank's step has so many bytes:
     less where reading is copying."""
     given = budget.readahead_bytes
@@ -143,7 +143,7 @@ def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]
     return fields
 
 
-def _field_of(part: Field, layout: Rows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+def _field_of(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
     rows = layout.rows
     if layout.bounds is None:
         flat = buffer[layout.base : layout.base + rows * layout.row_bytes].view(part.dtype)
@@ -158,7 +158,7 @@ def _field_of(part: Field, layout: Rows, buffer: Buffer) -> npt.NDArray[Any] | R
 
 
 def _decoded(
-    index: Index, number: int, planned: StepPlan, layout: Rows, buffer: Buffer
+    index: Index, number: int, planned: StepPlan, layout: FieldRows, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
     """A field whose rows in the buffer are bands."""
     part = index.fields[number]
@@ -173,7 +173,7 @@ def _decoded(
     assert isinstance(chunked, Chunked)
     held = chunked.first[bands.number + 1] - chunked.first[bands.number]
     read = [
-        codecs.Band(
+        codecs.CompressedChunk(
             int(band),
             buffer[layout.base + bounds[k] : layout.base + bounds[k + 1]].data,
             lengths[k].tolist(),
@@ -253,8 +253,10 @@ def fault_of(
     where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
     path = index.files.path(int(requests.file[extent]))
     if code == errno.ESTALE:
-        return owner.step, changed(where, f"{path} is of another size or modification time")
+        return owner.step, changed_error(where, f"{path} is of another size or modification time")
     if code == 0:
         wanted = int(requests.length[extent])
-        return owner.step, changed(where, f"{path} was cut short: {got:,} of {wanted:,} bytes read")
+        return owner.step, changed_error(
+            where, f"{path} was cut short: {got:,} of {wanted:,} bytes read"
+        )
     return owner.step, failure_at(code, path, f" ({where})")

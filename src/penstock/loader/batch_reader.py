@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..budget import Budget
-from ..engine import Arena, Reader, engine_for
+from ..engine import Arena, ReadingEngine, open_engine
 from ..order import Marks
 from ..plan import Ids, plan_samples
-from .batch import Batch, fault_of, fields_of, gap_for, samples_of
+from .batch import Batch, choose_gap, fault_of, fields_of, samples_of
 from .collate import Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, Job
+from .decode import Collate, Decode, DecodeJob
 
 _poll_ns = 100_000_000
 
@@ -43,7 +43,7 @@ class BatchReader:
         self._collate = collate
         self._leaves = leaves
         self._budget = budget or Budget()
-        self._engine: Reader | None = None
+        self._engine: ReadingEngine | None = None
         self._arena = Arena(2 * self._budget.readahead_bytes)
 
     def read(
@@ -59,7 +59,7 @@ class BatchReader:
         index = self._dataset.index
         engine = self._opened()
         bounds = np.array([0, len(ids)], np.int64)
-        gap_bytes = gap_for(index, engine.choice)
+        gap_bytes = choose_gap(index, engine.choice)
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
         (planned,) = group.steps
         buffer = self._arena.take(planned.bytes)
@@ -72,7 +72,7 @@ class BatchReader:
             raise fault_of(index, planned, group, failures[0])[1]
         if self._decode is None:
             return Batch(planned.ids, step, epoch, fields_of(index, planned, buffer), repeats)
-        job = Job(
+        job = DecodeJob(
             len(ids),
             lambda: samples_of(index, planned, buffer, epoch),
             self._decode,
@@ -89,8 +89,8 @@ class BatchReader:
             self._engine.close()
             self._engine = None
 
-    def _opened(self) -> Reader:
+    def _opened(self) -> ReadingEngine:
         if self._engine is None:
             index = self._dataset.index
-            self._engine = engine_for(index.files, self._budget, index.mean_bytes)
+            self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         return self._engine

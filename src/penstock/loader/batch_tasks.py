@@ -1,6 +1,6 @@
 """The epochs of a loader that hands whole batches to workers: which samples each step holds.
 
-`Ordered` deals penstock's own order; `Sampled` follows a sampler that the user gave.
+`OrderTasks` deals penstock's own order; `SamplerTasks` follows a sampler that the user gave.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .. import limits
 from ..order import Marks, Order
 from ..plan import Cursor, Identity
 from ..topology import detect
-from .sampler import Course
+from .sampler import StepSampler
 
 
-class Task(NamedTuple):
+class BatchTask(NamedTuple):
     """What a worker has to do for one step.
 
     ids:   sample numbers as an array, or what a sampler gave.
@@ -35,24 +35,24 @@ class Task(NamedTuple):
     marks: Marks | None = None
 
 
-class Epochs(Protocol):
+class EpochTasks(Protocol):
     """Gives the tasks of an epoch and knows where the run stands."""
 
     @property
     def cursor(self) -> Cursor: ...
     def __len__(self) -> int: ...
     def begin(self) -> tuple[int, int]: ...
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]: ...
+    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]: ...
     def moved(self, epoch: int, step: int) -> None: ...
     def ended(self, epoch: int) -> None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Ordered:
+class OrderTasks:
     """Our order, dealt to ranks."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: StepSampler) -> None:
         self.course = course
 
     def __len__(self) -> int:
@@ -65,11 +65,11 @@ class Ordered:
     def begin(self) -> tuple[int, int]:
         return self.course.begin()
 
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
         keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
         rank = self.course.place.rank
         for step, ids, repeats, marks in self.course.shares(epoch, first):
-            yield Task(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
+            yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
     def moved(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
@@ -84,7 +84,7 @@ class Ordered:
         self.course.restore(state)
 
 
-class Sampled:
+class SamplerTasks:
     """The samples that a sampler gives, in steps. Their number may differ between epochs, and may
     be unknown.
 
@@ -115,7 +115,7 @@ class Sampled:
         ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
         kind = type(self._sampler)
         order = f"sampler:{kind.__qualname__}"
-        identity = Identity(fingerprint_of(dataset), order, seed, size * ranks)
+        identity = Identity(identify_data(dataset), order, seed, size * ranks)
         self.cursor = Cursor(identity, limits.order_count_max)
 
     def __len__(self) -> int:
@@ -130,13 +130,13 @@ class Sampled:
                 self.cursor.set_epoch(named)  # by the user, as is usual in torch
         return self.cursor.begin()
 
-    def tasks(self, epoch: int, first: int) -> Iterator[Task]:
+    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
         keys = Order(1, self._seed, epoch, purpose="augmentation")
         rank = detect(*self._place, os.environ, sys.modules).rank
         self._tell(epoch)  # here, as several epochs may be begun before the first is asked for
         for step, ids in enumerate(self._steps):
             if step >= first:
-                yield Task(ids, epoch, step, 0, keys.key(0, step, rank))
+                yield BatchTask(ids, epoch, step, 0, keys.key(0, step, rank))
 
     def moved(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
@@ -167,7 +167,7 @@ class Sampled:
         return [each for each in samplers if callable(getattr(each, "set_epoch", None))]
 
 
-def fingerprint_of(dataset: Any) -> str:
+def identify_data(dataset: Any) -> str:
     """What identifies the data in a state."""
     own = getattr(dataset, "fingerprint", None)
     if isinstance(own, str):

@@ -43,7 +43,7 @@ class Arrays:
         return array
 
 
-class Column(Protocol):
+class LeafColumn(Protocol):
     """One leaf of the samples' structure, for a whole batch."""
 
     def put(self, row: int, value: Any) -> None: ...
@@ -72,7 +72,7 @@ class Collation:
     def result(self) -> Any:
         return self._root.result()
 
-    def _column(self, value: Any, rows: int, take: Take, where: str) -> Column:
+    def _column(self, value: Any, rows: int, take: Take, where: str) -> LeafColumn:
         array = self._array(value)
         if array is not None:
             memory = take(rows * array.nbytes)
@@ -173,7 +173,7 @@ class _Objects:
 
 
 class _Mapping:
-    def __init__(self, kind: type, columns: dict[Any, Column], where: str) -> None:
+    def __init__(self, kind: type, columns: dict[Any, LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns
         self._where = where
@@ -196,7 +196,7 @@ class _Mapping:
 
 
 class _Sequence:
-    def __init__(self, kind: type, columns: list[Column], where: str) -> None:
+    def __init__(self, kind: type, columns: list[LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns
         self._where = where

@@ -19,7 +19,7 @@ from ..engine import add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from ..extent import Int
-from ..index import FORMATS, Field, Index, Place, choose
+from ..index import FORMATS, Field, Index, Location, choose_format
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import fields_of
@@ -72,7 +72,7 @@ def open(
         if not isinstance(given_path, (str, bytes, os.PathLike)):
             raise UsageError(f"{name} is {given_path!r}: give a path")
     paths = tuple(_absolute(os.fsdecode(each)) for each in given_paths)
-    place, store = locate(*paths)
+    place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in given.items() if value is not None}
@@ -117,7 +117,7 @@ class _Request:
 
     def __init__(
         self,
-        place: Place,
+        place: Location,
         store: stores.Store,
         format: str | None,
         options: Options,
@@ -126,7 +126,7 @@ class _Request:
         self.place, self.store, self.progress = place, store, progress
         self.unknown: PenstockError | None = None
         try:
-            self.format = choose(store, place, format, options)
+            self.format = choose_format(store, place, format, options)
             self.options = self.format.canonical(options)
             self.saved = {
                 name: value
@@ -148,7 +148,7 @@ class _Request:
         try:
             found = Index.load(sidecar, self.store.root)
         except OSError as error:
-            raise stores.failure(error.errno or errno.EIO, sidecar) from None
+            raise stores.storage_error(error.errno or errno.EIO, sidecar) from None
         reason = self._misfit(found) or found.validate(self.store) or self._restamped(found)
         if reason is not None:
             raise SidecarError(
@@ -195,7 +195,7 @@ class _Request:
         return None
 
 
-def locate(*given: str) -> tuple[Place, stores.Store]:
+def locate_data(*given: str) -> tuple[Location, stores.Store]:
     """What paths stand for, and the store that holds it."""
     for each in given:
         if not each:
@@ -207,7 +207,7 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
 
         found = locate_objects(*given)
         names = found.names if found.kind == "pattern" else ()
-        return Place(found.kind, found.names[0], found.path, names), found.store
+        return Location(found.kind, found.names[0], found.path, names), found.store
     if len(given) > 1:
         return _locate_patterns(given)
     path = os.path.abspath(given[0])
@@ -216,30 +216,30 @@ def locate(*given: str) -> tuple[Place, stores.Store]:
         mode = os.stat(path)
     except OSError as error:
         if error.errno == errno.ENOENT and os.path.isfile(f"{path}.idx"):
-            return locate(f"{path}.idx")  # the prefix of several files
+            return locate_data(f"{path}.idx")  # the prefix of several files
         if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
             return _locate_patterns(given)
-        raise stores.failure(error.errno or errno.EIO, path) from None
+        raise stores.storage_error(error.errno or errno.EIO, path) from None
     if os.path.isdir(path):
-        return Place("folder", "", path), stores.Posix(path)
+        return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):
         raise UsageError(f"{path} is neither a file nor a folder (mode {mode.st_mode:o})")
-    return Place("file", name, path), stores.Posix(folder)
+    return Location("file", name, path), stores.Posix(folder)
 
 
-def _locate_patterns(given: Sequence[str]) -> tuple[Place, stores.Store]:
+def _locate_patterns(given: Sequence[str]) -> tuple[Location, stores.Store]:
     paths = [os.path.abspath(each) for each in given]
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     while glob.has_magic(root) or "{" in root:
         root = os.path.dirname(root)
     names = tuple(os.path.relpath(path, root) for path in paths)
-    return Place("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
+    return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
 
 
 # -- where the index is saved ----------------------------------------------------------------------
 
 
-def sidecar_paths(place: Place) -> list[str]:
+def sidecar_paths(place: Location) -> list[str]:
     """Where an index is looked for and saved, best first: beside the data, then the user's cache.
 
     Beside a folder, not inside: writing there would change the folder's time and so the data.
@@ -254,7 +254,7 @@ def sidecar_paths(place: Place) -> list[str]:
     return [f"{place.path}.penstock", cache]
 
 
-def _save(index: Index, place: Place) -> str | None:
+def _save(index: Index, place: Location) -> str | None:
     """Save the index where that is possible, and say where; failing is no more than a warning."""
     problem: OSError | None = None
     for number, sidecar in enumerate(sidecar_paths(place)):
@@ -401,7 +401,7 @@ def _reopen(
             return opened(found, sidecar)
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
-    place, store = locate(*paths)
+    place, store = locate_data(*paths)
     made = FORMATS[format].build(store, place, options, None)
     if made.fingerprint != fingerprint:
         raise ChangedError(

@@ -77,7 +77,7 @@ def _no_wait() -> None:
     pass
 
 
-class Job:
+class DecodeJob:
     """One step on its way through the threads.
 
     open_step() is called at most once, by whichever thread comes first; it waits for the bytes to
@@ -216,7 +216,7 @@ class DecodeThreads:
     """
 
     def __init__(self, threads: int, cores: float | None = None) -> None:
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
         self._pacing = Pacing(cores)
         self.pid = os.getpid()
         self._threads = [
@@ -241,7 +241,7 @@ class DecodeThreads:
         """From the next row on, and for those who wait for their turn."""
         self._pacing.adopt(cores)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: DecodeJob) -> None:
         """Queue a job; every thread will join it, of those that the cores keep busy."""
         for _ in self._threads:
             self._queue.put(job)
@@ -255,7 +255,7 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[Job | None], pacing: Pacing, number: int) -> None:
+def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, number: int) -> None:
     while True:
         pacing.wanted(number)  # more threads than cores would be at a later step than is needed
         job = jobs.get()
@@ -265,7 +265,9 @@ def _run_jobs(jobs: queue.SimpleQueue[Job | None], pacing: Pacing, number: int) 
         del job  # the batch must not live until the next one comes
 
 
-def _stop(jobs: queue.SimpleQueue[Job | None], pacing: Pacing, threads: int, pid: int) -> None:
+def _stop(
+    jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, threads: int, pid: int
+) -> None:
     if pid == os.getpid():
         pacing.close()
         for _ in itertools.repeat(None, threads):

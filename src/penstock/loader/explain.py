@@ -150,7 +150,7 @@ _named: Mapping[Bound, str] = {
 
 
 class Chosen(Protocol):
-    """How an engine reads: `penstock.engine.Choice`."""
+    """How an engine reads: `penstock.engine.ReadMethod`."""
 
     @property
     def backend(self) -> str: ...

@@ -17,24 +17,33 @@ from functools import partial
 from typing import Any, Literal
 
 from ..budget import Budget
-from ..cache import Cache, Joined, join_cache
-from ..engine import Arena, Buffer, Failure, Purpose, Reader, engine_for
+from ..cache import Cache, CacheMembership, join_cache
+from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine, open_engine
 from ..errors import CollateError, ForkError, PenstockError, UsageError
 from ..index import Chunked
 from ..meter import Counters, Meter, Requested, waited_for
 from ..order import Shuffle, shuffle_quality
-from ..plan import Assignment, Cursor, Group, Locality, Session, StepPlan, Steps, lot_statistics
-from ..sharing import Seat
+from ..plan import (
+    Assignment,
+    Cursor,
+    Group,
+    Locality,
+    Session,
+    StepPlan,
+    Steps,
+    measure_cache_blocks,
+)
+from ..sharing import LeasedBudget
 from ..topology import Place
 from .auto_shuffle import AutoShuffle
-from .batch import Batch, fault_of, fields_of, gap_for, readahead_for, samples_of
+from .batch import Batch, choose_gap, choose_readahead, fault_of, fields_of, samples_of
 from .collate import Arrays, Collation, Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeThreads, Job, Samples, raisable
+from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, raisable
 from .epoch_record import epoch_record
 from .explain import Explanation, explain_run, setup_of
-from .metrics import serve_if_asked
-from .sampler import Course, positive
+from .metrics import serve_if_configured
+from .sampler import StepSampler, positive
 from .workers import timed_out
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
@@ -122,13 +131,13 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
         self._cache = cache
-        self._joined: Joined | None = None
+        self._joined: CacheMembership | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         auto = None
         if shuffle == "auto":
             auto = AutoShuffle(dataset, seed, lambda: self._budget)
             shuffle = "exact"
-        self._course = Course(
+        self._course = StepSampler(
             dataset.fingerprint,
             dataset.order(seed, shuffle=shuffle, block=block, group=group),
             batch_size=self.batch_size,
@@ -153,9 +162,9 @@ class Loader:
             else positive("decode_threads", decode_threads)
         )
         self._asked = self._budget = _budget(budget)  # by the user; what a broker leaves of it
-        self._seat: Seat | None = None
+        self._seat: LeasedBudget | None = None
         self._arena: Arena | None = None
-        self._engine: Reader | None = None
+        self._engine: ReadingEngine | None = None
         self._threads: DecodeThreads | None = None
         # Tickets not reported yet: who waits for them, and what they bring.
         self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
@@ -315,7 +324,7 @@ class Loader:
             "hosts": None if placement is None else placement.nodes,
             "samples": index.count,
             "mean_bytes": index.mean_bytes,
-            "deviation_bytes": 0.0 if chunked else lot_statistics(index, 1, 1)[1],
+            "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,
             "steps": len(steps),
             "seed": self._course.seed,
@@ -396,7 +405,7 @@ class Loader:
     def cursor(self) -> Cursor:
         return self._course.cursor
 
-    def follow(self, course: Course, leaves: Leaves) -> None:
+    def follow(self, course: StepSampler, leaves: Leaves) -> None:
         """Take another's course of the same data, and make batches of these leaves: for the faces
         of frameworks. Before the first use."""
         self._course, self._leaves = course, leaves
@@ -414,16 +423,16 @@ class Loader:
                 "exist here. Create the loader in the child, or start processes by 'spawn'"
             )
 
-    def _resources(self) -> tuple[Reader, Arena]:
+    def _resources(self) -> tuple[ReadingEngine, Arena]:
         if self._seat is None:
             name = self.dataset.index.files.root
-            self._seat = Seat(self.counters, name, self.place, self._asked)
+            self._seat = LeasedBudget(self.counters, name, self.place, self._asked)
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
-            serve_if_asked(self)
+            serve_if_configured(self)
             index = self.dataset.index
-            self._engine = engine_for(index.files, self._budget, index.mean_bytes)
+            self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         elif self._cache is None and not self._waiting:
             # The last epoch may have filled the page cache. What a cache of the job has is not read
             # again, and an epoch of that asks storage for nothing, which may be slow, or stall.
@@ -432,9 +441,9 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
-    def _readahead(self, engine: Reader) -> tuple[int, int]:
+    def _readahead(self, engine: ReadingEngine) -> tuple[int, int]:
         """Bytes and steps that are requested or ready at most."""
-        return readahead_for(engine.choice, self._budget, self._step_bytes)
+        return choose_readahead(engine.choice, self._budget, self._step_bytes)
 
     @property
     def _step_bytes(self) -> float:
@@ -445,7 +454,7 @@ class Loader:
         """Which host keeps which samples, with `cache`; called on all ranks at once."""
         return self._join(place).locality
 
-    def _join(self, place: Place) -> Joined:
+    def _join(self, place: Place) -> CacheMembership:
         """This rank's part of the cache, taken at first use, and anew where the world has changed
         since, by a process group that was started after the first epoch."""
         if self._joined is not None and not self._joined.holds(place):
@@ -502,7 +511,7 @@ class Reading:
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
-        self._jobs: deque[tuple[StepPlan, Job]] = deque()  # of the head and the next steps
+        self._jobs: deque[tuple[StepPlan, DecodeJob]] = deque()  # of the head and the next steps
         self._opened: dict[int, tuple[int, int]] = {}  # by step: when its job wanted and had bytes
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._closed = False
@@ -529,7 +538,7 @@ class Reading:
             first_step=step,
             readahead_bytes=ahead_bytes,
             readahead_steps=ahead_steps,
-            gap_bytes=gap_for(self._index, engine.choice) if joined is None else None,
+            gap_bytes=choose_gap(self._index, engine.choice) if joined is None else None,
         )
         loader._readings.add(self)
         self._before = loader.counters() if step == 0 else None  # of a whole epoch
@@ -702,7 +711,7 @@ class Reading:
             self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
         return planned, batch, ready_ns, *waited
 
-    def _queued_job(self, planned: StepPlan) -> Job:
+    def _queued_job(self, planned: StepPlan) -> DecodeJob:
         loader = self._loader
         assert loader._decode is not None
         reading = weakref.ref(self)  # an abandoned iterator must not live on in the queue
@@ -716,7 +725,7 @@ class Reading:
             alive._opened[planned.step] = opening_ns, time.perf_counter_ns()
             return samples_of(alive._index, planned, buffer, alive._epoch)
 
-        job = Job(
+        job = DecodeJob(
             len(planned.ids),
             open_step,
             loader._decode,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import PenstockError, UsageError
 from ..meter import Counters, Meter
 from .decode import end_with_interpreter
-from .perfetto import Trace
+from .perfetto import PerfettoTrace
 
 __all__ = ["Endpoint", "exposition", "serve", "trace"]
 
@@ -39,7 +39,7 @@ class Observed(Protocol):
     def explain(self) -> Any: ...
 
 
-def trace(loader: Observed, path: str | os.PathLike[str], *, steps: int = 100_000) -> Trace:
+def trace(loader: Observed, path: str | os.PathLike[str], *, steps: int = 100_000) -> PerfettoTrace:
     """Write the next `steps` steps of a loader to a file for Perfetto or chrome://tracing, about
     700 bytes each, until it is closed.
 
@@ -50,7 +50,7 @@ def trace(loader: Observed, path: str | os.PathLike[str], *, steps: int = 100_00
     """
     if loader.meter.timeline is not None:
         loader.meter.timeline.close()
-    loader.meter.timeline = found = Trace(path, steps)
+    loader.meter.timeline = found = PerfettoTrace(path, steps)
     return found
 
 
@@ -73,7 +73,7 @@ def serve(
     return found
 
 
-def serve_if_asked(loader: Observed) -> None:
+def serve_if_configured(loader: Observed) -> None:
     """`serve`, where the environment asks for it. A port that cannot be had is no reason to fail:
     it is logged."""
     asked = os.environ.get(_variable)

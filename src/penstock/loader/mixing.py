@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import limits
 from ..errors import UsageError
-from ..index import JointIndex, join
-from ..order import Mixture, Recipe, Shuffle, Unit, Weights, slots_of
+from ..index import JointIndex, join_indexes
+from ..order import Mixture, MixtureRecipe, Shuffle, Unit, Weights, divide_slots
 from .dataset import Dataset
 
 _marks = ("source", "pass")
@@ -64,8 +64,8 @@ def mix(
         else _whole("samples_per_epoch", samples_per_epoch, 1)
     )
     starts = tuple(start for start, _ in steps)
-    slots = tuple(slots_of(weights) for _, weights in steps)
-    return MixedDataset(parts, Recipe(counts, starts, slots, length, schedule_unit))
+    slots = tuple(divide_slots(weights) for _, weights in steps)
+    return MixedDataset(parts, MixtureRecipe(counts, starts, slots, length, schedule_unit))
 
 
 def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
@@ -131,8 +131,10 @@ class MixedDataset(Dataset):
 
     index: JointIndex
 
-    def __init__(self, parts: tuple[Dataset, ...], recipe: Recipe) -> None:
-        super().__init__(" + ".join(part.path for part in parts), join([p.index for p in parts]))
+    def __init__(self, parts: tuple[Dataset, ...], recipe: MixtureRecipe) -> None:
+        super().__init__(
+            " + ".join(part.path for part in parts), join_indexes([p.index for p in parts])
+        )
         self.parts = parts
         self.recipe = recipe
 

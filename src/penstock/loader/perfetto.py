@@ -27,7 +27,7 @@ _user = 1  # lanes: the numbers that viewers sort them by
 _first_thread = 10
 
 
-class Trace:
+class PerfettoTrace:
     """Writes the steps of one loader; see `penstock.loader.trace`.
 
     Closing ends the file; so do the end of the interpreter, and of the last of `steps`. A context
@@ -70,7 +70,7 @@ class Trace:
                 self._flush()
                 self._finalizer()
 
-    def __enter__(self) -> Trace:
+    def __enter__(self) -> PerfettoTrace:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -21,7 +21,7 @@ from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
 from ..topology import Place, detect
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """One rank's samples in one step; `repeats` of them, at the end, fill a padded step."""
 
     step: int
@@ -47,7 +47,7 @@ class OrderChoice(Protocol):
         ...
 
 
-class Course:
+class StepSampler:
     """Deals the samples of `order` to steps and ranks.
 
     choice:            what decides the order in the end, where `order` only tells its length.
@@ -188,7 +188,7 @@ class Course:
         last = steps.rows(len(steps) - 1, self.place.rank)
         return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
 
-    def shares(self, epoch: int, first: int = 0) -> Iterator[Share]:
+    def shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
         """The samples of this rank, step by step from `first` on."""
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
         window = steps.window(rank)
@@ -200,7 +200,7 @@ class Course:
             for k, step in enumerate(range(first, last)):
                 part = slice(edges[k], edges[k + 1])
                 own = {name: column[part] for name, column in marks.items()}
-                yield Share(step, ids[part], repeats if step >= steps.full else 0, own)
+                yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
     def uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:

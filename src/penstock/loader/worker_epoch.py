@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..meter import Meter
-from ..sharing import Seat
-from .batch_tasks import Epochs, Task
+from ..sharing import LeasedBudget
+from .batch_tasks import BatchTask, EpochTasks
 from .cpu_throttle import Pacing
 from .workers import Ahead, Workers
 
 _heed_s = 0.1  # how soon somebody who waits for processors learns that there are more
 
 
-class Walk:
+class WorkerEpoch:
     """An iterator over the batches of an epoch from a step on.
 
     ahead:    tasks that workers have beyond the batch that is asked for.
@@ -29,10 +29,10 @@ class Walk:
 
     def __init__(
         self,
-        epochs: Epochs,
+        epochs: EpochTasks,
         workers: Workers,
         meter: Meter,
-        seat: Seat,
+        seat: LeasedBudget,
         epoch: int,
         first: int,
         *,
@@ -52,7 +52,7 @@ class Walk:
         tasks = _counted(epochs.tasks(epoch, first), self._sizes, batched)
         self._results = Ahead(workers, tasks, ahead, timeout_s, self._pacing)
 
-    def __iter__(self) -> Walk:
+    def __iter__(self) -> WorkerEpoch:
         return self
 
     def __next__(self) -> Any:
@@ -96,7 +96,7 @@ class Walk:
             self._pacing.adopt(self._seat.budget().cores)
 
 
-def _counted(tasks: Iterator[Task], sizes: deque[int], batched: bool) -> Iterator[Task]:
+def _counted(tasks: Iterator[BatchTask], sizes: deque[int], batched: bool) -> Iterator[BatchTask]:
     for task in tasks:
         sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
         yield task

@@ -39,7 +39,7 @@ import numpy as np
 from .. import limits
 from ..errors import UsageError, WorkerError
 from .decode import raisable
-from .workers import Opening, Spent, Timed, check_process, opened, timed_out
+from .workers import Opening, Timed, WorkerTime, check_process, opened, timed_out
 
 Reduce = Callable[[Any], Any]
 """How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
@@ -66,7 +66,7 @@ class WorkerProcesses:
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._tickets = 0
-        self.spent = Spent()
+        self.spent = WorkerTime()
         self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
         self._drops: deque[int] = deque()  # asked for by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
@@ -297,7 +297,7 @@ class _Reply(NamedTuple):
     size: int
     buffers: int
     pickled: int
-    spent: Spent = Spent()
+    spent: WorkerTime = WorkerTime()
 
 
 _reply = struct.Struct("<QQQQQQQ")
@@ -310,7 +310,7 @@ def _sent(reply: _Reply) -> bytes:
 
 def _received(message: bytes) -> _Reply:
     ticket, size, buffers, pickled, *spent = _reply.unpack(message)
-    return _Reply(ticket, size, buffers, pickled, Spent(*spent))
+    return _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
 
 
 class _Pickler(pickle.Pickler):

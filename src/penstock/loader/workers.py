@@ -1,7 +1,7 @@
 """Workers: run a function on whole batches, elsewhere, and hand back the results.
 
 A worker opens once (`opening(number)` gives its fetch function), and turns tasks into results.
-There are three kinds with one face: `Inline` works in the calling thread, `WorkerThreads` in
+There are three kinds with one face: `InlineWorkers` works in the calling thread, `WorkerThreads` in
 threads, `WorkerProcesses` in processes. Tickets say which result belongs to which task.
 """
 
@@ -30,7 +30,7 @@ Opening = Callable[[int], Fetch]
 """Called once in each worker with its number; must be picklable for processes that are spawned."""
 
 
-class Spent(NamedTuple):
+class WorkerTime(NamedTuple):
     """What fetching took, in the worker: from beginning to end; of that, on a processor, and ready
     for one that others had. The rest was waiting for something else, such as storage."""
 
@@ -38,11 +38,11 @@ class Spent(NamedTuple):
     cpu_ns: int = 0
     ready_ns: int = 0
 
-    def plus(self, other: Spent) -> Spent:
-        return Spent(*map(operator.add, self, other))
+    def plus(self, other: WorkerTime) -> WorkerTime:
+        return WorkerTime(*map(operator.add, self, other))
 
-    def minus(self, other: Spent) -> Spent:
-        return Spent(*map(operator.sub, self, other))
+    def minus(self, other: WorkerTime) -> WorkerTime:
+        return WorkerTime(*map(operator.sub, self, other))
 
 
 class Timed:
@@ -53,19 +53,19 @@ class Timed:
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self.spent = Spent()
+        self.spent = WorkerTime()
         self._scheduled: int | None = None
         with contextlib.suppress(OSError):  # a kernel without it
             self._scheduled = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self, task: Any) -> Any:
-        self.spent = Spent()
+        self.spent = WorkerTime()
         began_ns, ready_ns, cpu_ns = time.perf_counter_ns(), self._ready_ns(), time.thread_time_ns()
         result = self._fetch(task)
         cpu_ns, ready_ns = time.thread_time_ns() - cpu_ns, self._ready_ns() - ready_ns
         busy_ns = time.perf_counter_ns() - began_ns
         cpu_ns = min(busy_ns, cpu_ns)  # clocks differ a little
-        self.spent = Spent(busy_ns, cpu_ns, min(busy_ns - cpu_ns, ready_ns))
+        self.spent = WorkerTime(busy_ns, cpu_ns, min(busy_ns - cpu_ns, ready_ns))
         return result
 
     def __del__(self) -> None:
@@ -88,7 +88,7 @@ class Workers(Protocol):
     """
 
     @property
-    def spent(self) -> Spent: ...
+    def spent(self) -> WorkerTime: ...
 
     def submit(self, task: Any) -> int:
         """Queue a task."""
@@ -176,13 +176,13 @@ class Ahead:
 # -- in the calling thread -------------------------------------------------------------------------
 
 
-class Inline:
+class InlineWorkers:
     """Works in the calling thread, when a result is asked for."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._fetch: Timed | None = None
-        self.spent = Spent()
+        self.spent = WorkerTime()
         self._tasks: dict[int, Any] = {}
         self._tickets = 0
 
@@ -224,7 +224,7 @@ class WorkerThreads:
         self._desk = _Desk()
         self._workers = workers
         self._tickets = 0
-        self.spent = Spent()
+        self.spent = WorkerTime()
         for number in range(workers):
             thread = threading.Thread(
                 target=_work_in_thread,
@@ -282,7 +282,7 @@ class _Desk:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-        self.results: dict[int, tuple[Any, Spent]] = {}
+        self.results: dict[int, tuple[Any, WorkerTime]] = {}
         self.dropped: set[int] = set()
         self.changed = threading.Condition()
 

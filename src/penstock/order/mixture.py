@@ -24,14 +24,14 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from .feistel_numpy import WORD, Words
-from .order import Marks, Order, Shuffle, words_of
+from .order import Marks, Order, Shuffle, check_words
 
 Weights = Sequence[float]
 Unit = Literal["steps", "samples"]
 Counts = npt.NDArray[np.uint64]
 
 
-def slots_of(weights: Weights) -> tuple[int, ...]:
+def divide_slots(weights: Weights) -> tuple[int, ...]:
     """The slots of each dataset in a period: proportional to the weights, by largest remainder.
 
     UsageError where a weight is no finite number from 0 on, all are 0, or one above 0 is too small
@@ -67,7 +67,7 @@ def _weight(value: object) -> float:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MixtureRecipe:
     """What is mixed, and how: all that decides a mixture's order, besides the seed. A value.
 
     counts:    samples of each dataset.
@@ -140,7 +140,7 @@ class Mixture:
     on the seed alone.
     """
 
-    recipe: Recipe
+    recipe: MixtureRecipe
     seed: int
     epoch: int = 0
     shuffle: Shuffle = "exact"
@@ -191,7 +191,7 @@ class Mixture:
 
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
         """Samples and marks together. About 60 ns a position."""
-        words = words_of(positions, len(self), "position")
+        words = check_words(positions, len(self), "position")
         source, drawn = self._drawn(words.reshape(-1) + np.uint64(self.epoch * len(self)))
         samples, turns = np.empty_like(drawn), np.empty_like(drawn)
         first = 0

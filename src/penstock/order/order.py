@@ -219,7 +219,7 @@ class Order:
         return out
 
 
-def words_of(values: npt.ArrayLike, count: int, noun: str) -> Words:
+def check_words(values: npt.ArrayLike, count: int, noun: str) -> Words:
     """The values as uint64; UsageError where one is not an integer in 0..count-1."""
     given = _integers(values, noun)
     words = given.view(np.uint64)
@@ -236,7 +236,7 @@ def _outside(noun: str, value: object, count: int) -> UsageError:
 _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 
 
-def shuffle_of(algorithm: str) -> tuple[Shuffle, int, int] | None:
+def parse_shuffle(algorithm: str) -> tuple[Shuffle, int, int] | None:
     """`shuffle`, `block` and `group` of the order with this `algorithm`, or None where it is none
     of an `Order`."""
     plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}

@@ -20,7 +20,7 @@ _gain_min = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ReadCost:
     """What reading costs.
 
     latency_ns:   one read of a sample, alone.
@@ -56,7 +56,7 @@ class Blocking:
 def choose_blocks(
     count: int,
     mean_bytes: float,
-    measured: Measured,
+    measured: ReadCost,
     *,
     window_samples: int,
     world_size: int = 1,
@@ -112,7 +112,7 @@ def window_samples(mean_bytes: float, rows: int, world_size: int, readahead_byte
     return max(1, own * world_size // 2)
 
 
-def choose_bands(count: int, band_samples: int, global_batch: int) -> Blocking:
+def choose_chunk_blocks(count: int, band_samples: int, global_batch: int) -> Blocking:
     """Blocks for samples that come out of bands of so many: each step reads each of its bands once,
     so a group is what a step holds. Nothing has to be measured."""
     block = min(band_samples, count)

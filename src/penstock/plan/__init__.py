@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from .assignment import Locality, seat
+from .assignment import Locality, assign_nodes
 from .cache_blocks import (
-    LotChoice,
-    choose_lot,
-    key_lengths,
-    lot_statistics,
-    lots_fitting,
-    lots_in,
-    room_for,
-    samples_in,
+    CacheBlockChoice,
+    choose_cache_block,
+    count_cache_blocks,
+    count_fitting,
+    measure_cache_blocks,
+    required_bytes,
+    sample_key_lengths,
+    samples_per_block,
 )
 from .cursor import Cursor, Identity
 from .placement import Placement
 from .replica_policy import Soonest, Uses
-from .rotation import beginning
+from .rotation import rotation_start
 from .session import Session
-from .steps import Assignment, Group, Ids, Rows, StepPlan, Steps, pieced, plan_samples
+from .steps import Assignment, FieldRows, Group, Ids, StepPlan, Steps, place_pieces, plan_samples
 
 __all__ = [
     "Assignment",
+    "CacheBlockChoice",
     "Cursor",
+    "FieldRows",
     "Group",
     "Identity",
     "Ids",
     "Locality",
-    "LotChoice",
     "Placement",
-    "Rows",
     "Session",
     "Soonest",
     "StepPlan",
     "Steps",
     "Uses",
-    "beginning",
-    "choose_lot",
-    "key_lengths",
-    "lot_statistics",
-    "lots_fitting",
-    "lots_in",
-    "pieced",
+    "assign_nodes",
+    "choose_cache_block",
+    "count_cache_blocks",
+    "count_fitting",
+    "measure_cache_blocks",
+    "place_pieces",
     "plan_samples",
-    "room_for",
-    "samples_in",
-    "seat",
+    "required_bytes",
+    "rotation_start",
+    "sample_key_lengths",
+    "samples_per_block",
 ]

@@ -67,7 +67,7 @@ class Locality:
         """
         node = self.nodes[rank]
         seats = self._seats(quotas)
-        at = seat(self.placement.owners(samples), seats)
+        at = assign_nodes(self.placement.owners(samples), seats)
         own = np.flatnonzero(at == node).reshape(len(samples), seats[node])
         turns = self._turns(np.flatnonzero(self._nodes == node), quotas)
         return own[:, turns == rank].reshape(-1)
@@ -75,7 +75,7 @@ class Locality:
     def ranks(self, samples: npt.NDArray[np.uint64], quotas: Int) -> Nodes:
         """The rank that has each row of some steps, int32 (steps, held); see `rows`."""
         seats = self._seats(quotas)
-        at = seat(self.placement.owners(samples), seats)
+        at = assign_nodes(self.placement.owners(samples), seats)
         dealt = self._turns(np.arange(len(self.nodes)), quotas).astype(np.int32)
         found = np.empty_like(at)
         for step, nodes in enumerate(at):
@@ -94,7 +94,7 @@ class Locality:
         return np.bincount(self._nodes, quotas, self.placement.nodes).astype(np.int64)
 
 
-def seat(owners: Nodes, seats: Int) -> Nodes:
+def assign_nodes(owners: Nodes, seats: Int) -> Nodes:
     """The node that processes each sample of some steps.
 
     owners:  int32 (steps, held), who keeps each sample of a global batch; -1 for nobody.

@@ -15,14 +15,14 @@ import numpy as np
 from .. import limits
 from ..extent import Int
 from ..index import Index
-from ..order import Measured
+from ..order import ReadCost
 
 _enough = 0.9
 """Of what large reads give, in the first epoch, in which alone lots are read from storage."""
 
 
 @dataclass(frozen=True, slots=True)
-class LotChoice:
+class CacheBlockChoice:
     """The choice, and why.
 
     samples:  of a lot.
@@ -35,7 +35,7 @@ class LotChoice:
     reached: float | None = None
 
 
-def choose_lot(count: int, mean_bytes: float, measured: Measured) -> LotChoice:
+def choose_cache_block(count: int, mean_bytes: float, measured: ReadCost) -> CacheBlockChoice:
     """The smallest lot whose reads get 90 % of what large ones do; a single sample where that
     does, and is no less than what storage reads at a time anyway.
 
@@ -51,29 +51,29 @@ def choose_lot(count: int, mean_bytes: float, measured: Measured) -> LotChoice:
     single = f"random reads of single samples reach {reach(1):.0%} of what large reads give"
     most = max(1, count // limits.lots_min)
     lot_bytes = limits.lot_bytes_min
-    lot = samples_in(lot_bytes, count, size)
+    lot = samples_per_block(lot_bytes, count, size)
     while lot < most and 2 * lot_bytes <= limits.lot_bytes_max and reach(lot) < _enough:
         lot_bytes *= 2
-        lot = min(most, samples_in(lot_bytes, count, size))
+        lot = min(most, samples_per_block(lot_bytes, count, size))
     reason = single if lot == 1 else f"{single}, of lots {reach(lot):.0%}"
-    return LotChoice(lot, reason, reach(lot))
+    return CacheBlockChoice(lot, reason, reach(lot))
 
 
-def samples_in(lot_bytes: int, count: int, mean_bytes: float) -> int:
+def samples_per_block(lot_bytes: int, count: int, mean_bytes: float) -> int:
     """Samples of a lot of about so many bytes."""
     return max(1, min(count, int(lot_bytes // max(1.0, mean_bytes))))
 
 
-def lots_in(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
+def count_cache_blocks(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
     """How many lots fit; one that by chance does not is left out."""
-    mean, deviation = lot_statistics(index, lot, alignment)
+    mean, deviation = measure_cache_blocks(index, lot, alignment)
     total = -(-index.count // lot)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
         return total
-    return min(total, lots_fitting(room_bytes, mean, deviation))
+    return min(total, count_fitting(room_bytes, mean, deviation))
 
 
-def lots_fitting(room: float, mean: float, deviation: float) -> int:
+def count_fitting(room: float, mean: float, deviation: float) -> int:
     """How many lots of this mean size and standard deviation fit into a room, nearly for sure:
     their sum exceeds its mean by three standard deviations once in 700 cases."""
     if deviation == 0:
@@ -83,13 +83,13 @@ def lots_fitting(room: float, mean: float, deviation: float) -> int:
     return int(root**2)
 
 
-def room_for(index: Index, lot: int, lots: int, alignment: int) -> int:
-    """Bytes in which so many lots fit, as `lots_in` reckons."""
-    mean, deviation = lot_statistics(index, lot, alignment)
+def required_bytes(index: Index, lot: int, lots: int, alignment: int) -> int:
+    """Bytes in which so many lots fit, as `count_cache_blocks` reckons."""
+    mean, deviation = measure_cache_blocks(index, lot, alignment)
     return math.ceil(lots * mean + 3 * deviation * math.sqrt(lots)) + limits.slab_spare_bytes
 
 
-def key_lengths(index: Index) -> Int:
+def sample_key_lengths(index: Index) -> Int:
     """Bytes of some keys, of samples from everywhere: those of one field, then of the next."""
     ids = np.linspace(0, index.count - 1, min(index.count, limits.lots_looked_at))
     samples = ids.astype(np.uint64)
@@ -97,7 +97,7 @@ def key_lengths(index: Index) -> Int:
     return np.concatenate([index.lengths(samples, field) for field in fields])
 
 
-def lot_statistics(index: Index, lot: int, alignment: int) -> tuple[float, float]:
+def measure_cache_blocks(index: Index, lot: int, alignment: int) -> tuple[float, float]:
     """Mean bytes that a lot takes, and their standard deviation."""
     total = -(-index.count // lot)
     some = np.linspace(0, total - 1, min(total, limits.lots_looked_at)).astype(np.int64)

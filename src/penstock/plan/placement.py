@@ -25,13 +25,13 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from ..extent import Int
-from ..order import Order, Words, words_of
+from ..order import Order, Words, check_words
 
 Nodes = npt.NDArray[np.int32]
 """Nodes by number, -1 for none."""
 
 
-class Tier(IntEnum):
+class CacheTier(IntEnum):
     """Where a lot is kept, the nearest first."""
 
     RAM = 0
@@ -137,7 +137,7 @@ class Placement:
 
         Raises UsageError where a sample is not an integer in 0..count-1.
         """
-        words = words_of(samples, self.count, "sample")
+        words = check_words(samples, self.count, "sample")
         return words if self.lot == 1 else words // np.uint64(self.lot)
 
     def span(self, lot: int) -> tuple[int, int]:
@@ -151,11 +151,11 @@ class Placement:
         return Slots(owner, row - self._starts[owner])
 
     def tiers(self, lots: npt.ArrayLike) -> npt.NDArray[np.int8]:
-        """The `Tier` of each of these lots, in their shape."""
+        """The `CacheTier` of each of these lots, in their shape."""
         owner, slot = self.place(lots)
         ram = np.array(self.ram_lots, np.int64)
-        held = np.where(slot < ram[owner], np.int8(Tier.RAM), np.int8(Tier.DISK))
-        return np.where(owner < 0, np.int8(Tier.STORAGE), held)
+        held = np.where(slot < ram[owner], np.int8(CacheTier.RAM), np.int8(CacheTier.DISK))
+        return np.where(owner < 0, np.int8(CacheTier.STORAGE), held)
 
     def lots_of(self, node: int, first: int = 0, last: int | None = None) -> Words:
         """The lots in the slots [first, last) of a node, slot by slot: the inverse of `place`.

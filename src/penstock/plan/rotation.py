@@ -24,6 +24,6 @@ def rotation(readers: int, targets: int) -> Int:
     return np.arange(readers, dtype=np.int64) * targets // readers % targets
 
 
-def beginning(reader: int, readers: int) -> Callable[[int], int]:
+def rotation_start(reader: int, readers: int) -> Callable[[int], int]:
     """Where one of several readers begins among any number of targets, as `rotation` has it."""
     return lambda targets: int(rotation(readers, targets)[reader])

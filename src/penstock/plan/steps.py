@@ -20,7 +20,7 @@ from ..extent import Extents, Int, Placed, Requests, interleave, merge, separate
 from ..index import Chunked, Field, Layout
 from ..order import Marks, Ordering
 from .assignment import Locality
-from .rotation import beginning
+from .rotation import rotation_start
 
 Ids = npt.NDArray[np.uint64]
 
@@ -223,7 +223,7 @@ class Bands(NamedTuple):
     row: Int
 
 
-class Rows(NamedTuple):
+class FieldRows(NamedTuple):
     """Where one field of one step lies in the step's buffer.
 
     base:     first byte.
@@ -273,7 +273,7 @@ class StepPlan(NamedTuple):
     repeats: int
     labels: Int | None
     marks: Marks
-    layouts: tuple[Rows, ...]
+    layouts: tuple[FieldRows, ...]
     bytes: int
     requests: Requests
 
@@ -306,7 +306,7 @@ def plan_window(
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
     ids, marks = order.rows(positions)
-    begin = beginning(rank, steps.world_size)
+    begin = rotation_start(rank, steps.world_size)
     return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, begin)
 
 
@@ -355,7 +355,7 @@ def plan_samples(
 
 def _place(
     index: Planned, ids: Ids, bounds: Int
-) -> tuple[Placed, Int, list[tuple[Rows, ...]], list[int]]:
+) -> tuple[Placed, Int, list[tuple[FieldRows, ...]], list[int]]:
     """Destinations for every field of every sample; extents in sample order, fields together.
 
     Also where each step begins among the extents, where its fields lie, and its bytes.
@@ -363,7 +363,7 @@ def _place(
     steps = len(bounds) - 1
     base = np.zeros(steps, np.int64)  # of the next field, in each step's buffer
     placed: list[Placed] = []
-    layouts: list[list[Rows]] = [[] for _ in range(steps)]
+    layouts: list[list[FieldRows]] = [[] for _ in range(steps)]
     plain = True  # one extent for each field of each sample
     for number, row_bytes in enumerate(index.row_bytes):
         layout = index.layouts[number]
@@ -380,7 +380,7 @@ def _place(
             target = row * row_bytes
             filled = rows * row_bytes
             for k, start in enumerate(base.tolist()):
-                layouts[k].append(Rows(start, row_bytes, None, int(rows[k])))
+                layouts[k].append(FieldRows(start, row_bytes, None, int(rows[k])))
         else:
             length = extents.length if pieces is None else layout.lengths(units.view(np.int64))
             ends = np.concatenate([[0], np.cumsum(length)])
@@ -389,12 +389,12 @@ def _place(
             for k, start in enumerate(base.tolist()):
                 inside = ends[edges[k] : edges[k + 1] + 1] - ends[edges[k]]
                 of_step = None if bands is None else bands[k]
-                layouts[k].append(Rows(start, 0, inside, int(rows[k]), of_step))
+                layouts[k].append(FieldRows(start, 0, inside, int(rows[k]), of_step))
         if number:
             target += np.repeat(base, rows)
         if pieces is not None:
             plain = False
-            target, step_of = pieced(extents, pieces, target, step_of)
+            target, step_of = place_pieces(extents, pieces, target, step_of)
         placed.append(Placed(*extents, step_of, target))
         base = base + filled
         if number + 1 < len(index.fields):
@@ -421,7 +421,7 @@ def _together(placed: list[Placed]) -> Placed:
     )
 
 
-def pieced(
+def place_pieces(
     extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
 ) -> tuple[Int, npt.NDArray[np.uint32]]:
     """Destination and step of each piece of rows: a row's pieces lie end to end."""

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from .address import Address, key_of
+from .address import Address, read_key
 from .allocation import UNITS, Resources
 from .broker import Broker
 from .federation import Upstream
-from .leased_budget import Seat
+from .leased_budget import LeasedBudget
 from .ledger import Ledger
-from .monitor import watch
+from .monitor import watch_broker
 from .throughput_model import check_number
-from .transfer_permit import Window
-from .wire import socket_path
+from .transfer_permit import TransferPermit
+from .wire import find_socket
 
 __all__ = [
     "UNITS",
     "Address",
     "Broker",
+    "LeasedBudget",
     "Ledger",
     "Resources",
-    "Seat",
+    "TransferPermit",
     "Upstream",
-    "Window",
     "check_number",
-    "key_of",
-    "socket_path",
-    "watch",
+    "find_socket",
+    "read_key",
+    "watch_broker",
 ]

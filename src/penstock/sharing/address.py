@@ -96,7 +96,7 @@ def awake(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def key_of(path: Path) -> bytes:
+def read_key(path: Path) -> bytes:
     """The key in a file, without white space around it. UsageError where it is short, or where
     everybody could read it."""
     how = f"make it with `(umask 077; openssl rand -hex 32 > {path})`"

@@ -33,7 +33,7 @@ from .address import Address, awake
 from .federation import Upstream
 from .lease import Report
 from .ledger import Ledger
-from .wire import VERSION, Gone, Lines, Message, Peer, Sealed, Wrong, peer_of
+from .wire import VERSION, Gone, Lines, Message, Sealed, WireError, WirePeer, peer_of
 
 log = logging.getLogger("penstock")
 
@@ -205,7 +205,7 @@ class Broker:
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)
 
-    def _admitted(self, connection: socket.socket, peer: Peer) -> bool:
+    def _admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
         """Whether the kernel says that it is this user, root, or a member of the group."""
         if peer.user in (os.getuid(), 0):
             return True
@@ -220,7 +220,7 @@ class Broker:
                 for message in caller.lines.receive():
                     if caller.number in self._callers:
                         self._hear(caller, message)
-        except Wrong as wrong:
+        except WireError as wrong:
             self._refuse(caller, wrong.why, f"a line was {wrong.why}")
             self._drop(caller)
         except Gone:
@@ -264,7 +264,7 @@ class Broker:
             elif say == "watch":
                 caller.watch_s = now_s
             else:
-                raise Wrong("unexpected")
+                raise WireError("unexpected")
         except UsageError as error:
             self._refuse(caller, "absurd", str(error))
 
@@ -285,7 +285,7 @@ class Broker:
 
     def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
         if caller.joined:
-            raise Wrong("unexpected")
+            raise WireError("unexpected")
         if message.get("version") != VERSION:
             raise UsageError(
                 f"version is {message.get('version')!r:.100}: this broker speaks {VERSION}; use "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import limits
 from .address import Address
-from .wire import Gone, Lines, Message, Sealed, Wrong, peer_of, socket_path
+from .wire import Gone, Lines, Message, Sealed, WireError, find_socket, peer_of
 
 log = logging.getLogger("penstock")
 
@@ -38,7 +38,7 @@ def by_path(path: Path, *, own: bool) -> Call:
         user = peer_of(connection).user
         if own and user not in (os.getuid(), 0):
             connection.close()
-            raise Wrong(f"it is user {user}'s, in a place of this user's")
+            raise WireError(f"it is user {user}'s, in a place of this user's")
         return Lines(connection)
 
     return call
@@ -47,7 +47,7 @@ def by_path(path: Path, *, own: bool) -> Call:
 def usual_or(path: str | None) -> tuple[Call | None, str]:
     """To the broker at a path, or at the usual place; and where that is. With PENSTOCK_BROKER=off
     there is none, whatever the path."""
-    usual = socket_path(os.environ)
+    usual = find_socket(os.environ)
     if usual is None:
         return None, ""
     found = usual if path is None else Path(path)
@@ -99,7 +99,7 @@ class Link:
         assert self._lines is not None
         try:
             heard = self._lines.receive()
-        except (Gone, Wrong) as error:
+        except (Gone, WireError) as error:
             self.lose(now_s, error)
             return None
         self._refusals(heard)
@@ -150,7 +150,7 @@ class Link:
         self._retry_s = now_s + limits.broker_retry_s
         try:
             self._lines = self._call()
-        except Wrong as wrong:
+        except WireError as wrong:
             self._tell(f"the broker at {self._where} is not believed: {wrong}")
         if self._lines is None:
             return False
@@ -160,7 +160,7 @@ class Link:
     def _explain(self, lines: Lines, why: Exception) -> None:
         """Why it has ended, where a person can do something about it."""
         if isinstance(why, Gone):
-            with contextlib.suppress(Gone, Wrong):  # it may have said so
+            with contextlib.suppress(Gone, WireError):  # it may have said so
                 self._refusals(lines.receive())
         if isinstance(lines, Sealed) and lines.answered and not lines.proven:
             self._tell(

@@ -18,7 +18,7 @@ _window_ns = 1_000_000_000
 _batches = 4
 
 
-class Window(NamedTuple):
+class ProfileWindow(NamedTuple):
     """What a loader did in some time.
 
     samples, seconds:  handed over; that the window took.
@@ -40,7 +40,7 @@ class Window(NamedTuple):
         return self.samples / self.seconds
 
 
-def measured(window: Counters, ever: Counters | None = None) -> Window | None:
+def measured(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
     """Of a difference of counters; None where it holds too little: no whole step, or none read,
     then or (`ever`) before. Who has read far ahead may read nothing for long.
 
@@ -56,7 +56,7 @@ def measured(window: Counters, ever: Counters | None = None) -> Window | None:
     if window.samples == 0 or steps_s == 0 or (by_steps and tickets == 0):
         return None
     rows = window.samples / window.batches
-    return Window(
+    return ProfileWindow(
         samples=window.samples,
         seconds=seconds,
         samples_per_s=window.samples / steps_s,
@@ -73,7 +73,7 @@ class Profiler:
     def __init__(self) -> None:
         self._since: Counters | None = None
 
-    def measure(self, counters: Counters) -> Window | None:
+    def measure(self, counters: Counters) -> ProfileWindow | None:
         """A window that has ended now; None where it goes on."""
         if self._since is None:
             self._since = counters

@@ -11,7 +11,7 @@ from .. import limits
 from ..errors import UsageError
 from .allocation import Share
 from .change_detector import Drift
-from .lease import Lease, Measured, Terms
+from .lease import JobMeasurement, Lease, Terms
 from .throughput_model import JobProfile, Prediction, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
@@ -32,7 +32,7 @@ _unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class JobMember:
     """A loader.
 
     heard_s:   when it last joined or reported.
@@ -47,7 +47,7 @@ class Member:
     heard_s: float
     gap_s: float = 0.0
     profile: JobProfile | None = None
-    measured: Measured | None = None
+    measured: JobMeasurement | None = None
     silent: bool = False
     lease: Lease | None = None
     leased_s: float = -math.inf
@@ -56,7 +56,7 @@ class Member:
         """For how long it may say nothing: longer where its steps take long."""
         return min(terms.patience_s, max(terms.lease_s, 2 * self.gap_s))
 
-    def hear(self, now_s: float, profile: JobProfile | None, measured: Measured) -> None:
+    def hear(self, now_s: float, profile: JobProfile | None, measured: JobMeasurement) -> None:
         """A report."""
         self.gap_s = max(now_s - self.heard_s, self.gap_s / 2)
         self.heard_s, self.profile, self.measured, self.silent = now_s, profile, measured, False
@@ -77,7 +77,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Job:
+class JobState:
     """The loaders of one job, and what is known of it.
 
     owner:         whose it is; another owner's job of the same name is another job.
@@ -92,7 +92,7 @@ class Job:
 
     name: str
     owner: int
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, JobMember] = field(default_factory=dict)
     fresh: set[int] = field(default_factory=set)
     drift: Drift | None = None
     share: Share | None = None
@@ -105,7 +105,7 @@ class Job:
     doubted_until_s: float = -math.inf
 
     @property
-    def active(self) -> list[Member]:
+    def active(self) -> list[JobMember]:
         return [each for each in self.members.values() if not each.silent]
 
     @property
@@ -123,12 +123,12 @@ class Job:
             return None
         return self.drift.profile
 
-    def measured(self) -> Measured | None:
+    def measured(self) -> JobMeasurement | None:
         """Of its active members together."""
         found = [each.measured for each in self.active if each.measured is not None]
         if len(found) < 2:
             return found[0] if found else None
-        return Measured(
+        return JobMeasurement(
             samples_per_s=_bounded(math.fsum(each.samples_per_s for each in found)),
             cores=_bounded(math.fsum(each.cores for each in found)),
             bytes_per_s=_bounded(math.fsum(each.bytes_per_s for each in found)),
@@ -177,7 +177,7 @@ class Job:
         return found
 
     def judge(
-        self, now_s: float, profile: JobProfile, measured: Measured, even: Share, terms: Terms
+        self, now_s: float, profile: JobProfile, measured: JobMeasurement, even: Share, terms: Terms
     ) -> bool:
         """One window, compared with what was expected of it; whether it has lied for too long."""
         assert self.share is not None

@@ -125,7 +125,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class JobMeasurement:
     """What a loader saw of itself.
 
     samples_per_s:  handed over.
@@ -162,7 +162,7 @@ class Report:
     """
 
     profile: Mapping[str, Any] | None
-    measured: Measured
+    measured: JobMeasurement
 
     def message(self) -> dict[str, Any]:
         """As JSON has it, which has no infinite numbers: such a stream rate is the default."""
@@ -183,7 +183,7 @@ class Report:
             raise UsageError(f"Report.profile is {profile!r:.100}: use an object or null")
         if not isinstance(measured, dict):
             raise UsageError(f"Report.measured is {measured!r:.100}: use an object")
-        return cls(profile=profile, measured=Measured(**_named(Measured, measured)))
+        return cls(profile=profile, measured=JobMeasurement(**_named(JobMeasurement, measured)))
 
 
 def granted(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:

@@ -15,11 +15,11 @@ from ..budget import Budget
 from ..meter import Counters
 from ..topology import Place
 from .client import Tenant
-from .job_profile import Profiler, Window
-from .lease import Lease, Measured, Report, granted
+from .job_profile import Profiler, ProfileWindow
+from .lease import JobMeasurement, Lease, Report, granted
 
 
-class Seat:
+class LeasedBudget:
     """One loader's.
 
     counters:  a method of the loader; asked a few times a second at most.
@@ -67,14 +67,14 @@ class Seat:
         step_s = counters.steps_ns * 1e-9 / max(1, counters.batches)
         found = self._profiler.measure(counters)
         if found is None:
-            return Report(profile=None, measured=Measured(samples_per_s=0.0, step_s=step_s))
+            return Report(profile=None, measured=JobMeasurement(samples_per_s=0.0, step_s=step_s))
         return Report(
             profile={
                 "samples_per_s": self._ceiling(found),
                 "cpu_s": found.cpu_s,
                 "storage_bytes": found.storage_bytes,
             },
-            measured=Measured(
+            measured=JobMeasurement(
                 samples_per_s=found.rate,
                 cores=found.cpu_s * found.rate,
                 bytes_per_s=found.storage_bytes * found.rate,
@@ -84,7 +84,7 @@ class Seat:
             ),
         )
 
-    def _ceiling(self, found: Window) -> float:
+    def _ceiling(self, found: ProfileWindow) -> float:
         """What the user's steps take, or the loader's own budget allows: more would be no use."""
         rates = [found.samples_per_s]
         for most, cost in (

@@ -17,8 +17,8 @@ from .. import limits
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
 from .change_detector import Drift, worthwhile
-from .job_state import Job, Member, limited, profile_of
-from .lease import Grant, Lease, Measured, Report, Terms
+from .job_state import JobMember, JobState, limited, profile_of
+from .lease import Grant, JobMeasurement, Lease, Report, Terms
 from .throughput_model import JobProfile, predict
 from .transfer_policy import Key, Transfers
 
@@ -64,8 +64,8 @@ class Ledger:
         self._resources = resources
         self._objective: Objective = objective
         self._floors = float(floors)
-        self._jobs: dict[tuple[int, str], Job] = {}
-        self._owners: dict[int, Job] = {}
+        self._jobs: dict[tuple[int, str], JobState] = {}
+        self._owners: dict[int, JobState] = {}
         self._anew = False
         self._drifted = False
         self._divided_s = self._looked_s = -math.inf
@@ -112,7 +112,7 @@ class Ledger:
                 "checkpoint_bytes_per_s": checkpoints,
             }
         stall = max(0.0, 1 - taken / could) if could else 0.0
-        measured = Measured(samples_per_s=taken, bytes_per_s=taken, stall=stall)
+        measured = JobMeasurement(samples_per_s=taken, bytes_per_s=taken, stall=stall)
         return Report(profile=profile, measured=measured)
 
     def join(
@@ -123,8 +123,8 @@ class Ledger:
         member:  any number that no other member has.
         """
         assert member not in self._owners, f"member {member} has joined already"
-        found = self._jobs.setdefault((owner, job), Job(job, owner))
-        found.members[member] = Member(name=name, rank=rank, pid=pid, heard_s=now_s)
+        found = self._jobs.setdefault((owner, job), JobState(job, owner))
+        found.members[member] = JobMember(name=name, rank=rank, pid=pid, heard_s=now_s)
         self._owners[member] = found
         self._anew = True
 
@@ -170,7 +170,7 @@ class Ledger:
         """The grants to transfers that are new or renewed; to be called after `tick`."""
         return self.transfers.tick(now_s, math.inf if self._pool is None else self._pool)
 
-    def _window(self, job: Job, now_s: float) -> None:
+    def _window(self, job: JobState, now_s: float) -> None:
         """All active members of a job have reported once more."""
         profile, measured = job.profile(), job.measured()
         if profile is None or measured is None or job.standing == "doubted":
@@ -232,7 +232,7 @@ class Ledger:
         shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
         return shared, there.bytes_per_s - shared.bytes_per_s
 
-    def _believed(self, jobs: Sequence[Job]) -> list[JobProfile | None]:
+    def _believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
         """The profiles that jobs are to have a share for; None for an even one."""
         found = [job.believed for job in jobs]
         if self._objective == "makespan":
@@ -245,7 +245,7 @@ class Ledger:
         ]
 
     def _pays(
-        self, jobs: Sequence[Job], profiles: Sequence[JobProfile | None], proposed: Allocation
+        self, jobs: Sequence[JobState], profiles: Sequence[JobProfile | None], proposed: Allocation
     ) -> bool:
         known = [row for row, profile in enumerate(profiles) if profile is not None]
         shares = [share for row in known if (share := jobs[row].share) is not None]
@@ -257,7 +257,7 @@ class Ledger:
             switch_s=self.terms.switch_s,
         )
 
-    def _deal(self, job: Job) -> None:
+    def _deal(self, job: JobState) -> None:
         """The share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)

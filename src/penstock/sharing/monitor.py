@@ -12,10 +12,10 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError, WorkerError
-from .wire import Gone, Lines, Message, Wrong
+from .wire import Gone, Lines, Message, WireError
 
 
-def watch(path: Path) -> Iterator[dict[str, Any]]:
+def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
     """The state of the broker that serves there, now and then once a second; see `Ledger.state`.
 
     UsageError where none serves, or not for this user; WorkerError when it has ended, or says
@@ -41,7 +41,7 @@ def watch(path: Path) -> Iterator[dict[str, Any]]:
                 yield from _states(lines, path)
         except Gone:
             raise WorkerError(f"the broker at {path} has ended") from None
-        except Wrong as wrong:
+        except WireError as wrong:
             raise WorkerError(
                 f"the broker at {path} said what is {wrong.why}: use the same penstock on both "
                 "sides"

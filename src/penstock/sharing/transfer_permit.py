@@ -21,7 +21,7 @@ _burst_s = 0.1
 """What was not used may be made up for, for so long."""
 
 
-class Window:
+class TransferPermit:
     """The right to transfer so many bytes, at the rate that a broker grants; without a broker, or
     with PENSTOCK_BROKER=off, at any rate.
 
@@ -71,7 +71,7 @@ class Window:
         self._ending = self._closed = False
         self._step(self._settled_s)
 
-    def __enter__(self) -> Window:
+    def __enter__(self) -> TransferPermit:
         return self
 
     def __exit__(

@@ -28,7 +28,7 @@ _code_bytes = 2 * hashlib.sha256().digest_size
 _caller, _called = b"caller", b"called"
 
 
-class Wrong(Exception):
+class WireError(Exception):
     """A line that is not taken; `why` is the name of its counter."""
 
     def __init__(self, why: str) -> None:
@@ -83,7 +83,7 @@ class Lines:
             raise Gone("closed")
         *whole, self._begun = (self._begun + self._room[:count]).split(b"\n")
         if max(map(len, (*whole, self._begun))) > self._most:
-            raise Wrong("oversized")
+            raise WireError("oversized")
         return self._taken(whole)
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Sealed(Lines):
         if lines and not self._nonces[1]:
             nonce = lines.pop(0)
             if len(nonce) != _code_bytes or nonce == self._nonces[0]:
-                raise Wrong("forged")
+                raise WireError("forged")
             self._nonces[1] = nonce
             held, self._held = self._held, []
             for line in held:
@@ -180,7 +180,7 @@ class Sealed(Lines):
         for line in lines:
             code, line = line[:_code_bytes], line[_code_bytes:]
             if not hmac.compare_digest(code, self._code(1, line)):
-                raise Wrong("forged")
+                raise WireError("forged")
             self._counts[1] += 1
             found.append(_message(line))
         return found
@@ -197,13 +197,13 @@ def _message(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise Wrong("malformed") from None
+        raise WireError("malformed") from None
     if not isinstance(message, dict) or not isinstance(message.get("say"), str):
-        raise Wrong("malformed")
+        raise WireError("malformed")
     return message
 
 
-class Peer(NamedTuple):
+class WirePeer(NamedTuple):
     """The process at the other end, as it was when it connected or began to listen."""
 
     pid: int
@@ -211,13 +211,13 @@ class Peer(NamedTuple):
     group: int
 
 
-def peer_of(connection: socket.socket) -> Peer:
+def peer_of(connection: socket.socket) -> WirePeer:
     """Who the kernel says is at the other end of a UNIX socket."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return Peer(*_PEER.unpack(found))
+    return WirePeer(*_PEER.unpack(found))
 
 
-def socket_path(environ: Mapping[str, str]) -> Path | None:
+def find_socket(environ: Mapping[str, str]) -> Path | None:
     """Where the broker of this user is found, unless it is said elsewhere; None where none is to be
     looked for: PENSTOCK_BROKER=off."""
     given = environ.get("PENSTOCK_BROKER")

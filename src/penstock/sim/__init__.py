@@ -1,6 +1,6 @@
 """The simulator: what a policy of caching and prefetching takes, on a cluster that is described.
 
-    scenario = penstock.sim.load("s1")  # or a path; names() lists those that come along
+    scenario = penstock.sim.load_scenario("s1")  # or a path; names() lists those that come along
     result = penstock.sim.simulate(scenario, "penstock")
 
 Two models: "corrected", in which bandwidth that is shared is shared, and "parity", the published
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .scenario import SAMPLED as SAMPLED
     from .scenario import Policy as Policy
     from .scenario import Scenario as Scenario
-    from .scenario import load as load
-    from .scenario import names as names
-    from .scenario import parse as parse
+    from .scenario import list_scenarios as list_scenarios
+    from .scenario import load_scenario as load_scenario
+    from .scenario import parse_scenario as parse_scenario
     from .simulation import Model as Model
     from .simulation import simulate as simulate
     from .sizing import Prices as Prices
@@ -50,7 +50,7 @@ else:
             "record": "record",
             "report": "report",
             "results": "Result SOURCES",
-            "scenario": "POLICIES Policy SAMPLED Scenario load names parse",
+            "scenario": "POLICIES Policy SAMPLED Scenario load_scenario list_scenarios parse_scenario",
             "simulation": "Model simulate",
             "sizing": "Prices Range sizing",
             "sweep": "KEYS data_mb sweep",

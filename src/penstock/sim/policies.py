@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..plan import Placement, lots_fitting, seat
+from ..plan import Placement, assign_nodes, count_fitting
 from .scenario import Scenario
 from .workload import BYTES, Ints, Nodes, Window, Workload
 
@@ -140,7 +140,7 @@ def flows(
         samples = window.samples if replace is None else replace(window, node)
         owner = caches.owner[samples]
         if local:
-            node = seat(owner, seats)
+            node = assign_nodes(owner, seats)
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
@@ -212,7 +212,9 @@ def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
     count = -(-len(sizes) // lot)
     rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
     lots = [
-        count if room >= total else min(count, lots_fitting(room, mean * lot, deviation * lot**0.5))
+        count
+        if room >= total
+        else min(count, count_fitting(room, mean * lot, deviation * lot**0.5))
         for room in rooms
     ]
     nodes = scenario.training.nodes

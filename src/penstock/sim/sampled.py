@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..plan import lots_fitting
+from ..plan import count_fitting
 from .arguments import Float
 from .importance import ByValue, Cache, Fixed, Recent, Value, drawn, replay
 from .policies import Traffic
@@ -54,7 +54,7 @@ def traffic(
 def room(workload: Workload, policy: str) -> int:
     """Samples that a node's fastest tier has room for, as the library reckons it."""
     sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
-    fitting = lots_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
+    fitting = count_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
     if fitting < 1:
         raise UsageError(
             f"{policy} cannot run in {workload.scenario.name}: a node's memory holds no sample; "

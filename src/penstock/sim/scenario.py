@@ -283,14 +283,14 @@ class Scenario(Part):
         return self.training.global_batch // self.training.nodes
 
 
-def names() -> list[str]:
+def list_scenarios() -> list[str]:
     """The scenarios that come with penstock, by name."""
     folder = resources.files(__package__) / "scenarios"
     return sorted(path.name[: -len(".yaml")] for path in folder.iterdir() if path.is_file())
 
 
-def load(source: str | Path) -> Scenario:
-    """The scenario of this name (see `names`), or in this file.
+def load_scenario(source: str | Path) -> Scenario:
+    """The scenario of this name (see `list_scenarios`), or in this file.
 
     A system may be written out, or be the name of one that comes with penstock. Raises UsageError.
     """
@@ -300,16 +300,16 @@ def load(source: str | Path) -> Scenario:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read scenario {path}: {error}") from None
-        return parse(text, str(path))
-    if str(source) not in names():
+        return parse_scenario(text, str(path))
+    if str(source) not in list_scenarios():
         raise UsageError(
-            f"there is no scenario {str(source)!r}: use one of {', '.join(names())}, or the path "
+            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or the path "
             "of a .yaml file"
         )
-    return parse(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
+    return parse_scenario(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
 
 
-def parse(text: str, where: str) -> Scenario:
+def parse_scenario(text: str, where: str) -> Scenario:
     """The scenario written in this YAML; `where` is what errors call it."""
     given = _mapping(text, where)
     system = given.get("system")

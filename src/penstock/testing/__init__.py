@@ -35,14 +35,14 @@ from .engine import EngineSuite
 from .formats import FormatSuite, Written
 from .peer import PeerSuite
 from .policy import PolicySuite
-from .reading import Reading, finish, write_files
+from .reading import EngineRead, finish, write_files
 
 __all__ = [
+    "EngineRead",
     "EngineSuite",
     "FormatSuite",
     "PeerSuite",
     "PolicySuite",
-    "Reading",
     "Written",
     "finish",
     "write_files",

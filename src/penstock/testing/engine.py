@@ -23,14 +23,14 @@ from ..engine import (
     Engine,
     Patience,
     Purpose,
-    Queue,
     Request,
+    RequestQueue,
     RoundRobin,
     Target,
 )
 from ..errors import UsageError
 from ..extent import Requests
-from .reading import Contents, Extent, Reading, deadline_s, finish, random_bytes, second_ns
+from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_bytes, second_ns
 from .suite import Suite
 
 
@@ -53,14 +53,14 @@ _sizes = st.sampled_from([0, 1, 511, 512, 4095, 4096, 4097, 65_536]) | st.intege
 
 
 @st.composite
-def readings(draw: st.DrawFn) -> Reading:
+def readings(draw: st.DrawFn) -> EngineRead:
     """Any requests to a few files, some of which are short or not there."""
     seed = draw(st.integers(0, 1 << 32))
     sizes = draw(st.lists(st.none() | _sizes, min_size=1, max_size=4))
     contents = [None if size is None else random_bytes(size, seed) for size in sizes]
     extent = st.tuples(st.integers(0, len(sizes) - 1), _sizes, _sizes)
     runs = _joined(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
-    return Reading(contents, runs, draw(st.integers(1, 5)), seed)
+    return EngineRead(contents, runs, draw(st.integers(1, 5)), seed)
 
 
 _purposes: tuple[Purpose, ...] = get_args(Purpose)
@@ -71,7 +71,7 @@ _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience
 def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
     """In which order one target serves requests that come one after the other, by the queue of
     `penstock.engine.queue`."""
-    queue = Queue(RoundRobin(patience), [Target()])
+    queue = RequestQueue(RoundRobin(patience), [Target()])
     for number, purpose in enumerate(purposes):
         queue.put(Request(number, "read", purpose, number, 0, 1, arrived_ns=number))
     order = []
@@ -186,7 +186,7 @@ class EngineSuite(Suite):
         self, contents: Contents, runs: Sequence[Sequence[Extent]], buffer_count: int = 1
     ) -> None:
         """One submission of the runs ends as the oracle says."""
-        reading = Reading(contents, runs, buffer_count)
+        reading = EngineRead(contents, runs, buffer_count)
         with self.opened(contents) as engine:
             ticket = engine.submit(reading.requests, reading.buffers)
             reading.assert_done(finish(engine, [ticket])[ticket])
@@ -195,7 +195,7 @@ class EngineSuite(Suite):
 
     @given(readings())
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
-    def test_any_requests(self, reading: Reading) -> None:
+    def test_any_requests(self, reading: EngineRead) -> None:
         """Any requests give exactly the bytes and failures that the contents imply."""
         with self.opened(reading.contents) as engine:
             ticket = engine.submit(reading.requests, reading.buffers)
@@ -307,7 +307,7 @@ class EngineSuite(Suite):
         """Requests that cannot be executed are refused whole, and the engine goes on."""
         contents = [random_bytes(1000, 1), random_bytes(1000, 2)]
         runs = [[(0, 10, 20), (0, 40, 20)], [(0, 70, 20)], [(1, 100, 20)]]
-        refused, reading = Reading(contents, runs), Reading(contents, runs)
+        refused, reading = EngineRead(contents, runs), EngineRead(contents, runs)
         with self.opened(contents) as engine:
             with pytest.raises(UsageError):
                 engine.submit(*_bends[name](refused.requests, refused.buffers))
@@ -319,9 +319,9 @@ class EngineSuite(Suite):
     def test_no_files(self) -> None:
         """An engine without files accepts nothing but empty submissions."""
         with self.opened([]) as engine:
-            empty = Reading([], [])
+            empty = EngineRead([], [])
             finish(engine, [engine.submit(empty.requests, empty.buffers)])
-            refused = Reading([], [[(0, 0, 1)]])
+            refused = EngineRead([], [[(0, 0, 1)]])
             with pytest.raises(UsageError):
                 engine.submit(refused.requests, refused.buffers)
 
@@ -330,7 +330,7 @@ class EngineSuite(Suite):
     def test_empty_submission(self) -> None:
         """A submission of no extents, with or without buffers, is reported like any other."""
         with self.opened([b"bytes"]) as engine:
-            empty = Reading([b"bytes"], [])
+            empty = EngineRead([b"bytes"], [])
             tickets = [engine.submit(empty.requests, each) for each in ([], empty.buffers)]
             done = finish(engine, tickets)
             assert [done[ticket].failures for ticket in tickets] == [(), ()]
@@ -339,7 +339,7 @@ class EngineSuite(Suite):
         """Tickets grow, and each of many in flight is reported once with its own bytes."""
         contents = [random_bytes(50_000, file) for file in range(4)]
         readings = [
-            Reading(contents, [[(i % 4, 100 * i, 3000), (i % 4, 40_000, 10)], [(3, i, i)]], 2, i)
+            EngineRead(contents, [[(i % 4, 100 * i, 3000), (i % 4, 40_000, 10)], [(3, i, i)]], 2, i)
             for i in range(200)
         ]
         with self.opened(contents) as engine:
@@ -355,11 +355,11 @@ class EngineSuite(Suite):
     def test_tickets_between_reports(self) -> None:
         """Submitting between polls, as a session does, loses and doubles nothing."""
         contents = [random_bytes(50_000, 1)]
-        open_readings: dict[int, Reading] = {}
+        open_readings: dict[int, EngineRead] = {}
         last_ticket = -1
         with self.opened(contents) as engine:
             for i in range(100):
-                reading = Reading(contents, [[(0, 400 * i, 500)]], 1, i)
+                reading = EngineRead(contents, [[(0, 400 * i, 500)]], 1, i)
                 ticket = engine.submit(reading.requests, reading.buffers)
                 assert ticket > last_ticket
                 last_ticket = ticket
@@ -376,7 +376,7 @@ class EngineSuite(Suite):
         with self.opened([content]) as engine:
             tickets = []
             for start in range(0, len(content), 1000):
-                reading = Reading([content], [[(0, start, 1000)]])
+                reading = EngineRead([content], [[(0, start, 1000)]])
                 requests = reading.requests._replace(target=np.array([start], np.int64))
                 tickets.append(engine.submit(requests, [buffer]))
             done = finish(engine, tickets)
@@ -395,7 +395,7 @@ class EngineSuite(Suite):
         has more patience, but not before what has waited for longer than that; else in the order
         of submission."""
         contents = [random_bytes(1000, 1)]
-        readings = [Reading(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
+        readings = [EngineRead(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
         with (
             tempfile.TemporaryDirectory(prefix="penstock-") as folder,
             self.held(list(contents), Path(folder), patience) as (engine, release),
@@ -421,7 +421,7 @@ class EngineSuite(Suite):
     def test_unknown_purpose(self) -> None:
         """A purpose that there is not is refused, and the engine goes on."""
         contents = [random_bytes(1000, 1)]
-        refused, reading = Reading(contents, [[(0, 0, 9)]]), Reading(contents, [[(0, 0, 9)]])
+        refused, reading = EngineRead(contents, [[(0, 0, 9)]]), EngineRead(contents, [[(0, 0, 9)]])
         with self.opened(contents) as engine:
             with pytest.raises(UsageError, match="sometime"):
                 engine.submit(refused.requests, refused.buffers, "sometime")  # type: ignore[arg-type]
@@ -435,7 +435,7 @@ class EngineSuite(Suite):
     def test_poll_without_tickets(self) -> None:
         """Poll returns at once when nothing is outstanding, before and after work."""
         contents = [random_bytes(1000, 1)]
-        reading = Reading(contents, [[(0, 0, 1000)]])
+        reading = EngineRead(contents, [[(0, 0, 1000)]])
         with self.opened(contents) as engine:
             start = time.monotonic()
             assert engine.poll(20 * second_ns) == []
@@ -446,7 +446,7 @@ class EngineSuite(Suite):
     def test_poll_returns_in_time(self) -> None:
         """Poll waits no longer than it is told to, and waiting in small steps gets there too."""
         contents = [random_bytes(3 * limits.MIB, 1)]
-        reading = Reading(contents, [[(0, 1, 3 * limits.MIB - 1)]])
+        reading = EngineRead(contents, [[(0, 1, 3 * limits.MIB - 1)]])
         with self.opened(contents) as engine:
             ticket = engine.submit(reading.requests, reading.buffers)
             done: list[Completion] = []
@@ -465,7 +465,7 @@ class EngineSuite(Suite):
         """The caller may forget its buffers, and empty the list: the engine keeps them until it
         reports the ticket, and not longer."""
         contents = [random_bytes(10_000, 1)]
-        reading = Reading(contents, [[(0, 5, 9000)]], 3)
+        reading = EngineRead(contents, [[(0, 5, 9000)]], 3)
         with self.opened(contents) as engine:
             tickets = [engine.submit(reading.requests, reading.buffers)]
             watched = [weakref.ref(buffer) for buffer in reading.buffers]
@@ -479,7 +479,7 @@ class EngineSuite(Suite):
     def test_close_with_work_in_flight(self) -> None:
         """Close neither hangs nor keeps buffers, nor writes to them afterwards."""
         contents = [random_bytes(limits.MIB, 1)]
-        readings = [Reading(contents, [[(0, i, limits.MIB - i)]]) for i in range(20)]
+        readings = [EngineRead(contents, [[(0, i, limits.MIB - i)]]) for i in range(20)]
         with self.opened(contents) as engine:
             for reading in readings:
                 engine.submit(reading.requests, reading.buffers)
@@ -500,7 +500,7 @@ class EngineSuite(Suite):
     def test_use_after_close(self) -> None:
         """A closed engine refuses to submit and to poll."""
         contents = [random_bytes(100, 1)]
-        reading = Reading(contents, [[(0, 0, 100)]])
+        reading = EngineRead(contents, [[(0, 0, 100)]])
         with self.opened(contents) as engine:
             engine.close()
             with pytest.raises(UsageError):

@@ -16,7 +16,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..clock import Clock, SystemClock
-from ..engine import PATIENCE, Buffer, Completion, Engine, Failure, Patience, Purpose, check
+from ..engine import (
+    PATIENCE,
+    Buffer,
+    Completion,
+    Engine,
+    Failure,
+    Patience,
+    Purpose,
+    check_requests,
+)
 from ..errors import UsageError
 from ..extent import Requests
 
@@ -73,7 +82,7 @@ class Limited:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         """Hand the requests on if there is room, else keep them."""
-        check(requests, buffers)  # now: later there is nobody to tell
+        check_requests(requests, buffers)  # now: later there is nobody to tell
         load = _Load(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
         turn_ns = self._clock.now_ns() + self._patience.of(purpose)
         first = not self._waiting or turn_ns < self._waiting[0].turn_ns
@@ -332,7 +341,7 @@ class Faulty:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         """Hand on no more than what shall arrive of each extent."""
-        check(requests, buffers)
+        check_requests(requests, buffers)
         ticket = self._submitted
         length = requests.length.copy()
         faults = {}

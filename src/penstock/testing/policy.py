@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..engine import Policy, Purpose, Queue, Request, Target, Unit
+from ..engine import Policy, Purpose, Request, RequestQueue, Target, Unit
 from .suite import Suite
 
 _checked = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
@@ -109,7 +109,7 @@ class PolicySuite(Suite):
     @_checked
     def test_nobody_starves(self, purpose: Purpose, kind: str, at_ns: int) -> None:
         """Whoever waits goes in the end, though demands, all late, come without end."""
-        queue = Queue(self.make(), [Target()], unit_bytes=1)
+        queue = RequestQueue(self.make(), [Target()], unit_bytes=1)
         waiting = Request(0, kind, purpose, 1, 0, 1, at_ns)  # type: ignore[arg-type]
         queue.put(waiting)
         wait_ns = limits.patience_ns_max // 16
@@ -192,7 +192,7 @@ class _Run:
         unit_bytes: int,
         random: np.random.Generator,
     ) -> None:
-        self.queue = Queue(policy, [Target(), Target(40), Target(7, free=0.0)], unit_bytes)
+        self.queue = RequestQueue(policy, [Target(), Target(40), Target(7, free=0.0)], unit_bytes)
         self.to_come = list(requests)
         self.waiting = {each.id: each.length for each in requests}
         self.unit_bytes = unit_bytes

@@ -1,6 +1,6 @@
 """The oracle of the engine suite: what must be in the buffers when a ticket is reported.
 
-A `Reading` lays requests out over buffers full of random bytes, and knows from the contents of
+A `EngineRead` lays requests out over buffers full of random bytes, and knows from the contents of
 the files which bytes must be where afterwards, and which extents must fail how.
 """
 
@@ -55,7 +55,7 @@ def random_bytes(size: int, seed: int) -> bytes:
     return np.random.default_rng(seed).bytes(size)
 
 
-class Reading:
+class EngineRead:
     """Requests, buffers of random bytes for them, and the verdict on what an engine made of them.
 
     `runs` are lists of extents. Destinations are dealt out in random order over the buffers, with

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 import torch
 
 from ..errors import CollateError, LimitError, UsageError
@@ -16,7 +17,7 @@ from . import gpu
 from .tensors import Ragged
 
 
-class Wanted:
+class DeviceRequest:
     """The samples of a batch: `ids`, and, where they are evenly spaced positions of an exact order,
     that: then a GPU finds the samples by itself."""
 
@@ -43,14 +44,14 @@ class Wanted:
         return gpu.take(x, self._positions, self._order.seed, self._order.epoch)
 
 
-class Column(Protocol):
+class DeviceColumn(Protocol):
     """One leaf of the batches, of all samples."""
 
     def add(self, part: Any) -> None: ...
-    def rows(self, wanted: Wanted) -> Any: ...
+    def rows(self, wanted: DeviceRequest) -> Any: ...
 
 
-class Resident:
+class DeviceDataset:
     """Parts of a data set, in the order of storage, become columns on a device.
 
     `add` takes batches of one structure, as loaders give them, and `batch` gives batches of it.
@@ -59,7 +60,7 @@ class Resident:
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
-        self._root: Column | None = None
+        self._root: DeviceColumn | None = None
 
     def add(self, part: Any) -> None:
         """The next samples."""
@@ -73,12 +74,12 @@ class Resident:
                 "penstock.torch.DataLoader, which reads as it goes"
             ) from error
 
-    def batch(self, wanted: Wanted) -> Any:
+    def batch(self, wanted: DeviceRequest) -> Any:
         """The batch of these samples."""
         assert self._root is not None
         return self._root.rows(wanted)
 
-    def _column(self, part: Any) -> Column:
+    def _column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
             return _Rows(self._count, self._device)
         if isinstance(part, Ragged):
@@ -118,7 +119,7 @@ class _Rows:
         self._all[self._filled : self._filled + len(part)].copy_(part)
         self._filled += len(part)
 
-    def rows(self, wanted: Wanted) -> torch.Tensor:
+    def rows(self, wanted: DeviceRequest) -> torch.Tensor:
         assert self._all is not None
         return wanted.of(self._all)
 
@@ -136,7 +137,7 @@ class _Strings:
         self._values.append(part.values.to(self._device, copy=True))
         self._lengths.append(np.diff(part.offsets.numpy()))
 
-    def rows(self, wanted: Wanted) -> Ragged:
+    def rows(self, wanted: DeviceRequest) -> Ragged:
         if len(self._values) > 1:  # the first batch
             self._values = [torch.cat(self._values)]
             self._lengths = [np.concatenate(self._lengths)]
@@ -161,7 +162,7 @@ class _Arrays:
     def add(self, part: npt.NDArray[Any]) -> None:
         self._parts.append(part.copy())
 
-    def rows(self, wanted: Wanted) -> npt.NDArray[Any]:
+    def rows(self, wanted: DeviceRequest) -> npt.NDArray[Any]:
         self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
         found: npt.NDArray[Any] = self._parts[0][wanted.host]
         return found
@@ -176,14 +177,14 @@ class _Objects:
     def add(self, part: Sequence[Any]) -> None:
         self._values += part
 
-    def rows(self, wanted: Wanted) -> list[Any]:
+    def rows(self, wanted: DeviceRequest) -> list[Any]:
         return [self._values[i] for i in wanted.host.tolist()]
 
 
 class _Parts:
     """A mapping or a sequence of columns; batches are of its type."""
 
-    def __init__(self, columns: dict[Any, Column]) -> None:
+    def __init__(self, columns: dict[Any, DeviceColumn]) -> None:
         self._columns = columns
         self._made: Callable[[dict[Any, Any]], Any] = dict
 
@@ -192,7 +193,7 @@ class _Parts:
         for name, column in self._columns.items():
             column.add(part[name])
 
-    def rows(self, wanted: Wanted) -> Any:
+    def rows(self, wanted: DeviceRequest) -> Any:
         return self._made({name: column.rows(wanted) for name, column in self._columns.items()})
 
 

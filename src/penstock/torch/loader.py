@@ -22,12 +22,13 @@ from multiprocessing.context import BaseContext
 from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
-import torch
 import torch.multiprocessing
 import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_collate
 from torch.utils.data import default_convert as convert
 from torch.utils.data._utils import worker as torch_worker
+
+import torch
 
 from ..budget import Budget
 from ..cache import Cache
@@ -36,31 +37,31 @@ from ..loader import (
     AutoShuffle,
     Batch,
     BatchReader,
-    Course,
+    BatchTask,
     Dataset,
     Decode,
-    Epochs,
+    EpochTasks,
     Explanation,
-    Inline,
+    InlineWorkers,
     Loader,
-    Ordered,
-    Sampled,
+    OrderTasks,
+    SamplerTasks,
     Setup,
-    Task,
-    Walk,
+    StepSampler,
+    WorkerEpoch,
     WorkerProcesses,
     Workers,
     WorkerThreads,
     explain_run,
-    fingerprint_of,
-    serve_if_asked,
+    identify_data,
+    serve_if_configured,
 )
 from ..meter import Counters, Meter
 from ..order import Order, Shuffle
 from ..plan import Assignment, Locality
-from ..sharing import Seat
+from ..sharing import LeasedBudget
 from ..topology import Place, detect
-from .device_dataset import Resident, Wanted, spaced
+from .device_dataset import DeviceDataset, DeviceRequest, spaced
 from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
 
 __all__ = ["DataLoader", "DeviceLoader", "Ragged"]
@@ -192,7 +193,7 @@ class DataLoader:
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
         place = (rank, world_size)
-        self._epochs: Epochs
+        self._epochs: EpochTasks
         if chosen is None:
             course = _course(
                 dataset,
@@ -206,12 +207,12 @@ class DataLoader:
                 assignment,
                 self._locality,
             )
-            self._epochs, sampler = Ordered(course), EpochSampler(course)
+            self._epochs, sampler = OrderTasks(course), EpochSampler(course)
         else:
             steps = chosen
             if batch_sampler is None and batch_size is not None:
                 steps = BatchSampler(chosen, batch_size, drop_last)
-            self._epochs = Sampled(dataset, chosen, steps, self.seed, place)
+            self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
         if batch_sampler is not None or global_batch_size is not None:
@@ -223,7 +224,7 @@ class DataLoader:
         self.batch_size = batch_size
         self._loader = self._native() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
-        self._seat: Seat | None = None
+        self._seat: LeasedBudget | None = None
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -248,7 +249,7 @@ class DataLoader:
             self._loader._timeout_s = float(self.timeout)
             return _Iterator(self, iter(self._loader))
         workers = self._started()  # before the epoch is begun: this may fail
-        serve_if_asked(self)
+        serve_if_configured(self)
         epoch, first = self._epochs.begin()
         return _Iterator(self, self._walk(workers, epoch, first))
 
@@ -310,7 +311,7 @@ class DataLoader:
 
     def drawn(self) -> list[int]:
         """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
-        if not isinstance(self._epochs, Ordered):
+        if not isinstance(self._epochs, OrderTasks):
             raise UsageError("the sampler decides what is drawn: ask it")
         return self._epochs.course.drawn()
 
@@ -335,7 +336,7 @@ class DataLoader:
 
     def _native(self) -> Loader:
         """The loader that reads ahead and decodes in threads of this process."""
-        assert isinstance(self._epochs, Ordered)
+        assert isinstance(self._epochs, OrderTasks)
         decode, collate = self._decoding()
         loader = Loader(
             self.dataset,
@@ -379,7 +380,7 @@ class DataLoader:
             elif self._kind == "threads":
                 self._workers = WorkerThreads(opening, self.num_workers)
             else:
-                self._workers = Inline(opening)
+                self._workers = InlineWorkers(opening)
         return self._workers
 
     def _opening(self) -> _Opening:
@@ -401,8 +402,10 @@ class DataLoader:
     def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
         if self._seat is None:
             place = detect(None, None, os.environ, sys.modules)
-            self._seat = Seat(self.counters, type(self.dataset).__name__, place, self._budget)
-        return Walk(
+            self._seat = LeasedBudget(
+                self.counters, type(self.dataset).__name__, place, self._budget
+            )
+        return WorkerEpoch(
             self._epochs,
             workers,
             self.meter,
@@ -418,7 +421,7 @@ class DataLoader:
         """Ranks that shuffle differently would read some samples twice and others never."""
         if self.generator is None or self._asked_seed is not None or not self._shuffle:
             return
-        if isinstance(self._epochs, Ordered) and self._epochs.course.place.world_size > 1:
+        if isinstance(self._epochs, OrderTasks) and self._epochs.course.place.world_size > 1:
             raise UsageError(
                 f"generator is given and {self._epochs.course.place.world_size} ranks shuffle: "
                 "their generators may differ, so pass the same seed= on all ranks"
@@ -516,7 +519,7 @@ class DeviceLoader:
             _nowhere,
         )
         self.sampler = EpochSampler(self._course)
-        self._resident: Resident | None = None
+        self._resident: DeviceDataset | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
@@ -527,11 +530,11 @@ class DeviceLoader:
         resident = self.load()
         return self._batches(resident, *self._course.begin())
 
-    def load(self) -> Resident:
+    def load(self) -> DeviceDataset:
         """Read the data now, if that has not been done."""
         if self._resident is None:
             self._check_room()
-            resident = Resident(len(self.dataset), self.device)
+            resident = DeviceDataset(len(self.dataset), self.device)
             rows = max(1, int(_loading_bytes / max(1.0, self.dataset.index.mean_bytes)))
             loader = Loader(
                 self.dataset,
@@ -540,7 +543,7 @@ class DeviceLoader:
                 budget=self._budget,
             )
             loader.follow(
-                Course(
+                StepSampler(
                     self.dataset.fingerprint,
                     self.dataset.order(0, shuffle="none"),
                     batch_size=min(rows, len(self.dataset)),
@@ -574,7 +577,7 @@ class DeviceLoader:
         """Give the memory back; iterating again reads the data again."""
         self._resident = None
 
-    def _batches(self, resident: Resident, epoch: int, first: int) -> Iterator[Any]:
+    def _batches(self, resident: DeviceDataset, epoch: int, first: int) -> Iterator[Any]:
         course = self._course
         steps, place = course.steps, course.place
         order = course.order.at_epoch(epoch)
@@ -583,7 +586,7 @@ class DeviceLoader:
             at = None
             if share.step < steps.full:
                 at = spaced(share.step, place.rank, place.world_size, steps.global_batch)
-            wanted = Wanted(share.ids, at if exact else None, exact, self.device)
+            wanted = DeviceRequest(share.ids, at if exact else None, exact, self.device)
             batch = resident.batch(wanted)
             if self._decode is None:
                 valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
@@ -623,7 +626,7 @@ def _nowhere(place: Place) -> Locality:
 class EpochSampler(Sampler[int]):
     """The samples of this rank in the epoch that stands; `loader.sampler` unless one was given."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: StepSampler) -> None:
         self._course = course
 
     def __len__(self) -> int:
@@ -646,7 +649,7 @@ class _Reading(Protocol):
 
     @property
     def dataset(self) -> Any: ...
-    def open(self) -> Callable[[Task], Any]: ...
+    def open(self) -> Callable[[BatchTask], Any]: ...
 
 
 @dataclass(frozen=True)
@@ -657,10 +660,10 @@ class _FetchItems:
     collate: Callable[[Any], Any]
     batched: bool
 
-    def open(self) -> Callable[[Task], Any]:
+    def open(self) -> Callable[[BatchTask], Any]:
         return self._fetch
 
-    def _fetch(self, task: Task) -> Any:
+    def _fetch(self, task: BatchTask) -> Any:
         ids = task.ids.tolist() if isinstance(task.ids, np.ndarray) else task.ids
         if not self.batched:
             items = self.dataset[ids[0] if isinstance(task.ids, np.ndarray) else ids]
@@ -683,7 +686,7 @@ class _ReadSamples:
     collate: Callable[[list[Any]], Any] | None
     budget: Budget
 
-    def open(self) -> Callable[[Task], Any]:
+    def open(self) -> Callable[[BatchTask], Any]:
         reader = BatchReader(
             self.dataset,
             decode=self.decode,
@@ -692,7 +695,7 @@ class _ReadSamples:
             budget=self.budget,
         )
 
-        def read(task: Task) -> Any:
+        def read(task: BatchTask) -> Any:
             ids = self._numbers(task.ids)
             batch = reader.read(
                 ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
@@ -722,7 +725,7 @@ class _Opening:
     seed: int
     init: Callable[[int], None] | None
 
-    def __call__(self, number: int) -> Callable[[Task], Any]:
+    def __call__(self, number: int) -> Callable[[BatchTask], Any]:
         if self.process:
             torch.set_num_threads(1)
             _seed_all(self.seed + number)
@@ -738,7 +741,7 @@ class _Opening:
         if not self.process:
             return fetch  # the random state of this process is the user's
 
-        def seeded(task: Task) -> Any:
+        def seeded(task: BatchTask) -> Any:
             _seed_all(task.key)
             return fetch(task)
 
@@ -928,7 +931,7 @@ def _course(
     budget: Budget,
     assignment: Assignment,
     locality: Callable[[Place], Locality],
-) -> Course:
+) -> StepSampler:
     count = len(dataset)
     if count == 0:
         raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
@@ -936,8 +939,8 @@ def _course(
     choice = AutoShuffle(dataset, seed, lambda: budget) if shuffle == "auto" else None
     kind: Shuffle = "exact" if shuffle == "auto" else shuffle
     ours = isinstance(dataset, Dataset)
-    return Course(
-        fingerprint_of(dataset),
+    return StepSampler(
+        identify_data(dataset),
         dataset.order(seed, shuffle=kind) if ours else Order(count, seed, shuffle=kind),
         batch_size=None if global_batch_size is not None else size,
         global_batch_size=global_batch_size,

@@ -20,8 +20,8 @@ from penstock.engine.queue import (
     LeastLoaded,
     Patience,
     Policy,
-    Queue,
     Request,
+    RequestQueue,
     RoundRobin,
     Target,
     Unit,
@@ -44,7 +44,7 @@ def request(number: int, purpose: Any = "demand", **fields: Any) -> Request:
 
 def order(policy: Policy, requests: list[Request]) -> list[int]:
     """Ids as they go, one at a time, where all have come before the first one goes."""
-    queue = Queue(policy, [Target()])
+    queue = RequestQueue(policy, [Target()])
     for each in requests:
         queue.put(each)
     found = []
@@ -170,7 +170,7 @@ def test_scores_are_weighted_sums() -> None:
 
 def test_requests_go_where_they_can() -> None:
     """To holders that are there, and have room; who waits for one holds up nobody else."""
-    queue = Queue(LeastLoaded(), [Target(10), Target(10), Target(10, available=False)])
+    queue = RequestQueue(LeastLoaded(), [Target(10), Target(10), Target(10, available=False)])
     for number, holders in enumerate([(0,), (0,), (2,), (), ()]):
         queue.put(request(number, holders=holders))
     units = [queue.take(), queue.take()]
@@ -195,7 +195,7 @@ def test_requests_go_where_they_can() -> None:
 
 def test_neighbours_go_together() -> None:
     """Of one file, kind and purpose, in both directions, up to what a unit may hold."""
-    queue = Queue(RoundRobin(), [Target()], unit_bytes=40)
+    queue = RequestQueue(RoundRobin(), [Target()], unit_bytes=40)
     spans = {0: 20, 1: 30, 2: 10, 3: 0, 4: 40, 5: 60}
     for number, offset in spans.items():
         queue.put(request(number, offset=offset))
@@ -209,7 +209,7 @@ def test_neighbours_go_together() -> None:
 
 def test_neighbours_of_other_holders_stay() -> None:
     """They may not be served where this one is."""
-    queue = Queue(Fifo(), [Target(), Target()])
+    queue = RequestQueue(Fifo(), [Target(), Target()])
     for number, holders in enumerate([(0,), (1,), (0, 1), ()]):
         queue.put(request(number, offset=10 * number, holders=holders))
     units = [queue.take() for _ in range(4)]
@@ -223,7 +223,7 @@ def test_neighbours_of_other_holders_stay() -> None:
 
 def test_what_is_large_goes_in_pieces() -> None:
     """A demand that comes meanwhile waits for one of them."""
-    queue = Queue(RoundRobin(), [Target(100)], unit_bytes=100)
+    queue = RequestQueue(RoundRobin(), [Target(100)], unit_bytes=100)
     queue.put(request(0, "checkpoint", kind="write", offset=50, length=250))
     first = queue.take()
     assert first is not None
@@ -269,8 +269,8 @@ def test_absurd_targets_and_policies_are_refused() -> None:
         "Patience.checkpoint is": lambda: Patience(checkpoint=limits.patience_ns_max + 1),
         "Weights.idle is 1.5": lambda: Weights(idle=1.5),
         "the sum of Weights": lambda: Weights(idle=0.5),
-        "targets is empty": lambda: Queue(Fifo(), []),
-        "unit_bytes is 0": lambda: Queue(Fifo(), [Target()], unit_bytes=0),
+        "targets is empty": lambda: RequestQueue(Fifo(), []),
+        "unit_bytes is 0": lambda: RequestQueue(Fifo(), [Target()], unit_bytes=0),
     }
     for message, call in calls.items():
         with pytest.raises(UsageError, match=message):
@@ -279,7 +279,7 @@ def test_absurd_targets_and_policies_are_refused() -> None:
 
 def test_a_queue_refuses_what_cannot_be() -> None:
     """And goes on."""
-    queue = Queue(Fifo(), [Target()], unit_bytes=10)
+    queue = RequestQueue(Fifo(), [Target()], unit_bytes=10)
     queue.put(request(0, arrived_ns=5))
     for bad, message in (
         (request(0, arrived_ns=5), "request 0 is not done yet"),
@@ -305,7 +305,7 @@ def test_a_policy_that_chooses_another_target_is_told() -> None:
         def choose(self, request: Request, targets: Any) -> int:
             return 7
 
-    queue = Queue(Wrong(), [Target()])
+    queue = RequestQueue(Wrong(), [Target()])
     queue.put(request(0))
     with pytest.raises(UsageError, match=r"chose target 7 of \[0\]"):
         queue.take()

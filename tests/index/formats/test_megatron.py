@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.index.layout import Fixed, Pieces, Table
+from penstock.index.layout import Fixed, Pieces, RowTable
 from tests.index.formats.writers import write_megatron
 
 
@@ -96,8 +96,8 @@ def test_layouts(tmp_path):
     write_megatron(tmp_path / "a", numbered(3, 4, 5))
     write_megatron(tmp_path / "b", numbered(3, 4, 5), order=[2, 0, 1])
     write_megatron(tmp_path / "c", [[each[0] for each in numbered(3, 4, 5)]], order=[2, 0, 1])
-    assert isinstance(opened(tmp_path / "a").index.layouts[0], Table)
-    assert isinstance(opened(tmp_path / "b").index.layouts[0], Table)
+    assert isinstance(opened(tmp_path / "a").index.layouts[0], RowTable)
+    assert isinstance(opened(tmp_path / "b").index.layouts[0], RowTable)
     assert isinstance(opened(tmp_path / "c").index.layouts[0], Pieces)
     assert isinstance(opened(tmp_path / "a", window=2).index.layouts[0], Fixed)
     assert isinstance(opened(tmp_path / "b", window=2).index.layouts[0], Pieces)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.engine.store import Source
+from penstock.engine.store import StoreFile
 from penstock.errors import FormatError, StorageError, WorkerError
 from penstock.index.formats.sandbox import Apart
 
 
-def source_of(data: bytes) -> Source:
+def source_of(data: bytes) -> StoreFile:
     """A file in memory; a read of nothing is a failure of the storage."""
 
     def fetch(offset: int, length: int) -> bytes:
@@ -27,49 +27,49 @@ def source_of(data: bytes) -> Source:
             raise StorageError("the storage is gone")
         return data[offset : offset + length]
 
-    return Source("there", len(data), fetch, -1)
+    return StoreFile("there", len(data), fetch, -1)
 
 
-def where(source: Source, more: int) -> tuple[int, bytes, int]:
+def where(source: StoreFile, more: int) -> tuple[int, bytes, int]:
     """The process, and two reads."""
     print("libraries print")
     return os.getpid(), source.read(1, 2) + source.read(0, source.size), more
 
 
-def failed_read(source: Source) -> bytes:
+def failed_read(source: StoreFile) -> bytes:
     """A read that fails."""
     return source.read(0, 0)
 
 
-def refused(source: Source) -> None:
+def refused(source: StoreFile) -> None:
     """An error of a format."""
     raise source.flaw(7, "not this")
 
 
-def aborted(source: Source) -> None:
+def aborted(source: StoreFile) -> None:
     """What the C library does at an assertion, after a read."""
     source.read(0, 1)
     os.abort()
 
 
-def broken(source: Source) -> None:
+def broken(source: StoreFile) -> None:
     """What the C library does at a wild pointer."""
     ctypes.string_at(8)
 
 
-def silent(source: Source) -> None:
+def silent(source: StoreFile) -> None:
     """An endless loop in the interpreter."""
     while True:
         pass
 
 
-def left(source: Source) -> None:
+def left(source: StoreFile) -> None:
     """The process ends by itself."""
     sys.stderr.flush()
     os._exit(3)
 
 
-def killed(source: Source) -> None:
+def killed(source: StoreFile) -> None:
     """What the system does where memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -129,7 +129,7 @@ def test_a_crash_is_an_error(function, error, message):
     assert children() == before
 
 
-def taken(source: Source, size: int) -> int:
+def taken(source: StoreFile, size: int) -> int:
     """Memory that is asked for, and touched by nobody."""
     return len(np.empty(size, np.uint8))
 
@@ -151,7 +151,7 @@ def test_interruption_ends_the_process():
         raise KeyboardInterrupt
 
     with Apart("it") as apart, pytest.raises(KeyboardInterrupt):
-        apart.call(Source("there", 4, fetch, -1), aborted)
+        apart.call(StoreFile("there", 4, fetch, -1), aborted)
     assert children() == before
 
 

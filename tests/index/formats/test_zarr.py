@@ -7,9 +7,9 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
-from penstock.index.codecs import Band
+from penstock.index.codecs import CompressedChunk
 from penstock.index.codecs.zarr import claimed, decode
-from penstock.index.layout import Chunked, Fixed, Pieces, Table
+from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
 
 zarr = pytest.importorskip("zarr")
 
@@ -37,7 +37,7 @@ CASES = [
     ((21, 300), {"chunks": (4, 80)}, Pieces),
     ((21, 10), {"chunks": (4, 3)}, Chunked),
     ((21, 3, 5), {"chunks": (4, 3, 5), "order": "F"}, Chunked),
-    ((21, 3, 5), {"chunks": (2, 3, 5), "shards": (8, 3, 5)}, Table),
+    ((21, 3, 5), {"chunks": (2, 3, 5), "shards": (8, 3, 5)}, RowTable),
     ((21, 6, 5), {"chunks": (2, 3, 5), "shards": (8, 6, 5)}, Chunked),
     ((21, 6, 5), {"chunks": (2, 4, 5), "shards": (4, 4, 10), "compressors": "auto"}, Chunked),
     ((21, 3, 5), {"chunks": (4, 2, 5), "compressors": "auto"}, Chunked),
@@ -206,7 +206,7 @@ def test_a_claimed_size_is_seen_before_it_is_allocated(name, size):
         "fill": "00",
         "codecs": [{"id": name}],
     }
-    band = Band(0, memoryview(bytes(stored)), [len(stored)], size)
+    band = CompressedChunk(0, memoryview(bytes(stored)), [len(stored)], size)
     assert bytes(decode(options, band)) == data
     if name != "zstd" or size > 65_791:  # its size has four bytes from there on
         at = {"lz4": 3, "blosc": 7, "zstd": 5 + 3}[name]

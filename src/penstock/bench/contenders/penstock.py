@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ...budget import Budget
 from ...engine import Posix
 from ...errors import FormatError
-from ...index import Field, Index, Table
+from ...index import Field, Index, RowTable
 from ...loader import Batch, Dataset, Loader, Ragged
 from ...loader import open as open_dataset
 from ...order import Shuffle
@@ -122,7 +122,7 @@ def _opened(task: Task, **options: Any) -> Dataset:
     return open_dataset(given, format=format, index="read", **options)
 
 
-def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:
+def _index(task: Task, table: Callable[[Any], RowTable]) -> Dataset:
     """A dataset of bytes in these files, wherever in them the samples are."""
     root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
     names = [os.path.relpath(path, root) for path in task.paths]
@@ -141,7 +141,7 @@ def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:
 
 
 def _of_files(task: Task) -> Dataset:
-    return _index(task, lambda files: Table(None, None, files.size))
+    return _index(task, lambda files: RowTable(None, None, files.size))
 
 
 def _of_places(
@@ -151,7 +151,7 @@ def _of_places(
     file = np.repeat(np.arange(len(found), dtype=np.uint32), [len(size) for _, size in found])
     offset = np.concatenate([each for each, _ in found])
     size = np.concatenate([each for _, each in found])
-    return _index(task, lambda _: Table(file, offset, size))
+    return _index(task, lambda _: RowTable(file, offset, size))
 
 
 def _of_lines(task: Task) -> Dataset:

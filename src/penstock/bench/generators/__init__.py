@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from ...engine import Part
+from ...engine import AtomicFile
 from ...errors import UsageError
 from ..draft import Draft
 from ..schema import COMPRESSIONS
 from ..workload import Data
 
-Write = Callable[[Part, Draft], None]
+Write = Callable[[AtomicFile, Draft], None]
 
 
 LAYOUTS = {

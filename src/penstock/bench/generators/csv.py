@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import Part, storing
+from ...engine import AtomicFile, storage_errors
 from ..draft import Draft
 
 _WIDTH = 4
@@ -20,9 +20,9 @@ for _value in range(256):
     _BYTES[_value, : len(f"{_value},")] = list(f"{_value},".encode())
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
-    with storing(part.path):
+    with storage_errors(part.path):
         file = _compressing(part, draft.data.compression, draft.data.compression_level)
         for group in draft.groups():
             for sample in group.reshape(len(group), -1):
@@ -31,7 +31,7 @@ def write(part: Part, draft: Draft) -> None:
             file.close()
 
 
-def _compressing(part: Part, compression: str, level: int) -> IO[bytes] | Any:
+def _compressing(part: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
     match compression:
         case "gzip":  # of no name and no time: the same bytes each time
             return gzip.GzipFile("", "wb", level, part.file, mtime=0)

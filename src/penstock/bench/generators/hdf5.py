@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Part, storing
+from ...engine import AtomicFile, storage_errors
 from ...errors import UsageError
-from ...index import missing
+from ...index import missing_library
 from ..draft import Draft
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     try:
         import h5py
     except ModuleNotFoundError:
-        raise missing("h5py", "hdf5", "writing HDF5") from None
+        raise missing_library("h5py", "hdf5", "writing HDF5") from None
     at = None
-    with storing(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
+    with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
         dsets = [_dset(file, f"records_{number}", draft) for number in range(_dsets(draft))]
         file.create_dataset("labels", data=np.zeros(draft.count, np.int64))
         if len(dsets) == 1 and dsets[0].chunks is None:
@@ -28,7 +28,7 @@ def write(part: Part, draft: Draft) -> None:
         else:
             _fill(dsets, draft)
     if at is not None:
-        with storing(part.path):
+        with storage_errors(part.path):
             part.file.seek(at)
         for piece in draft.pieces():
             part.write(piece.data)

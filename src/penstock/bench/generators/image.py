@@ -6,21 +6,21 @@ import zlib
 
 import numpy as np
 
-from ...engine import Part, storing
+from ...engine import AtomicFile, storage_errors
 from ...errors import UsageError
-from ...index import missing
+from ...index import missing_library
 from ..draft import Draft
 
 _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 """Noise has no matches to look for; so it is ten times faster, and no larger."""
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise missing("pillow", "jpeg", "writing images") from None
+        raise missing_library("pillow", "jpeg", "writing images") from None
     if len(draft.shape) > 2 or draft.dtype != np.uint8:
         raise UsageError(
             f"dataset.record_dims is {list(draft.shape)} and dataset.record_element_type "
@@ -29,5 +29,5 @@ def write(part: Part, draft: Draft) -> None:
     sample = next(draft.groups())[0]
     image = Image.fromarray(np.atleast_2d(sample))
     options = _PNG if draft.data.format == "png" else {}
-    with storing(part.path):
+    with storage_errors(part.path):
         image.save(part.file, draft.data.format, **options)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...engine import Part
+from ...engine import AtomicFile
 from ..draft import Draft
 
 _AT_ONCE = 1 << 20
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file, its offsets and its sizes."""
     for piece in draft.pieces():
         part.write(piece.data)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 
-from ...engine import Part, storing
-from ...index import missing
+from ...engine import AtomicFile, storage_errors
+from ...index import missing_library
 from ..draft import Draft
 
 _PAGE = 4096
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file, in one transaction."""
     try:
         import lmdb
     except ModuleNotFoundError:
-        raise missing("lmdb", "lmdb", "writing LMDB") from None
+        raise missing_library("lmdb", "lmdb", "writing LMDB") from None
     pages = draft.count * (-(-draft.sample_bytes // _PAGE) + 2) + 64
-    with storing(part.path):
+    with storage_errors(part.path):
         try:
             environment = lmdb.open(
                 part.temporary, pages * _PAGE, subdir=False, lock=False, sync=False, max_dbs=0

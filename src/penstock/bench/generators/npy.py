@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import Part, npy_header
+from ...engine import AtomicFile, encode_npy_header
 from ..draft import Draft
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     part.write(header(draft))
     for piece in payload(draft):
@@ -21,7 +21,7 @@ def write(part: Part, draft: Draft) -> None:
 
 def header(draft: Draft) -> bytes:
     """What comes before the elements."""
-    return npy_header(draft.dtype.str, (*draft.shape, draft.count))
+    return encode_npy_header(draft.dtype.str, (*draft.shape, draft.count))
 
 
 def payload(draft: Draft) -> Iterator[memoryview]:

@@ -7,20 +7,23 @@ import zipfile
 
 import numpy as np
 
-from ...engine import Part, npy, storing
+from ...engine import AtomicFile, encode_npy, storage_errors
 from ..draft import Draft
 from .npy import header, payload
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     deflated = draft.data.compression == "zip"
     method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     level = draft.data.compression_level if deflated else None
-    with storing(part.path), zipfile.ZipFile(part.file, "w", method, compresslevel=level) as whole:
+    with (
+        storage_errors(part.path),
+        zipfile.ZipFile(part.file, "w", method, compresslevel=level) as whole,
+    ):
         with whole.open("x.npy", "w", force_zip64=True) as member:
             member.write(header(draft))
             for piece in payload(draft):
                 member.write(piece)
         with whole.open("y.npy", "w", force_zip64=True) as member:
-            member.write(npy(np.zeros(draft.count, np.int64)))
+            member.write(encode_npy(np.zeros(draft.count, np.int64)))

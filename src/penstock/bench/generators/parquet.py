@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import Part, storing
-from ...index import missing
+from ...engine import AtomicFile, storage_errors
+from ...index import missing_library
 from ..draft import Draft
 
 _GROUP_BYTES = 128 << 20
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise missing("pyarrow", "arrow", "writing Parquet") from None
+        raise missing_library("pyarrow", "arrow", "writing Parquet") from None
     columns, known = draft.columns or (draft,), draft.data.parquet
     names = [each.name for each in known.columns] or ["image"]
     types = [_type(each) for each in columns]
@@ -31,7 +31,7 @@ def write(part: Part, draft: Draft) -> None:
     row_bytes = sum(each.sample_bytes for each in columns)
     rows = min(known.row_group_size, max(1, _GROUP_BYTES // row_bytes))
     how = {"compression": draft.data.compression, "use_dictionary": False}
-    with storing(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
+    with storage_errors(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
         for group in zip(*(each.groups(rows) for each in columns), strict=True):
             arrays = [_array(*each) for each in zip(types, group, strict=True)]
             file.write_table(pyarrow.table(arrays, schema), row_group_size=rows)

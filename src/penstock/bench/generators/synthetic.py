@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...engine import Part
+from ...engine import AtomicFile
 from ..draft import Draft
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     part.write(str(draft.number).encode())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...engine import Part, tar_end, tar_pieces
+from ...engine import AtomicFile, encode_tar_end, encode_tar_member
 from ..draft import Draft
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     first = draft.number * draft.count
     for number, record in enumerate(draft.records(), first):
-        part.write(*tar_pieces(f"{number:09d}", [("bin", record)]))
-    part.write(tar_end(part.size))
+        part.write(*encode_tar_member(f"{number:09d}", [("bin", record)]))
+    part.write(encode_tar_end(part.size))

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...engine import Part, crc32c, example_pieces, masked, record_head
+from ...engine import AtomicFile, crc32c, encode_example, encode_record_head, mask_crc
 from ..draft import Draft
 from ..files import index_path
 
 
-def write(part: Part, draft: Draft) -> None:
+def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file and its list."""
     before, after = _around(draft.sample_bytes)
-    head = record_head(len(before) + draft.sample_bytes + len(after)) + before
+    head = encode_record_head(len(before) + draft.sample_bytes + len(after)) + before
     checked = crc32c(before)
     for record in draft.records():
-        part.write(head, record, after + masked(crc32c(after, crc32c(record, checked))))
+        part.write(head, record, after + mask_crc(crc32c(after, crc32c(record, checked))))
     size = part.size // draft.count
     lines = "".join(f"{number * size} {size}\n" for number in range(draft.count))
     draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
@@ -25,6 +25,6 @@ def write(part: Part, draft: Draft) -> None:
 def _around(size: int) -> tuple[bytes, bytes]:
     """What comes before and after the bytes of any sample of this size."""
     image = memoryview(np.empty(size, np.uint8).data)
-    pieces = example_pieces({"image": image, "size": np.array([size])})
+    pieces = encode_example({"image": image, "size": np.array([size])})
     at = next(number for number, piece in enumerate(pieces) if piece is image)
     return b"".join(pieces[:at]), b"".join(pieces[at + 1 :])

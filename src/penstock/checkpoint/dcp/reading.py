@@ -10,17 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+import torch
+
 from ...errors import FormatError, MissingError, UsageError
 from .. import pytree, shards, tensors
 from ..array_leaves import Memory
 from ..manifest import Piece
-from ..repositories import home_of
+from ..repositories import open_repository
 from .metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
 
 _READ_BYTES = 256 << 20
@@ -47,7 +48,7 @@ class Reader(StorageReader):
     def __init__(
         self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
     ) -> None:
-        self._place = home_of(folder)
+        self._place = open_repository(folder)
         self._entry = self._place.entry(step)
         self._trusted = trusted
         self._dtypes: dict[str, torch.dtype] = {}

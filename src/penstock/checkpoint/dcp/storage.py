@@ -28,7 +28,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from torch.distributed.checkpoint.metadata import (
     Metadata,
     MetadataIndex,
@@ -44,16 +43,18 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+import torch
+
 from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
 from ..array_leaves import Leaf, Memory
 from ..background import Within
-from ..flushing import Flush, laid_out
-from ..manifest import Index, Piece, padded
+from ..flushing import Flush, lay_out_pieces
+from ..manifest import CheckpointIndex, Piece, padded
 from ..partition import Cut, dealt, piece_bytes
-from ..repositories import full_path, home_of
-from ..repository import KEEP_MIN, Home, Lock
+from ..repositories import full_path, open_repository
+from ..repository import KEEP_MIN, Repository, RepositoryLock
 from ..staging import Staged, Staging
 from .metadata import BYTES, DCP, LOADER, content_of
 from .reading import Reader
@@ -93,8 +94,8 @@ class Storage:
         self.budget = budget or Budget()
         self._session = secrets.token_hex(4)
         self._tries = 0
-        self._home: Home | None = None
-        self._lock: Lock | None = None
+        self._home: Repository | None = None
+        self._lock: RepositoryLock | None = None
         self._last: Writer | None = None
         self._arenas: list[Staging] = []
 
@@ -142,18 +143,18 @@ class Storage:
             self._last._settle(timeout_s)
             self._last = None
 
-    def _coordinated(self) -> tuple[Home, Lock]:
+    def _coordinated(self) -> tuple[Repository, RepositoryLock]:
         """The home, made and locked by this process."""
-        self._home = self._home or home_of(self.path, make=True)
+        self._home = self._home or open_repository(self.path, make=True)
         if self._lock is None:
             where = f"process {os.getpid()} on {os.uname().nodename}"
             self._lock = self._home.lock(f"{where}, session {self._session}\n")
             self._home.collect()
         return self._home, self._lock
 
-    def _shared(self) -> Home:
+    def _shared(self) -> Repository:
         """The home, which the coordinator has made."""
-        self._home = self._home or home_of(self.path)
+        self._home = self._home or open_repository(self.path)
         return self._home
 
     def _attempt(self) -> str:
@@ -197,7 +198,7 @@ class Writer(StorageWriter, AsyncStager):
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """A copy of the state on the CPU, made at the speed of memory."""
-        blocks: list[pytree.Block] = []
+        blocks: list[pytree.ArrayBlock] = []
         numbers: dict[tuple[Any, ...], int] = {}
         of_tensor: list[int] = []
 
@@ -345,7 +346,7 @@ class Writer(StorageWriter, AsyncStager):
             "loader": self._loader.parts.skeleton,
             "blocks": {block.name: block.bytes for block in self._loader.parts.blocks},
         }
-        index = Index(self._step, self._attempted, len(made), DCP, made, content)
+        index = CheckpointIndex(self._step, self._attempted, len(made), DCP, made, content)
         home.commit(self._place, index, lock)
         self._place, self._committed = "", True
         home.thin(self._storage.keep)
@@ -395,7 +396,7 @@ class Writer(StorageWriter, AsyncStager):
         both.extend(of_tensors)
         both.extend(rest)
         staged = arena.stage(both.blocks, both.cuts)
-        return laid_out(both.pieces, staged.checksums), staged
+        return lay_out_pieces(both.pieces, staged.checksums), staged
 
     def _in_place(
         self, of_tensors: _Parts, rest: _Parts, arena: Staging
@@ -421,7 +422,7 @@ class Writer(StorageWriter, AsyncStager):
         memory = self._arena.reserve(size + len(behind.memory))
         memory[size:] = behind.memory
         checksums = [crc for _, (_, crc) in lies] + behind.checksums
-        pieces = laid_out([piece for _, piece in found] + rest.pieces, checksums)
+        pieces = lay_out_pieces([piece for _, piece in found] + rest.pieces, checksums)
         return pieces, Staged(memory, checksums)
 
     def _settle(self, timeout_s: float | None) -> None:
@@ -454,7 +455,7 @@ class _Parts:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self.blocks: list[pytree.Block] = []
+        self.blocks: list[pytree.ArrayBlock] = []
         self.cuts: list[Cut] = []
         self.pieces: list[Piece] = []
 
@@ -464,7 +465,7 @@ class _Parts:
         self.pieces.append(Piece(name, dtype, (cut.bytes,), where, self._file, 0, cut.bytes, 0))
 
     def add_raw(self, name: str, data: Memory, dtype: str) -> None:
-        self.blocks.append(pytree.Block(name, len(data), data.ctypes.data, "cpu", (), True))
+        self.blocks.append(pytree.ArrayBlock(name, len(data), data.ctypes.data, "cpu", (), True))
         self.add(len(self.blocks) - 1, Cut(0, 0, len(data)), dtype, ())
 
     def extend(self, other: _Parts) -> None:
@@ -483,14 +484,14 @@ class _Loader(NamedTuple):
     def bytes(self) -> int:
         return len(self.staged.memory)
 
-    def blocks(self) -> list[tuple[pytree.Block, Memory]]:
+    def blocks(self) -> list[tuple[pytree.ArrayBlock, Memory]]:
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(self.parts.blocks)]
         return list(zip(self.parts.blocks, _parts(self.staged, cuts), strict=True))
 
 
 def _parts(staged: Staged, cuts: Sequence[Cut]) -> list[Memory]:
     """What was staged, cut by cut."""
-    places = laid_out(
+    places = lay_out_pieces(
         [Piece("", "", (), (), "", 0, cut.bytes, 0) for cut in cuts], staged.checksums
     )
     return [staged.memory[each.offset : each.offset + each.length] for each in places]
@@ -500,9 +501,9 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _block(leaf: Leaf) -> pytree.Block:
+def _block(leaf: Leaf) -> pytree.ArrayBlock:
     dense = leaf.value.is_contiguous()
-    return pytree.Block(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
+    return pytree.ArrayBlock(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
 
 
 def _mapped(

@@ -11,7 +11,7 @@ window; what must follow a request waits until that is done, wherever it was; no
 
 from __future__ import annotations
 
-from .pending import Queue, Unit
+from .pending import RequestQueue, Unit
 from .policy import (
     HIGH_BANDWIDTH,
     LOW_LATENCY,
@@ -38,8 +38,8 @@ __all__ = [
     "Patience",
     "Policy",
     "Purpose",
-    "Queue",
     "Request",
+    "RequestQueue",
     "RoundRobin",
     "Target",
     "Unit",

@@ -63,7 +63,7 @@ class _Piece:
         return self.request.kind, self.request.holders
 
 
-class Queue:
+class RequestQueue:
     """Requests that wait for a few targets.
 
     Guarantees: every request goes once, in pieces of at most `unit_bytes`; reads find what was

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from . import arrow, parquet, zarr
-from .registry import Band, missing, rows
+from .registry import CompressedChunk, missing_library, rows
 from .thrift import BOOL, BYTES, INT, Reader
 
-__all__ = ["BOOL", "BYTES", "INT", "Band", "Reader", "arrow", "missing", "parquet", "rows", "zarr"]
+__all__ = [
+    "BOOL",
+    "BYTES",
+    "INT",
+    "CompressedChunk",
+    "Reader",
+    "arrow",
+    "missing_library",
+    "parquet",
+    "rows",
+    "zarr",
+]

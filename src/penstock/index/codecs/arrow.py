@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .registry import Band, Decoded, Packed, missing
+from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
 @cache
@@ -24,7 +24,7 @@ def _codec(compression: str) -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError:
-        raise missing("pyarrow", "arrow", "compressed Arrow data") from None
+        raise missing_library("pyarrow", "arrow", "compressed Arrow data") from None
     return pyarrow.Codec(compression)
 
 
@@ -52,7 +52,7 @@ def plain(compression: str, data: bytes | memoryview, expected: int) -> bytes | 
     return found
 
 
-def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """The rows of a band."""
     pieces, rows = band.pieces(), band.samples
     compression, kind = options["compression"], options["kind"]

@@ -22,12 +22,12 @@ import numpy.typing as npt
 
 from ... import limits
 from .chunks import pasted
-from .registry import Band, Decoded, missing
+from .registry import CompressedChunk, Decoded, missing_library
 
 _DEFLATE, _SHUFFLE = 1, 2
 
 
-def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """The rows of a band."""
     variant = options["variants"][bisect.bisect_right(options["since"], band.number) - 1]
     masks = {piece: mask for number, piece, mask in options["masks"] if number == band.number}
@@ -83,12 +83,17 @@ def _inflated(data: bytes | memoryview, size: int) -> bytes:
 
 
 def _by_library(
-    variant: Mapping[str, Any], band: Band, masks: Mapping[int, int], shape: tuple[int, ...]
+    variant: Mapping[str, Any],
+    band: CompressedChunk,
+    masks: Mapping[int, int],
+    shape: tuple[int, ...],
 ) -> npt.NDArray[Any]:
     try:
         import h5py
     except ModuleNotFoundError:
-        raise missing("h5py", "hdf5", "an HDF5 filter other than deflate and shuffle") from None
+        raise missing_library(
+            "h5py", "hdf5", "an HDF5 filter other than deflate and shuffle"
+        ) from None
     dtype, chunk = np.dtype(variant["dtype"]), tuple(variant["chunk"])
     fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[:1]
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -96,7 +101,7 @@ def _by_library(
     layout.set_fill_value(fill.copy())
     for code, flags, values, name in variant["filters"]:
         if not h5py.h5z.filter_avail(code):
-            raise missing("hdf5plugin", "hdf5", f"HDF5 filter {code} ({name})")
+            raise missing_library("hdf5plugin", "hdf5", f"HDF5 filter {code} ({name})")
         layout.set_filter(code, flags, tuple(values))
     whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
     try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .registry import Band, Decoded, Packed, missing
+from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
 @cache
@@ -24,7 +24,7 @@ def _library() -> Any:
     try:
         import zstandard
     except ModuleNotFoundError:
-        raise missing("zstandard", "zstd", "compressed LitData") from None
+        raise missing_library("zstandard", "zstd", "compressed LitData") from None
     return zstandard
 
 
@@ -42,7 +42,7 @@ def _plain(data: memoryview) -> bytes:
     return found
 
 
-def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """The wanted leaf of each sample of a band."""
     data = _plain(band.data)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])

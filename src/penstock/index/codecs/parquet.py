@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .registry import Band, Decoded, Packed, missing
+from .registry import CompressedChunk, Decoded, Packed, missing_library
 from .thrift import I32, I64, LIST, STRING, STRUCT, packed
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
@@ -32,11 +32,11 @@ def arrow() -> Any:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise missing("pyarrow", "arrow", "Parquet") from None
+        raise missing_library("pyarrow", "arrow", "Parquet") from None
     return pyarrow
 
 
-def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """The rows of a band."""
     pa = arrow()
     form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]

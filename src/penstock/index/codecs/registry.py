@@ -35,7 +35,7 @@ Decoded = npt.NDArray[Any] | Strings
 """The samples of a band: rows of an array, or byte strings where lengths vary."""
 
 
-class Band(NamedTuple):
+class CompressedChunk(NamedTuple):
     """What was read.
 
     number:   which band of the field it is.
@@ -58,7 +58,7 @@ class Band(NamedTuple):
         return found
 
 
-Decoder = Callable[[Mapping[str, Any], Band], Decoded]
+Decoder = Callable[[Mapping[str, Any], CompressedChunk], Decoded]
 """The samples of a band, or ValueError that says what is wrong with its bytes.
 
 They outlive the band: nothing in them may be a view of its bytes.
@@ -68,7 +68,7 @@ They outlive the band: nothing in them may be a view of its bytes.
 def _module(name: str) -> Decoder:
     """The `decode` of the module of this name, which is imported when it is first called."""
 
-    def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+    def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
         found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, band)
         return found
 
@@ -98,7 +98,7 @@ class Packed:
         return self.values[self.start[row] : self.end[row]]
 
 
-def missing(package: str, extra: str, what: str) -> UsageError:
+def missing_library(package: str, extra: str, what: str) -> UsageError:
     """The error for a library that is not installed."""
     return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
 
@@ -151,7 +151,7 @@ _lately = Lately(limits.decoded_bands_bytes_max)
 def rows(
     codec: str,
     options: Mapping[str, Any],
-    bands: Sequence[Band],
+    bands: Sequence[CompressedChunk],
     band: npt.NDArray[np.int64],
     row: npt.NDArray[np.int64],
     owner: tuple[object, ...] | None = None,
@@ -176,7 +176,7 @@ def rows(
 
 
 def _decoded(
-    codec: str, options: Mapping[str, Any], band: Band, owner: tuple[object, ...] | None
+    codec: str, options: Mapping[str, Any], band: CompressedChunk, owner: tuple[object, ...] | None
 ) -> Decoded:
     key = None if owner is None else (*owner, band.number)
     held = None if key is None else _lately.get(key)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ... import limits
 from .chunks import pasted
-from .registry import Band, Decoded, missing
+from .registry import CompressedChunk, Decoded, missing_library
 
 CODECS = frozenset(
     ["adler32", "astype", "base64", "bitround", "blosc", "bz2", "crc32", "crc32c", "delta"]
@@ -31,7 +31,7 @@ _SPARE = 1 << 16
 """Bytes that codecs may add to what they encode: checksums, tables."""
 
 
-def decode(options: Mapping[str, Any], band: Band) -> Decoded:
+def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """The rows of a band."""
     dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
     if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
@@ -64,7 +64,7 @@ def _undone(config: Mapping[str, Any], data: Any) -> Any:
     try:
         import numcodecs
     except ModuleNotFoundError:
-        raise missing("numcodecs", "zarr", "compressed Zarr data") from None
+        raise missing_library("numcodecs", "zarr", "compressed Zarr data") from None
     try:
         return numcodecs.get_codec(dict(config)).decode(data)
     except Exception as error:  # each codec has errors of its own for bytes that are damaged

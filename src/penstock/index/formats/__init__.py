@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .place import Place
-from .registry import FORMATS, Format, choose
+from .place import Location
+from .registry import FORMATS, Format, choose_format
 
-__all__ = ["FORMATS", "Format", "Place", "choose"]
+__all__ = ["FORMATS", "Format", "Location", "choose_format"]

@@ -22,8 +22,8 @@ from ..table import Field, Index
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16
@@ -53,7 +53,7 @@ def sniff(head: bytes, _: str) -> bool:
     return head.startswith(_SIGNATURE)
 
 
-def build(store: Store, place: Place, progress: Progress | None = None) -> Index:
+def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of all records, file after file."""
     files, sources = files_of(store, place, progress)
     found = store.parse(files, lambda _, source: _records(source), progress)
@@ -69,7 +69,7 @@ def build(store: Store, place: Place, progress: Progress | None = None) -> Index
     )
 
 
-def _records(source: Source) -> tuple[Int, Int]:
+def _records(source: StoreFile) -> tuple[Int, Int]:
     """Of each record where its chunk begins and its bytes."""
     footer_at = _postscript(source)
     footer = _chunk(source, footer_at)
@@ -107,7 +107,7 @@ def _records(source: Source) -> tuple[Int, Int]:
     return begin, length
 
 
-def _postscript(source: Source) -> int:
+def _postscript(source: StoreFile) -> int:
     """Where the footer is, which the last block says three times."""
     if source.size % _BLOCK or source.size < 2 * _BLOCK:
         raise FormatError(
@@ -132,7 +132,7 @@ def _postscript(source: Source) -> int:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _chunk(source: Source, begin: int, data_bytes: int | None = None) -> _Chunk:
+def _chunk(source: StoreFile, begin: int, data_bytes: int | None = None) -> _Chunk:
     """A chunk; of its data all, or so many bytes."""
     head = _squeezed(source, begin, _CHUNK_HEAD)
     size = int.from_bytes(head[8:16], "little")
@@ -143,7 +143,7 @@ def _chunk(source: Source, begin: int, data_bytes: int | None = None) -> _Chunk:
     return _Chunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
 
 
-def _squeezed(source: Source, begin: int, count: int) -> bytes:
+def _squeezed(source: StoreFile, begin: int, count: int) -> bytes:
     """So many bytes from a chunk's beginning on, without the headers of blocks."""
     end = int(_behind(np.int64(begin), np.int64(count)))
     if begin < 0 or end > source.size:
@@ -161,7 +161,7 @@ def _squeezed(source: Source, begin: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _simple(source: Source, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
+def _simple(source: StoreFile, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
     """The sizes of a chunk's records, and the records end to end."""
     if chunk.kind != b"r" or chunk.data[:1] != b"\0":
         how = "transposed" if chunk.kind == b"t" else "compressed"
@@ -188,7 +188,7 @@ def _simple(source: Source, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
 
 
 def _varints(
-    source: Source, begin: int, data: npt.NDArray[np.uint8], most: int | None = None
+    source: StoreFile, begin: int, data: npt.NDArray[np.uint8], most: int | None = None
 ) -> Int:
     """All varints of some bytes, or the first ones; bit 63 makes a number negative."""
     ends = np.flatnonzero(data < 128)[:most]
@@ -215,7 +215,7 @@ def _varint_bytes(values: Int) -> Int:
 
 
 def _fields(
-    source: Source, begin: int, values: bytes, ends: Int
+    source: StoreFile, begin: int, values: bytes, ends: Int
 ) -> tuple[npt.NDArray[np.intp], Int, npt.NDArray[Any]]:
     """The fields of messages that end at `ends` and have numbers only: of which message each is,
     its tag and its value."""

@@ -28,15 +28,15 @@ from ... import limits
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, unseen
 from ..codecs import arrow as codec
-from ..layout import Chunked, Fixed, Layout, Pieces, Table
+from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import choice
 from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
@@ -98,7 +98,7 @@ class Held:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     fields: Sequence[str] | None = None,
@@ -108,7 +108,7 @@ def build(
     """The index of all rows, file after file."""
     files, sources = _files(store, place, progress)
 
-    def parse(_: int, source: Source) -> Held:
+    def parse(_: int, source: StoreFile) -> Held:
         return held_in(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
@@ -161,7 +161,7 @@ def index_of(
     )
 
 
-def _files(store: Store, place: Place, progress: Progress | None) -> tuple[Files, Files]:
+def _files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
     """The files of a place; of a saved dataset those that it lists, for others lie beside them."""
     if place.kind != "folder" or not holds(store):
         return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
@@ -192,7 +192,9 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def held_in(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+def held_in(
+    source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
+) -> Held:
     """What a file holds of the columns asked for."""
     schema, batches = messages(source)
     known = choice.by_name(source.path, [each.name for each in schema.columns])
@@ -240,7 +242,9 @@ def moved(held: Held, start: int) -> Held:
     return held
 
 
-def _take(source: Source, batch: Batch, part: Part, row: int, nulls: str, is_label: bool) -> None:
+def _take(
+    source: StoreFile, batch: Batch, part: Part, row: int, nulls: str, is_label: bool
+) -> None:
     """What one batch holds of a column."""
     column, rows = part.column, batch.rows
 
@@ -308,7 +312,9 @@ def _row_bytes(column: Column) -> int:
     return found
 
 
-def _plain(source: Source, batch: Batch, extent: tuple[int, int], size: int) -> bytes | memoryview:
+def _plain(
+    source: StoreFile, batch: Batch, extent: tuple[int, int], size: int
+) -> bytes | memoryview:
     """A buffer's bytes, decompressed."""
     try:
         return codec.plain(batch.compression, source.read(*extent), size)
@@ -319,7 +325,7 @@ def _plain(source: Source, batch: Batch, extent: tuple[int, int], size: int) -> 
 
 
 def _nulls(
-    source: Source, batch: Batch, masks: list[tuple[int, int]], rows: int
+    source: StoreFile, batch: Batch, masks: list[tuple[int, int]], rows: int
 ) -> npt.NDArray[np.bool_]:
     """Which rows are null."""
     size = -(-rows // 8)
@@ -334,7 +340,7 @@ def _nulls(
 
 
 def _varied(
-    source: Source, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
+    source: StoreFile, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
 ) -> tuple[Int, Int]:
     """Where each row's bytes lie."""
     place, held = offsets
@@ -416,7 +422,7 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
         none = [np.zeros(0, np.int64)]
         offset = np.concatenate([*none, *(one for part in parts for one in part.offset)])
         length = np.concatenate([*none, *(one for part in parts for one in part.length)])
-        return made, Table(file, offset, length)
+        return made, RowTable(file, offset, length)
     size = _row_bytes(column)
     if all(len(part.bases) <= 1 for part in parts):
         base = np.array([part.bases[0] if part.bases else 0 for part in parts], np.int64)
@@ -426,7 +432,7 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
     inside = np.arange(int(first[-1])) - np.repeat(first[:-1], rows)
     bases = np.array([base for part in parts for base in part.bases], np.int64)
     offset = np.repeat(bases, rows) + inside * size
-    return made, Table(file, offset, np.full(len(offset), size, np.int64))
+    return made, RowTable(file, offset, np.full(len(offset), size, np.int64))
 
 
 def _bands(parts: list[Part]) -> Pieces:

@@ -19,7 +19,7 @@ from ...errors import FormatError
 from .flatbuffer import Table
 
 if TYPE_CHECKING:
-    from ...engine import Source
+    from ...engine import StoreFile
 
 MAGIC = b"ARROW1"
 MARKER = b"\xff\xff\xff\xff"
@@ -114,7 +114,7 @@ class Batch:
     compression: str
     views: npt.NDArray[Any]
 
-    def buffer(self, number: int, views: int, source: Source) -> tuple[int, int]:
+    def buffer(self, number: int, views: int, source: StoreFile) -> tuple[int, int]:
         """Where a buffer begins in the file, and its length; FormatError unless it is there."""
         number += int(self.views[:views].sum())
         if not 0 <= number < len(self.buffers):
@@ -129,7 +129,7 @@ class Batch:
         return self.start + offset, length
 
 
-def messages(source: Source) -> tuple[Schema, list[Batch]]:
+def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
     """The schema of a stream or file, and its batches in order; or FormatError."""
     try:
         return _file(source) if source.read(0, 6) == MAGIC else _stream(source)
@@ -141,7 +141,7 @@ def messages(source: Source) -> tuple[Schema, list[Batch]]:
         ) from None
 
 
-def _file(source: Source) -> tuple[Schema, list[Batch]]:
+def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
     size = source.size
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
@@ -178,7 +178,7 @@ def _file(source: Source) -> tuple[Schema, list[Batch]]:
     return schema, batches
 
 
-def _stream(source: Source) -> tuple[Schema, list[Batch]]:
+def _stream(source: StoreFile) -> tuple[Schema, list[Batch]]:
     at, schema, batches = 0, None, []
     for at, held in _walk(source):
         if held.kind == _SCHEMA and schema is None:
@@ -199,7 +199,7 @@ class _Message(NamedTuple):
     length: int
 
 
-def _walk(source: Source) -> Iterator[tuple[int, _Message]]:
+def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
     """The messages of a stream, each with where it begins; it must end with the end marker."""
     at, size = 0, source.size
     while True:
@@ -240,7 +240,7 @@ def _walk(source: Source) -> Iterator[tuple[int, _Message]]:
         at += 8 + length + held.body
 
 
-def _message(data: bytes, source: Source, at: int) -> _Message | None:
+def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
     """What a message says; `data` begins with its marker."""
     length = int.from_bytes(data[4:8], "little", signed=True)
     if data[:4] != MARKER or not 0 < length <= len(data) - 8:
@@ -253,12 +253,12 @@ def _message(data: bytes, source: Source, at: int) -> _Message | None:
     return _Message(table.integer(1, 1), header, table.integer(3, 8), length)
 
 
-def _check_version(version: int, source: Source, at: int) -> None:
+def _check_version(version: int, source: StoreFile, at: int) -> None:
     if version not in (_V4, _V5):
         raise source.flaw(at, f"Arrow metadata version {version + 1}, 4 and 5 are read")
 
 
-def _batch(held: _Message, source: Source, at: int, start: int) -> Batch:
+def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
     header = held.header
     rows = header.integer(0, 8)
     compression = header.table(3)
@@ -281,7 +281,7 @@ def _batch(held: _Message, source: Source, at: int, start: int) -> Batch:
 # -- schema ----------------------------------------------------------------------------------------
 
 
-def _schema(table: Table, source: Source) -> Schema:
+def _schema(table: Table, source: StoreFile) -> Schema:
     if table.integer(0, 2):
         raise FormatError(
             f"{source.path} is of big-endian Arrow, which nothing writes today: write it again on "

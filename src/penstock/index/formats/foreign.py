@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ...engine import Source
+    from ...engine import StoreFile
 
 
 class Foreign(NamedTuple):
@@ -159,7 +159,7 @@ def compression(head: bytes) -> tuple[str, str] | None:
     return next(found, None)
 
 
-def refuse_compressed(source: Source, what: str) -> None:
+def refuse_compressed(source: StoreFile, what: str) -> None:
     """FormatError for a file that is compressed as a whole: it has no extents."""
     found = compression(source.read(0, 6))
     if found is not None:

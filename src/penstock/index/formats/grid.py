@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...errors import FormatError
 from ...extent import FileIds, Int
-from ..layout import Chunked, Fixed, Layout, Pieces, Table
+from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from .shards import counted
 
 cells_max = 1 << 24
@@ -108,7 +108,7 @@ def verbatim(grid: Grid, files: int) -> Layout | None:
         return Fixed(counted(counts.tolist()), base, row, stride)
     band, inside = rows // chunk[0], rows % chunk[0]
     offset = grid.offset[band] + inside * stride
-    return Table(grid.file[band], offset, np.full(len(rows), row, np.int64))
+    return RowTable(grid.file[band], offset, np.full(len(rows), row, np.int64))
 
 
 def _pieces(grid: Grid, last: int) -> Layout | None:
@@ -164,7 +164,7 @@ def chained(layouts: Sequence[Layout]) -> Layout | None:
 
 def _chained_bands(layouts: Sequence[Chunked]) -> Chunked:
     inner = _chained_extents([each.bands for each in layouts])
-    assert isinstance(inner, Table | Pieces)
+    assert isinstance(inner, RowTable | Pieces)
     return Chunked(counted([n for each in layouts for n in np.diff(each.first).tolist()]), inner)
 
 
@@ -178,6 +178,6 @@ def _chained_extents(layouts: Sequence[Layout]) -> Layout:
         np.concatenate([extents.length for extents, _ in found]),
     ]
     if all(counts is None for _, counts in found):
-        return Table(*columns)
+        return RowTable(*columns)
     counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in found]
     return Pieces(counted(np.concatenate(counts).tolist()), *columns)

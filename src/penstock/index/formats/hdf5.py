@@ -35,7 +35,7 @@ import numpy as np
 
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import missing
+from ..codecs import missing_library
 from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
 from . import choice
@@ -44,8 +44,8 @@ from .sandbox import Apart
 from .shards import files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
@@ -87,7 +87,7 @@ class Held:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     dataset: str | None = None,
@@ -98,13 +98,13 @@ def build(
 ) -> Index:
     """The index of all rows, file after file."""
     if importlib.util.find_spec("h5py") is None:
-        raise missing("h5py", "hdf5", f"indexing {place.path}")
+        raise missing_library("h5py", "hdf5", f"indexing {place.path}")
     files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     asked = {"data": dataset} if dataset is not None else fields
 
     with Apart("the HDF5 library") as apart:
 
-        def parse(_: int, source: Source) -> Held:
+        def parse(_: int, source: StoreFile) -> Held:
             if isolate:
                 return apart.call(source, _held, asked, label, fill)
             return _held(source, asked, label, fill)
@@ -176,7 +176,7 @@ class _Blocks:
     size_bytes = 1 << 18
     held_max = 64
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: StoreFile) -> None:
         self.source, self.at = source, 0
         self.held: OrderedDict[int, bytes] = OrderedDict()
         self.error: PenstockError | None = None
@@ -236,7 +236,7 @@ class _Blocks:
 
 
 @contextlib.contextmanager
-def _opened(source: Source) -> Iterator[Any]:
+def _opened(source: StoreFile) -> Iterator[Any]:
     """The file in h5py; what that raises becomes a FormatError."""
     import h5py
 
@@ -257,7 +257,9 @@ def _opened(source: Source) -> Iterator[Any]:
         raise FormatError(f"{source.path} is damaged: {error!r}") from None
 
 
-def _held(source: Source, asked: Mapping[str, str] | None, label: str | None, fill: bool) -> Held:
+def _held(
+    source: StoreFile, asked: Mapping[str, str] | None, label: str | None, fill: bool
+) -> Held:
     with _opened(source) as file:
         named = asked if asked is not None else _of_root(source, file)
         if label is None and asked is None:
@@ -287,7 +289,7 @@ def _held(source: Source, asked: Mapping[str, str] | None, label: str | None, fi
         return Held(parts, labels)
 
 
-def _of_root(source: Source, file: Any) -> dict[str, str]:
+def _of_root(source: StoreFile, file: Any) -> dict[str, str]:
     """The datasets of the root group."""
     import h5py
 
@@ -312,7 +314,7 @@ def _is_label(file: Any, name: str) -> bool:
     return found.ndim == 1 and found.dtype.kind in "iu"
 
 
-def _dataset(source: Source, file: Any, where: str) -> Any:
+def _dataset(source: StoreFile, file: Any, where: str) -> Any:
     """The dataset at a path within the file; links that leave the file are refused."""
     import h5py
 
@@ -345,7 +347,7 @@ def _dataset(source: Source, file: Any, where: str) -> Any:
 # -- one dataset -----------------------------------------------------------------------------------
 
 
-def _part(source: Source, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
+def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
     """Where the rows of a dataset lie."""
     from h5py import h5d
 
@@ -436,7 +438,7 @@ def _filters(layout: Any) -> list[Any]:
 
 def _grid(
     at: str,
-    source: Source,
+    source: StoreFile,
     found: Any,
     shape: tuple[int, ...],
     chunk: tuple[int, ...],
@@ -477,14 +479,14 @@ def _grid(
     return Grid(shape, chunk, itemsize, file, offset, length), masks
 
 
-def _check_inside(at: str, source: Source, offset: int, size: int) -> None:
+def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
     if offset < 0 or size <= 0 or offset > source.size - size:
         raise FormatError(
             f"{at} says {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it was cut"
         )
 
 
-def _labels(source: Source, found: Any, where: str, bias: int, fill: bool) -> Int:
+def _labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
     """The labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
     if found.ndim != 1 or found.dtype.kind not in "iu":

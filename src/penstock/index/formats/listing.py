@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import FormatError, MissingError
 from ...extent import Int, unseen
-from ..layout import Table
+from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign
 
@@ -61,7 +61,7 @@ def build(store: Store, name: str, progress: Progress | None = None) -> Index:
         format="listing",
         files=files,
         fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(Table(None, None, files.size),),
+        layouts=(RowTable(None, None, files.size),),
         sources=source,
         classes=classes,
         label_column=label_column,

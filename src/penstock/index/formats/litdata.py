@@ -24,15 +24,15 @@ import numpy as np
 
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
-from ..layout import Chunked, Fixed, Layout, Table
+from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
 from . import arrow, choice, rows, tokens
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -99,7 +99,7 @@ def folder(store: Store) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None = None,
     *,
     fields: Sequence[str] | None = None,
@@ -154,7 +154,7 @@ def build(
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else leaves[wanted].dtype.itemsize
 
-    def parse(number: int, source: Source) -> rows.Rows:
+    def parse(number: int, source: StoreFile) -> rows.Rows:
         edges = bodies[number].edges
         return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
 
@@ -195,7 +195,7 @@ def _tokens(
         offset = np.concatenate([each[:-1] for each in edges])
         if not count[-1]:
             raise manifest.flaw("it lists no documents")
-        return Field("tokens", dtype, None), Table(file, offset, length)
+        return Field("tokens", dtype, None), RowTable(file, offset, length)
     found = store.parse(
         files, lambda number, source: _blocks(source, chunks[number], dtype, block_size)
     )
@@ -269,9 +269,9 @@ def _leaf(name: str, kind: str) -> _Leaf:
     return _Leaf(name, np.dtype(dtype or "u1"), False)
 
 
-def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | Table) -> Field:
+def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
     """A leaf as a field: of one element where every sample has one."""
-    assert isinstance(layout, Table)
+    assert isinstance(layout, RowTable)
     if leaf.scalar:
         # Releases before 0.2 wrote numbers as text.
         whole = bool((layout.length == leaf.dtype.itemsize).all())
@@ -291,7 +291,7 @@ def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _body(source: Source, chunk: _Chunk) -> _Body:
+def _body(source: StoreFile, chunk: _Chunk) -> _Body:
     """What a chunk holds, as its content shows."""
     head = source.read(0, len(_FRAMED))
     if head == _FRAMED:
@@ -315,7 +315,7 @@ def _body(source: Source, chunk: _Chunk) -> _Body:
     return _Body("plain", edges)
 
 
-def _edges(source: Source, chunk: _Chunk) -> Int:
+def _edges(source: StoreFile, chunk: _Chunk) -> Int:
     """Where each document of a chunk of tokens begins, and where the last ends."""
     body = _body(source, chunk)
     if body.kind != "plain":
@@ -326,7 +326,7 @@ def _edges(source: Source, chunk: _Chunk) -> Int:
     return body.edges
 
 
-def _framed(source: Source, chunk: _Chunk) -> _Body:
+def _framed(source: StoreFile, chunk: _Chunk) -> _Body:
     """A chunk of frames, each of which decodes to several samples."""
     head = source.read(0, _FRAME_HEAD)
     if len(head) < _FRAME_HEAD:
@@ -372,7 +372,7 @@ def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
     table = np.concatenate(parts)
     file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
     held = table[:, 2] > 0
-    bands = Table(file[held], table[held, 0].copy(), table[held, 1].copy())
+    bands = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
     return Chunked(counted(table[held, 2].tolist()), bands)
 
 
@@ -402,7 +402,7 @@ def _tables(
         raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
     columns = None if fields is None else list(fields)
 
-    def parse(number: int, source: Source) -> arrow.Held:
+    def parse(number: int, source: StoreFile) -> arrow.Held:
         start, end = bodies[number].edges.tolist()
 
         def fetch(offset: int, length: int) -> bytes:
@@ -421,7 +421,7 @@ def _tables(
 
 
 def _blocks(
-    source: Source, chunk: _Chunk, dtype: np.dtype[Any], block_size: int
+    source: StoreFile, chunk: _Chunk, dtype: np.dtype[Any], block_size: int
 ) -> tuple[int, int]:
     """Where the blocks of tokens of a chunk begin, and how many there are."""
     edges = _edges(source, chunk)

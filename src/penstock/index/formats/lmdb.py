@@ -32,13 +32,13 @@ import numpy as np
 
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
-from ..layout import Table
+from ..layout import RowTable
 from ..table import Field, Index
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 DATA = "data.mdb"
 """The file of an environment that is a folder."""
@@ -117,7 +117,7 @@ class _Walked(NamedTuple):
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     database: str | None = None,
@@ -129,7 +129,7 @@ def build(
     """The index of all records, environment after environment."""
     files, sources = _files(store, place)
 
-    def parse(_: int, source: Source) -> _Walked:
+    def parse(_: int, source: StoreFile) -> _Walked:
         found = source.walk(
             "lmdb",
             database=None if database is None else os.fsencode(database),
@@ -171,7 +171,7 @@ def build(
         files=files,
         fields=(Field("data", np.dtype(np.uint8), shape),),
         layouts=(
-            Table(
+            RowTable(
                 np.repeat(np.arange(len(files), dtype=np.uint32), counts),
                 _one([each.offset for each in walked]),
                 _one([each.length for each in walked]),
@@ -189,7 +189,7 @@ def stamp(store: Store, files: Files) -> list[list[int]]:
     return store.parse(files, lambda _, source: _stamp(source))
 
 
-def _stamp(source: Source) -> list[int]:
+def _stamp(source: StoreFile) -> list[int]:
     head = source.read(0, _HEAD_BYTES)
     for version, header in _META_HEADERS.items():
         if head[header : header + 4] == _MAGIC[0] and head[header + 4] == version:
@@ -200,7 +200,7 @@ def _stamp(source: Source) -> list[int]:
     raise source.flaw(0, "the first meta page is not what it was")
 
 
-def _files(store: Store, place: Place) -> tuple[Files, Files]:
+def _files(store: Store, place: Location) -> tuple[Files, Files]:
     """The environments, and what must stay unchanged.
 
     Of an environment that is a folder this is `data.mdb` alone: readers make a lock file beside it.
@@ -223,7 +223,7 @@ def _is_inside(name: str) -> bool:
     return os.path.basename(name) == DATA
 
 
-def names_of(store: Store, place: Place) -> list[str]:
+def names_of(store: Store, place: Location) -> list[str]:
     """The files of the environments that a place's patterns stand for, files or folders."""
     names: list[str] = []
     for pattern in place.names:

@@ -26,8 +26,8 @@ from . import choice, rows
 from .manifests import Manifest, has_shards, is_manifest
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _NUMBERS = {
     "int": "<i8",
@@ -64,7 +64,7 @@ def folder(store: Store) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None = None,
     *,
     fields: Sequence[str] | None = None,
@@ -89,7 +89,7 @@ def build(
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else table[wanted].part.dtype.itemsize
 
-    def parse(number: int, source: Source) -> rows.Rows:
+    def parse(number: int, source: StoreFile) -> rows.Rows:
         return rows.parse_rows(source, _edges(source, shards[number].samples), sizes, wanted, width)
 
     found = store.parse(files, parse, progress)
@@ -204,7 +204,7 @@ def _files(
     return files
 
 
-def _edges(source: Source, samples: int) -> Int:
+def _edges(source: StoreFile, samples: int) -> Int:
     """Where each sample of a shard begins, and where the last ends."""
     edges = rows.table(source, samples)
     rows.check_table(source, edges)

@@ -18,14 +18,14 @@ import numpy as np
 
 from ...errors import FormatError
 from ...extent import Files, Int, joined, unseen
-from ..layout import Layout, Pieces, Table
+from ..layout import Layout, Pieces, RowTable
 from ..table import Field, Index
 from . import tokens
 from .shards import counted, names_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _MAGIC = b"MMIDIDX\0\0"
 _OLD = b"TNTIDX"
@@ -68,7 +68,7 @@ def beside(store: Store, name: str) -> bool:
 
 
 def build(
-    store: Store, place: Place, progress: Progress | None = None, *, window: int | None = None
+    store: Store, place: Location, progress: Progress | None = None, *, window: int | None = None
 ) -> Index:
     """The index of all documents or windows, file after file."""
     names = [place.name] if place.kind == "file" else names_of(store, place)
@@ -76,7 +76,7 @@ def build(
     lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
     files = store.stat([f"{prefix}.bin" for prefix in prefixes])
 
-    def parse(number: int, source: Source) -> _Tokens:
+    def parse(number: int, source: StoreFile) -> _Tokens:
         return _read(source, files.path(number), int(files.size[number]))
 
     found = store.parse(lists, parse, progress)
@@ -103,7 +103,7 @@ def _prefix(name: str) -> str:
     return name.removesuffix(".bin").removesuffix(".idx")
 
 
-def _read(source: Source, path: str, size: int) -> _Tokens:
+def _read(source: StoreFile, path: str, size: int) -> _Tokens:
     """What an .idx says, compared with the size of its .bin."""
     head = source.read(0, _HEAD_BYTES)
     if head.startswith(_OLD):
@@ -136,7 +136,7 @@ def _read(source: Source, path: str, size: int) -> _Tokens:
     return _Tokens(dtype, offset, counts, documents)
 
 
-def _check(source: Source, sequences: int, counts: Int, offset: Int, documents: Int) -> None:
+def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, documents: Int) -> None:
     for name, column, start, width in (
         ("tokens", counts, _HEAD_BYTES, 4),
         ("pointer", offset, _HEAD_BYTES + 4 * sequences, 8),
@@ -155,7 +155,7 @@ def _check(source: Source, sequences: int, counts: Int, offset: Int, documents: 
 
 
 def _dtype(
-    source: Source, path: str, size: int, code: int, counts: Int, offset: Int
+    source: StoreFile, path: str, size: int, code: int, counts: Int, offset: Int
 ) -> np.dtype[Any]:
     """The type of tokens with which the sequences fill the .bin."""
     ends = []
@@ -203,7 +203,7 @@ def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tupl
             length.append((ends[last] - ends[first]) * dtype.itemsize)
             starts = np.append(each.offset, 0)
             offset.append(np.where(first < last, starts[first], 0))
-        return part, Table(file, np.concatenate(offset), np.concatenate(length))
+        return part, RowTable(file, np.concatenate(offset), np.concatenate(length))
     held = counted([len(each.offset) for each in found])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(held))
     edges = [each.documents[:-1] + held[number] for number, each in enumerate(found)]

@@ -22,8 +22,8 @@ from ..table import Field, Index
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 MAGIC = b"\x93NUMPY"
 
@@ -52,7 +52,7 @@ def sniff(head: bytes, _: str) -> bool:
     return head.startswith(MAGIC)
 
 
-def build(store: Store, place: Place, progress: Progress | None = None) -> Index:
+def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file."""
     files, sources = files_of(store, place, progress)
     headers = store.parse(files, lambda _, source: read_header(source, source.path), progress)
@@ -81,7 +81,7 @@ def build(store: Store, place: Place, progress: Progress | None = None) -> Index
     )
 
 
-def read_header(source: Source, what: str, offset: int = 0) -> Header:
+def read_header(source: StoreFile, what: str, offset: int = 0) -> Header:
     """The header of an array that starts at `offset`; `what` names it in messages."""
     head = source.read(offset, _GUESS_BYTES)
     more = 12 + limits.header_bytes_max

@@ -23,8 +23,8 @@ from . import choice, npy, zip
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _SUFFIX = ".npy"
 
@@ -48,7 +48,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None = None,
     *,
     fields: Sequence[str] | None = None,
@@ -82,7 +82,7 @@ def build(
     )
 
 
-def _arrays(source: Source, fields: Sequence[str] | None, label: str | None) -> _Arrays:
+def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _Arrays:
     """The chosen arrays of one archive."""
     members = {
         member.name.removesuffix(_SUFFIX): member
@@ -126,7 +126,7 @@ def _arrays(source: Source, fields: Sequence[str] | None, label: str | None) -> 
     return _Arrays(parts, base, rows[names[0]], labels)
 
 
-def _header(source: Source, member: zip.Member) -> npy.Header:
+def _header(source: StoreFile, member: zip.Member) -> npy.Header:
     """The header of an array that can be read where it lies."""
     what = f"{source.path}, member {member.name!r}"
     if not member.name.endswith(_SUFFIX):

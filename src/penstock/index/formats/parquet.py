@@ -26,16 +26,16 @@ import numpy as np
 from ... import limits
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import BOOL, BYTES, INT, Band, Reader
+from ..codecs import BOOL, BYTES, INT, CompressedChunk, Reader
 from ..codecs import parquet as codec
-from ..layout import Chunked, Table
+from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
 from . import choice
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
@@ -96,7 +96,7 @@ class Held:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     fields: Sequence[str] | None = None,
@@ -106,7 +106,7 @@ def build(
     """The index of all rows, file after file."""
     files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
 
-    def parse(_: int, source: Source) -> Held:
+    def parse(_: int, source: StoreFile) -> Held:
         return _held(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
@@ -143,13 +143,13 @@ def build(
     )
 
 
-def _bands(held: Sequence[Held], name: str) -> Table:
+def _bands(held: Sequence[Held], name: str) -> RowTable:
     """The column chunk of each row group."""
     chunks = [each.chunks[name] for each in held]
     file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
     places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
     table = np.array(places, np.int64).reshape(-1, 2)
-    return Table(file, table[:, 0].copy(), table[:, 1].copy())
+    return RowTable(file, table[:, 0].copy(), table[:, 1].copy())
 
 
 def _options(column: Column, chunks: Sequence[Chunk], nulls: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ _FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
 """Of parquet.thrift: the schema's elements, the row groups and their column chunks, the writer."""
 
 
-def _held(source: Source, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
     size = source.size
     tail = source.read(max(size - 8, 0), 8)
     if tail[4:] == b"PARE":
@@ -199,7 +199,7 @@ def _held(source: Source, columns: Sequence[str] | None, label: str | None, null
 
 
 def _of(
-    source: Source,
+    source: StoreFile,
     leaves: list[Column],
     groups: list[dict[int, Any]],
     end: int,
@@ -251,7 +251,7 @@ def _of(
 
 
 def _chunk(
-    source: Source, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
+    source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
 ) -> Chunk:
     """Where a column chunk lies, and how it is stored."""
     what = f"column {column.name!r}"
@@ -297,7 +297,7 @@ def _chunk(
 
 
 def _check_nulls(
-    source: Source, chunk: dict[int, Any], column: Column, nulls: str, row: int
+    source: StoreFile, chunk: dict[int, Any], column: Column, nulls: str, row: int
 ) -> None:
     """FormatError where the statistics know of nulls; where they do not, decoding tells."""
     count = chunk[3].get(12, {}).get(3, 0)
@@ -419,7 +419,7 @@ def _is_label(column: Column) -> bool:
     return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
-def _labels(source: Source, held: Held) -> Int:
+def _labels(source: StoreFile, held: Held) -> Int:
     """The labels of a file, decoded now."""
     assert held.label is not None
     chunks = held.chunks[held.label]
@@ -429,7 +429,7 @@ def _labels(source: Source, held: Held) -> Int:
         data = source.read(start, size)
         if len(data) < size:
             raise source.flaw(start, "the file ends in the labels: it was cut")
-        band = Band(number, memoryview(data), [size], held.rows[number])
+        band = CompressedChunk(number, memoryview(data), [size], held.rows[number])
         try:
             values = np.asarray(codec.decode(options, band))
         except ValueError as error:

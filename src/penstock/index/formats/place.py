@@ -9,7 +9,7 @@ Kind = Literal["folder", "file", "pattern"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """What was opened: the store's root itself, one file in it, or patterns below it.
 
     names:  the patterns, relative to the root as `name` is; a list of files is several of them.

@@ -15,13 +15,13 @@ import numpy as np
 
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
-from ..layout import Pieces, Table
+from ..layout import Pieces, RowTable
 from ..table import Field, Index
 from . import shards
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Place
+    from .place import Location
 
 OPTIONS = ("label", "header", "extensions")
 MAGIC = (0xCED7230A).to_bytes(4, "little")
@@ -44,7 +44,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     label: str | None = None,
     header: str | None = None,
@@ -63,9 +63,9 @@ def build(
     counts = np.concatenate([np.diff(found["first"]) for found in walked])
     shards.check_any(files, len(counts), "records")
     file = shards.file_column([len(found["offset"]) for found in walked])
-    layout: Table | Pieces
+    layout: RowTable | Pieces
     if (counts == 1).all():
-        layout = Table(file, offset, length)
+        layout = RowTable(file, offset, length)
     else:
         layout = Pieces(shards.counted(counts.tolist()), file, offset, length)
     return Index(

@@ -21,7 +21,7 @@ from .shards import files_of
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Place
+    from .place import Location
 
 _REACH = 100_000
 """How far from the size that was asked for one that divides is looked for."""
@@ -41,7 +41,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     record_bytes: int,

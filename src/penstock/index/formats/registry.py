@@ -39,12 +39,12 @@ from . import (
     tree,
     zarr,
 )
-from .place import Kind, Place
+from .place import Kind, Location
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
 
-Build = Callable[["Store", Place, Mapping[str, Any], "Progress | None"], Index]
+Build = Callable[["Store", Location, Mapping[str, Any], "Progress | None"], Index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Format:
     build: Build
     sniff: Callable[[bytes, str], bool] | None = None
     folder: Callable[[Store], bool] | None = None
-    names_of: Callable[[Store, Place], list[str]] | None = None
+    names_of: Callable[[Store, Location], list[str]] | None = None
     stamp: Callable[[Store, Files], Any] | None = None
     beside: Callable[[Store, str], bool] | None = None
     passing: tuple[str, ...] = ()
@@ -254,7 +254,9 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def choose(store: Store, place: Place, name: str | None, options: Mapping[str, Any]) -> Format:
+def choose_format(
+    store: Store, place: Location, name: str | None, options: Mapping[str, Any]
+) -> Format:
     """The format asked for, or the one that the content shows; it takes all the options given."""
     known = {option for entry in FORMATS.values() for option in entry.options}
     for option in options:
@@ -291,7 +293,7 @@ _LOOKED_AT = 8
 """Files of a folder that are looked at to tell shards from samples."""
 
 
-def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
+def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind == "folder":
         return "records" if geometry else _detect_folder(store)
@@ -315,7 +317,7 @@ def _detect(store: Store, place: Place, options: Mapping[str, Any]) -> str:
     )
 
 
-def _first_name(store: Store, place: Place) -> str:
+def _first_name(store: Store, place: Location) -> str:
     """A file that a pattern stands for, in a folder where folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...extent import Files, Int
-from ..layout import Fixed, Table
+from ..layout import Fixed, RowTable
 from .shards import counted
 
 if TYPE_CHECKING:
-    from ...engine import Source
+    from ...engine import StoreFile
 
 _SLAB_BYTES = 8 << 20
 """Read at once, at most."""
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     values: Bytes | None
 
 
-def table(source: Source, samples: int) -> Int:
+def table(source: StoreFile, samples: int) -> Int:
     """The table that a shard begins with: a count, and samples + 1 offsets as u32."""
     head_bytes = 4 * (samples + 2)
     if head_bytes > source.size:
@@ -59,7 +59,7 @@ def table(source: Source, samples: int) -> Int:
     return head[1:].astype(np.int64)
 
 
-def check_table(source: Source, edges: Int) -> None:
+def check_table(source: StoreFile, edges: Int) -> None:
     """FormatError unless offsets ascend from behind the table to the end of the file."""
     head_bytes = 4 * (len(edges) + 1)
     back = np.flatnonzero(np.diff(edges) < 0)
@@ -78,7 +78,7 @@ def check_table(source: Source, edges: Int) -> None:
 
 
 def parse_rows(
-    source: Source,
+    source: StoreFile,
     edges: Int,
     sizes: Sequence[int | None],
     wanted: int | None = None,
@@ -136,12 +136,12 @@ def parse_rows(
 
 def layouts(
     files: Files, found: Sequence[Rows], sizes: Sequence[int | None], chosen: Sequence[int]
-) -> list[Fixed | Table]:
+) -> list[Fixed | RowTable]:
     """The layouts of the chosen columns: arithmetic where all columns are of fixed size."""
     first = counted([rows.offset.shape[1] for rows in found])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
     stride = sum(size or 0 for size in sizes)
-    made: list[Fixed | Table] = []
+    made: list[Fixed | RowTable] = []
     for column in chosen:
         size = sizes[column]
         if None not in sizes and size and _even(found, column, stride):
@@ -149,7 +149,7 @@ def layouts(
             made.append(Fixed(first, np.array(starts, np.int64), size, stride))
             continue
         offset = np.concatenate([rows.offset[column] for rows in found])
-        made.append(Table(file, offset, np.concatenate([rows.length[column] for rows in found])))
+        made.append(RowTable(file, offset, np.concatenate([rows.length[column] for rows in found])))
     return made
 
 
@@ -157,7 +157,7 @@ def _even(found: Sequence[Rows], column: int, stride: int) -> bool:
     return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in found)
 
 
-def _refuse(source: Source, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
+def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
     for sample in np.flatnonzero(wrong)[:1]:
         raise source.flaw(
             int(edges[sample]),
@@ -165,7 +165,7 @@ def _refuse(source: Source, edges: Int, wrong: npt.NDArray[np.bool_], why: str) 
         )
 
 
-def _check_ends(source: Source, edges: Int, left: Int) -> None:
+def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
     """Where one column varies its size is known; the first and last sample say so as well."""
     for sample in {0, len(left) - 1} if len(left) else ():
         head = _exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
@@ -186,7 +186,7 @@ def _slabs(edges: Int) -> list[tuple[int, int]]:
     return found
 
 
-def _fetch(source: Source, edges: Int) -> Fetch:
+def _fetch(source: StoreFile, edges: Int) -> Fetch:
     """Reads a few bytes at many offsets within a slab of samples."""
     start, end = int(edges[0]), int(edges[-1])
     if end - start > _SMALL_BYTES * (len(edges) - 1):
@@ -197,7 +197,7 @@ def _fetch(source: Source, edges: Int) -> Fetch:
     return lambda offset, width: slab[(offset - start)[:, None] + np.arange(width)]
 
 
-def _exactly(source: Source, offset: int, length: int) -> Bytes:
+def _exactly(source: StoreFile, offset: int, length: int) -> Bytes:
     data = source.read(offset, length)
     if len(data) != length:
         raise source.flaw(

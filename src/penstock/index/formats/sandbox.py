@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from ... import limits
-from ...engine import Source
+from ...engine import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, WorkerError
 
 P = ParamSpec("P")
@@ -62,8 +62,8 @@ class Apart:
 
     def call(
         self,
-        source: Source,
-        function: Callable[Concatenate[Source, P], T],
+        source: StoreFile,
+        function: Callable[Concatenate[StoreFile, P], T],
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
@@ -127,7 +127,7 @@ class Apart:
             process.stdin.close()
         return code
 
-    def _gone(self, source: Source) -> PenstockError:
+    def _gone(self, source: StoreFile) -> PenstockError:
         """The error for a process that ended by itself."""
         process = self._process
         assert process is not None
@@ -158,7 +158,7 @@ def _write(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _answer(source: Source, offset: int, length: int) -> tuple[bool, Any]:
+def _answer(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
     try:
         return True, source.read(offset, length)
     except PenstockError as error:
@@ -210,7 +210,7 @@ def serve() -> None:
 
         signal.alarm(silent_s)
         try:
-            reply = "done", function(Source(path, size, fetch, -1), *args, **options)
+            reply = "done", function(StoreFile(path, size, fetch, -1), *args, **options)
         except Exception as error:
             reply = "failed", error
         signal.alarm(0)

@@ -13,11 +13,11 @@ from ...extent import FileIds, Files, joined
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Place
+    from .place import Location
 
 
 def files_of(
-    store: Store, place: Place, progress: Progress | None = None, extensions: Sequence[str] = ()
+    store: Store, place: Location, progress: Progress | None = None, extensions: Sequence[str] = ()
 ) -> tuple[Files, Files]:
     """The files, and what must stay unchanged: also their folders, where files could be added.
 
@@ -41,7 +41,7 @@ def files_of(
     return files, joined(folders, files)
 
 
-def names_of(store: Store, place: Place) -> list[str]:
+def names_of(store: Store, place: Location) -> list[str]:
     """The names of the files that a place's patterns stand for."""
     names: list[str] = []
     for pattern in place.names:

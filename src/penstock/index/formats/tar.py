@@ -20,13 +20,13 @@ import numpy as np
 
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..layout import Table
+from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign, shards
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
 _LABEL = "cls"
@@ -124,7 +124,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     fields: Mapping[str, Sequence[str]] | None = None,
     label: str | None = None,
@@ -168,7 +168,7 @@ def build(
             for number, shard in enumerate(found)
         ]
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        layouts.append(Table(file, offset, length))
+        layouts.append(RowTable(file, offset, length))
     classes, label_column = (None, None) if wanted is None else _labels(files, found, wanted)
     return Index(
         format="tar",
@@ -182,7 +182,7 @@ def build(
     )
 
 
-def _walk(source: Source, options: Mapping[str, Any]) -> Shard:
+def _walk(source: StoreFile, options: Mapping[str, Any]) -> Shard:
     foreign.refuse_compressed(source, "tar archive")
     found = source.walk("tar", **options)
     extensions = Names(found["extension_text"], found["extension_ends"])

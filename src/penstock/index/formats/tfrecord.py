@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
-from ..layout import Table
+from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign, shards
 from .checksum import crc32c
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 OPTIONS = ("check", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")
@@ -90,7 +90,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     check: str = "length",
     example: Mapping[str, str] | None = None,
@@ -108,12 +108,12 @@ def build(
     for name, feature in example.items():
         dtype, offset, length = _extents(files, walked, names.index(feature), feature)
         fields.append(Field(name, dtype, None))
-        layouts.append(Table(file, offset, length))
+        layouts.append(RowTable(file, offset, length))
     if not fields:
         fields.append(Field("data", np.dtype(np.uint8), None))
         offset = np.concatenate([each.offset for each in walked])
         length = np.concatenate([each.length for each in walked])
-        layouts.append(Table(file, offset, length))
+        layouts.append(RowTable(file, offset, length))
     return Index(
         format="tfrecord",
         files=files,
@@ -124,7 +124,7 @@ def build(
     )
 
 
-def _walk(source: Source, check: str, names: list[str]) -> Walked:
+def _walk(source: StoreFile, check: str, names: list[str]) -> Walked:
     foreign.refuse_compressed(source, "TFRecord file")
     found = source.walk("tfrecord", check=check, features=names)
     columns = [found[part] for part in _COLUMNS] if names else []

@@ -22,8 +22,8 @@ from ..table import Field, Index
 from .shards import counted, files_of
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _LLMC_BYTES = 1024
 _LLMC = {20240520: "<u2", 20240801: "<u4"}
@@ -86,7 +86,7 @@ def sniff(head: bytes, _: str) -> bool:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None = None,
     *,
     window: int,
@@ -97,7 +97,7 @@ def build(
     """The index of all windows, file after file; none spans two files."""
     files, sources = files_of(store, place, progress, extensions)
 
-    def parse(_: int, source: Source) -> tuple[np.dtype[Any], Stretch]:
+    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], Stretch]:
         return _stretch(source, dtype, header_bytes)
 
     found = store.parse(files, parse, progress)
@@ -112,7 +112,7 @@ def build(
 
 
 def _stretch(
-    source: Source, dtype: str | None, header_bytes: int | None
+    source: StoreFile, dtype: str | None, header_bytes: int | None
 ) -> tuple[np.dtype[Any], Stretch]:
     head = source.read(0, _LLMC_BYTES)
     said = -1

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ...extent import Int
-from ..layout import Table
+from ..layout import RowTable
 from ..table import Field, Index
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build(store: Store, progress: Progress | None, extensions: Sequence[str] = (
         format="tree",
         files=found.files,
         fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(Table(None, None, found.files.size),),
+        layouts=(RowTable(None, None, found.files.size),),
         sources=found.folders,
         classes=classes,
         label_column=labels,

@@ -27,7 +27,7 @@ import numpy as np
 from ... import limits
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
-from ..codecs import Band
+from ..codecs import CompressedChunk
 from ..codecs import zarr as codec
 from ..layout import Layout
 from ..table import Codec, Field, Index
@@ -36,8 +36,8 @@ from .checksum import crc32c
 from .grid import Grid, bands, check_shape, verbatim
 
 if TYPE_CHECKING:
-    from ...engine import Progress, Source, Store
-    from .place import Place
+    from ...engine import Progress, Store, StoreFile
+    from .place import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
@@ -95,7 +95,7 @@ class Array:
 
 def build(
     store: Store,
-    place: Place,
+    place: Location,
     progress: Progress | None,
     *,
     dataset: str | None = None,
@@ -428,7 +428,7 @@ def _grid(
     per_shard = tuple(a // b for a, b in zip(array.chunk, array.inner, strict=True))
     size = math.prod(per_shard) * 16 + 4
 
-    def parse(row: int, source: Source) -> Any:
+    def parse(row: int, source: StoreFile) -> Any:
         return _shard(source, array, size, grid.chunk_bytes if array.plain else None)
 
     for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
@@ -458,7 +458,7 @@ def _nowhere(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, 
     return np.zeros(total, np.uint32), np.zeros(total, np.int64), np.full(total, -1, np.int64)
 
 
-def _shard(source: Source, array: Array, size: int, chunk_bytes: int | None) -> Any:
+def _shard(source: StoreFile, array: Array, size: int, chunk_bytes: int | None) -> Any:
     """Offset and length of each chunk in a shard; length -1: absent."""
     place = 0 if array.first else source.size - size
     data = source.read(place, size)
@@ -505,7 +505,7 @@ def _labels(store: Store, array: Array, fill: bool, progress: Progress | None) -
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
         rows = int(layout.first[band + 1] - layout.first[band])
         try:
-            found.append(codec.decode(options, Band(band, data, [len(data)], rows)))
+            found.append(codec.decode(options, CompressedChunk(band, data, [len(data)], rows)))
         except UsageError:
             raise
         except ValueError as error:

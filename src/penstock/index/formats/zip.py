@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import FormatError
 
 if TYPE_CHECKING:
-    from ...engine import Source
+    from ...engine import StoreFile
 
 STORED, DEFLATED = 0, 8
 
@@ -49,7 +49,7 @@ class _End(NamedTuple):
     shift: int
 
 
-def members(source: Source) -> list[Member]:
+def members(source: StoreFile) -> list[Member]:
     """All entries but folders, each with the place of its data; FormatError at any contradiction.
 
     Reads the end, the directory, and the local header of every entry.
@@ -78,7 +78,7 @@ def members(source: Source) -> list[Member]:
     return found
 
 
-def _end(source: Source) -> _End:
+def _end(source: StoreFile) -> _End:
     """The end records, which must end at the end of the file."""
     length = min(source.size, _END.size + _COMMENT_MAX + _LOCATOR.size)
     tail = source.read(source.size - length, length)
@@ -109,7 +109,7 @@ def _end(source: Source) -> _End:
 
 
 def _end64(
-    source: Source, tail: bytes, at: int, position: int, plain: tuple[int, int, int]
+    source: StoreFile, tail: bytes, at: int, position: int, plain: tuple[int, int, int]
 ) -> _End:
     locator = position - _LOCATOR.size
     _, disk, said, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
@@ -137,7 +137,9 @@ def _end64(
     return found
 
 
-def _checked(source: Source, position: int, count: int, size: int, offset: int, end: int) -> _End:
+def _checked(
+    source: StoreFile, position: int, count: int, size: int, offset: int, end: int
+) -> _End:
     start = end - size
     if start < 0 or offset > start:
         raise source.flaw(
@@ -148,7 +150,7 @@ def _checked(source: Source, position: int, count: int, size: int, offset: int, 
     return _End(count, start, size, start - offset)
 
 
-def _directory(source: Source, end: _End) -> list[tuple[Member, bytes, int]]:
+def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
     """The entries, with their names as bytes and flags, as the directory has them."""
     data = source.read(end.start, end.size)
     found = []
@@ -184,7 +186,7 @@ def _directory(source: Source, end: _End) -> list[tuple[Member, bytes, int]]:
 
 
 def _wide(
-    source: Source, where: int, extra: bytes, size: int, stored: int, offset: int
+    source: StoreFile, where: int, extra: bytes, size: int, stored: int, offset: int
 ) -> tuple[int, int, int]:
     """Sizes and offset, those that do not fit 32 bits from the ZIP64 field."""
     wanted = [value == _U32 for value in (size, stored, offset)]
@@ -208,7 +210,7 @@ def _wide(
     raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, and has none")
 
 
-def _located(source: Source, member: Member, raw: bytes, flags: int) -> Member:
+def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Member:
     """The member with the place of its data, which only its local header says."""
     if member.header + _LOCAL.size > source.size:
         raise source.flaw(
