@@ -1,11 +1,11 @@
 // Any bytes as an LMDB environment. Page numbers and counters are made right first where the first
 // byte asks for it: mutations alone seldom pass them.
-#include "walk_lmdb.hpp"
+#include "index/walk_lmdb.hpp"
 
 #include <cstring>
 #include <string>
 
-#include "walked.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 

@@ -1,9 +1,9 @@
 // Any bytes as a RecordIO file.
-#include "walk_recordio.hpp"
+#include "index/walk_recordio.hpp"
 
 #include <string>
 
-#include "walked.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 

@@ -1,10 +1,10 @@
 // Any bytes as a tar archive. Checksums are made right first, since no mutation finds them.
-#include "walk_tar.hpp"
+#include "index/walk_tar.hpp"
 
 #include <cstdio>
 #include <string>
 
-#include "walked.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 

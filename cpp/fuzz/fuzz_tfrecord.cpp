@@ -1,10 +1,10 @@
 // Any bytes as a TFRecord file, and as the tf.Example in a well-framed record.
-#include "walk_tfrecord.hpp"
+#include "index/walk_tfrecord.hpp"
 
 #include <string>
 
-#include "crc32c.hpp"
-#include "walked.hpp"
+#include "ground/crc32c.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 using tfrecord::Check;

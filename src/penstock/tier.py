@@ -11,7 +11,7 @@ for as long as the job runs; nothing is evicted. The work of a rank is
 
 and what is BUSY is asked for again, or read from storage. All calls take many slots, release the
 GIL and may come from any thread. A rank that is killed loses nothing of the others': its claims
-name it, and the next rank that wants one of them takes it over. cpp/slab.hpp says how.
+name it, and the next rank that wants one of them takes it over. cpp/cache/slab.hpp says how.
 """
 
 from __future__ import annotations
