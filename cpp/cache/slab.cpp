@@ -58,7 +58,7 @@ constexpr std::uint64_t empty = 0, claimed = 1, ready = 2, state_mask = 3;
 constexpr unsigned state_bits = 2, start_bits = 40;
 constexpr std::uint64_t start_mask = (std::uint64_t{1} << start_bits) - 1;
 
-std::uint64_t state_of(std::uint64_t word) { return word & state_mask; }
+std::uint64_t get_state(std::uint64_t word) { return word & state_mask; }
 
 std::uint64_t claim_word(pid_t pid, std::uint64_t start) {
   return (static_cast<std::uint64_t>(pid) << start_bits | (start & start_mask)) << state_bits |
@@ -84,9 +84,9 @@ class Descriptor {
   int fd_;
 };
 
-// When a process began, from /proc/<pid>/stat; nullopt, and errno, where that cannot be read.
-// A zombie has ended: ESRCH.
-std::optional<std::uint64_t> start_of(pid_t pid) {
+// Start time of a process, from /proc/<pid>/stat; nullopt, and errno, if that cannot be read. A zombie
+// has ended: ESRCH.
+std::optional<std::uint64_t> read_start_time(pid_t pid) {
   const Descriptor file(
       ::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return std::nullopt;
@@ -114,65 +114,65 @@ std::optional<std::uint64_t> start_of(pid_t pid) {
   return start;
 }
 
-// Only on evidence: what cannot be told counts as alive.
+// True only on evidence: a process about which nothing can be read counts as alive.
 bool is_dead(std::uint64_t word) {
   const auto pid = static_cast<pid_t>(word >> (state_bits + start_bits));
-  if (const auto start = start_of(pid)) return claim_word(pid, *start) != word;
+  if (const auto start = read_start_time(pid)) return claim_word(pid, *start) != word;
   return errno == ENOENT || errno == ESRCH;
 }
 
-std::uint64_t my_claim_word() {
-  const auto start = start_of(::getpid());
+std::uint64_t make_own_claim() {
+  const auto start = read_start_time(::getpid());
   if (!start) fail("/proc/self/stat: is /proc mounted?");
   return claim_word(::getpid(), *start);
 }
 
-std::uint64_t pid_namespace() {
+std::uint64_t read_pid_namespace() {
   struct stat info {};
   if (::stat("/proc/self/ns/pid", &info) != 0) fail("/proc/self/ns/pid: is /proc mounted?");
   return info.st_ino;
 }
 
-std::uint64_t data_start(const Slab::Shape& shape) {
+std::uint64_t find_data_start(const Slab::Shape& shape) {
   return (page + shape.slots * sizeof(std::uint64_t) + huge_page - 1) / huge_page * huge_page;
 }
 
-std::uint64_t region_bytes(const Slab::Shape& shape) {
-  return data_start(shape) + (shape.data == Slab::Data::inside ? shape.data_bytes : 0);
+std::uint64_t count_region_bytes(const Slab::Shape& shape) {
+  return find_data_start(shape) + (shape.data == Slab::Data::inside ? shape.data_bytes : 0);
 }
 
-bool possible(const Slab::Shape& shape) {
+bool is_possible(const Slab::Shape& shape) {
   return shape.slots >= 1 && shape.slots < bytes_max / 8 && shape.data_bytes < bytes_max &&
          shape.alignment >= 1 && shape.alignment <= page &&
          (shape.alignment & (shape.alignment - 1)) == 0 &&
          (shape.data == Slab::Data::inside || shape.data == Slab::Data::outside);
 }
 
-std::byte* mapped(int fd, std::uint64_t bytes) {
+std::byte* map_region(int fd, std::uint64_t bytes) {
   void* region = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (region == MAP_FAILED) fail("mmap");
-  ::madvise(region, bytes, MADV_HUGEPAGE);  // where the system lets shared memory have them
+  ::madvise(region, bytes, MADV_HUGEPAGE);  // if the system grants them to shared memory
   ::madvise(region, bytes, MADV_DONTDUMP);
   return static_cast<std::byte*>(region);
 }
 
-void same_length(std::size_t a, std::size_t b) {
+void check_same_length(std::size_t a, std::size_t b) {
   if (a != b) throw std::invalid_argument("columns differ in length");
 }
 
-// No shrinking: a map of what is gone would raise SIGBUS in all who have it.
+// No shrinking: a map of removed pages would raise SIGBUS in all processes that have it.
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
 
 std::shared_ptr<Slab> Slab::create(const Shape& shape, const Identity& identity) {
-  if (!possible(shape)) throw std::invalid_argument("a slab cannot have this shape");
-  const std::uint64_t me = my_claim_word();
+  if (!is_possible(shape)) throw std::invalid_argument("a slab cannot have this shape");
+  const std::uint64_t me = make_own_claim();
   Descriptor fd(::memfd_create(memfd_name.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) fail("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(region_bytes(shape))) != 0) fail("ftruncate");
+  if (::ftruncate(fd.get(), static_cast<off_t>(count_region_bytes(shape))) != 0) fail("ftruncate");
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) fail("F_ADD_SEALS");
-  std::byte* region = mapped(fd.get(), region_bytes(shape));
+  std::byte* region = map_region(fd.get(), count_region_bytes(shape));
   std::shared_ptr<Slab> slab(new Slab(fd.release(), shape, region, me));
   SlabHeader& header = *slab->header_;
   header.version = version;
@@ -181,15 +181,15 @@ std::shared_ptr<Slab> Slab::create(const Shape& shape, const Identity& identity)
   header.data_bytes = shape.data_bytes;
   header.alignment = shape.alignment;
   header.data = static_cast<std::uint64_t>(shape.data);
-  header.pid_namespace = pid_namespace();
+  header.pid_namespace = read_pid_namespace();
   Atomic(header.magic).store(magic, std::memory_order_release);
   return slab;
 }
 
 std::shared_ptr<Slab> Slab::attach(pid_t pid, int other, const Identity& identity) {
-  const std::uint64_t me = my_claim_word();
+  const std::uint64_t me = make_own_claim();
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(other);
-  // Looked at before it is opened: opening a pipe or a device by mistake would wait, or do things.
+  // Checked before it is opened: opening a pipe or a device by mistake could wait or have effects.
   std::array<char, 256> target{};
   if (::readlink(path.c_str(), target.data(), target.size() - 1) < 0) fail("readlink");
   if (!std::string_view(target.data()).starts_with("/memfd:" + std::string(memfd_name)))
@@ -209,13 +209,13 @@ std::shared_ptr<Slab> Slab::attach(pid_t pid, int other, const Identity& identit
                                 ", this penstock knows " + std::to_string(version));
   const Shape shape{header.slots, header.data_bytes, header.alignment,
                     static_cast<Data>(header.data)};
-  if (!possible(shape) || header.data > 1 || region_bytes(shape) != bytes ||
+  if (!is_possible(shape) || header.data > 1 || count_region_bytes(shape) != bytes ||
       (::fcntl(fd.get(), F_GET_SEALS) & seals) != seals)
     throw std::invalid_argument("its header is damaged");
-  if (header.pid_namespace != pid_namespace())
+  if (header.pid_namespace != read_pid_namespace())
     throw std::invalid_argument("its processes have other pids than this one sees (containers)");
   if (header.identity != identity) throw std::invalid_argument("it holds other data");
-  std::byte* region = mapped(fd.get(), bytes);
+  std::byte* region = map_region(fd.get(), bytes);
   return std::shared_ptr<Slab>(new Slab(fd.release(), shape, region, me));
 }
 
@@ -227,15 +227,15 @@ Slab::Slab(int fd, const Shape& shape, std::byte* region, std::uint64_t me)
       region_(region),
       header_(reinterpret_cast<SlabHeader*>(region)),
       table_(reinterpret_cast<std::uint64_t*>(region + page)),
-      data_(region + data_start(shape), shape.data == Data::inside ? shape.data_bytes : 0) {}
+      data_(region + find_data_start(shape), shape.data == Data::inside ? shape.data_bytes : 0) {}
 
 Slab::~Slab() {
-  if (!inherited()) abandon_all();
-  ::munmap(region_, region_bytes(shape_));
+  if (!is_inherited()) abandon_all();
+  ::munmap(region_, count_region_bytes(shape_));
   ::close(fd_);
 }
 
-bool Slab::inherited() const { return ::getpid() != owner_; }
+bool Slab::is_inherited() const { return ::getpid() != owner_; }
 
 Slab::Counters Slab::counters() const {
   const auto read = [](std::uint64_t& counter) {
@@ -253,28 +253,28 @@ void Slab::check(std::span<const std::int64_t> slots) const {
 }
 
 void Slab::claim(std::span<const std::int64_t> slots, std::span<Claim> found) {
-  same_length(slots.size(), found.size());
+  check_same_length(slots.size(), found.size());
   check(slots);
-  if (inherited()) throw std::logic_error("a forked child cannot claim");
+  if (is_inherited()) throw std::logic_error("a forked child cannot claim");
   const std::lock_guard lock(mutex_);
-  std::uint64_t known_alive = claimed_by_me_;  // asked once a batch: asking is a system call or three
+  std::uint64_t known_alive = claimed_by_me_;  // asked once a batch, because asking takes up to three system calls
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Atomic slot(word(slots[i]));
     std::uint64_t seen = slot.load(std::memory_order_acquire);
     found[i] = Claim::busy;
     for (;;) {
-      if (state_of(seen) == ready) {
+      if (get_state(seen) == ready) {
         found[i] = Claim::ready;
         break;
       }
       if (seen != empty) {
-        if (state_of(seen) != claimed || seen == known_alive || seen == claimed_by_me_) break;
+        if (get_state(seen) != claimed || seen == known_alive || seen == claimed_by_me_) break;
         if (!is_dead(seen)) {
           known_alive = seen;
           break;
         }
       }
-      // Remembered first: a claim that nobody remembers would stand until this process ends.
+      // Recorded first: a claim that is not recorded would stand until this process ends.
       const bool fresh = claims_.insert(slots[i]).second;
       const std::uint64_t before = seen;
       if (slot.compare_exchange_strong(seen, claimed_by_me_, std::memory_order_acq_rel)) {
@@ -287,19 +287,19 @@ void Slab::claim(std::span<const std::int64_t> slots, std::span<Claim> found) {
   }
 }
 
-void Slab::offsets(std::span<const std::int64_t> slots, std::span<std::int64_t> found) const {
-  same_length(slots.size(), found.size());
+void Slab::find_offsets(std::span<const std::int64_t> slots, std::span<std::int64_t> found) const {
+  check_same_length(slots.size(), found.size());
   check(slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const std::uint64_t seen = Atomic(word(slots[i])).load(std::memory_order_acquire);
     const std::uint64_t at = seen >> state_bits;
-    const bool good = state_of(seen) == ready && at <= shape_.data_bytes;
+    const bool good = get_state(seen) == ready && at <= shape_.data_bytes;
     found[i] = good ? static_cast<std::int64_t>(at) : -1;
   }
 }
 
 void Slab::allocate(std::span<const std::int64_t> lengths, std::span<std::int64_t> found) {
-  same_length(lengths.size(), found.size());
+  check_same_length(lengths.size(), found.size());
   for (const std::int64_t length : lengths)
     if (length < 0)
       throw std::out_of_range("a length of " + std::to_string(length) + " bytes is below 0");
@@ -308,8 +308,8 @@ void Slab::allocate(std::span<const std::int64_t> lengths, std::span<std::int64_
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     found[i] = -1;
     if (static_cast<std::uint64_t>(lengths[i]) > shape_.data_bytes) continue;
-    const std::uint64_t bytes = rounded(static_cast<std::uint64_t>(lengths[i]));
-    // Up to the last byte wanted: what alignment adds may lie beyond the end.
+    const std::uint64_t bytes = round_up(static_cast<std::uint64_t>(lengths[i]));
+    // Only the requested bytes must fit: padding for alignment may lie beyond the end.
     while (at <= shape_.data_bytes &&
            static_cast<std::uint64_t>(lengths[i]) <= shape_.data_bytes - at) {
       if (cursor.compare_exchange_weak(at, at + bytes, std::memory_order_relaxed)) {
@@ -321,17 +321,17 @@ void Slab::allocate(std::span<const std::int64_t> lengths, std::span<std::int64_
   }
 }
 
-void Slab::holds(std::span<const std::int64_t> slots, std::span<bool> found) {
-  same_length(slots.size(), found.size());
+void Slab::has_claims(std::span<const std::int64_t> slots, std::span<bool> found) {
+  check_same_length(slots.size(), found.size());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < slots.size(); ++i) found[i] = claims_.contains(slots[i]);
 }
 
 void Slab::publish(std::span<const std::int64_t> slots, std::span<const std::int64_t> at,
                    std::span<const std::int64_t> lengths, std::span<bool> done) {
-  same_length(slots.size(), at.size());
-  same_length(slots.size(), lengths.size());
-  same_length(slots.size(), done.size());
+  check_same_length(slots.size(), at.size());
+  check_same_length(slots.size(), lengths.size());
+  check_same_length(slots.size(), done.size());
   check(slots);
   const std::uint64_t end =
       std::min(Atomic(header_->cursor).load(std::memory_order_relaxed), shape_.data_bytes);
@@ -343,7 +343,7 @@ void Slab::publish(std::span<const std::int64_t> slots, std::span<const std::int
                               ", " + std::to_string(lengths[i]) +
                               " bytes, does not lie in what was allocated (" +
                               std::to_string(end) + " bytes)");
-  if (inherited()) throw std::logic_error("a forked child cannot publish");
+  if (is_inherited()) throw std::logic_error("a forked child cannot publish");
   std::uint64_t count = 0, bytes = 0;
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -356,7 +356,7 @@ void Slab::publish(std::span<const std::int64_t> slots, std::span<const std::int
                       std::memory_order_acq_rel);
     if (!done[i]) continue;
     ++count;
-    bytes += rounded(static_cast<std::uint64_t>(lengths[i]));
+    bytes += round_up(static_cast<std::uint64_t>(lengths[i]));
   }
   Atomic(header_->ready).fetch_add(count, std::memory_order_relaxed);
   Atomic(header_->published_bytes).fetch_add(bytes, std::memory_order_relaxed);
@@ -364,7 +364,7 @@ void Slab::publish(std::span<const std::int64_t> slots, std::span<const std::int
 
 void Slab::abandon(std::span<const std::int64_t> slots) {
   check(slots);
-  if (inherited()) throw std::logic_error("a forked child cannot abandon");
+  if (is_inherited()) throw std::logic_error("a forked child cannot abandon");
   const std::lock_guard lock(mutex_);
   for (const std::int64_t slot : slots) {
     if (claims_.erase(slot) == 0) continue;
@@ -383,7 +383,7 @@ void Slab::abandon_all() {
 }
 
 void Slab::drop(std::span<const std::int64_t> slots, std::span<const std::int64_t> at) {
-  same_length(slots.size(), at.size());
+  check_same_length(slots.size(), at.size());
   check(slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     std::uint64_t expected = static_cast<std::uint64_t>(at[i]) << state_bits | ready;
@@ -402,10 +402,10 @@ void Slab::gather(std::span<const std::int64_t> at, std::span<const std::int64_t
 
 void Slab::populate() const {
 #ifdef MADV_POPULATE_WRITE
-  if (::madvise(region_, region_bytes(shape_), MADV_POPULATE_WRITE) == 0) return;
+  if (::madvise(region_, count_region_bytes(shape_), MADV_POPULATE_WRITE) == 0) return;
   if (errno != EINVAL) fail("populate");
 #endif
-  if (::fallocate(fd_, 0, 0, static_cast<off_t>(region_bytes(shape_))) != 0) fail("fallocate");
+  if (::fallocate(fd_, 0, 0, static_cast<off_t>(count_region_bytes(shape_))) != 0) fail("fallocate");
 }
 
 }  // namespace penstock

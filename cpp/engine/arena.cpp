@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t huge_page = 2u << 20;
 constexpr std::size_t small_unit = 64u << 10;
 
-// A block serves requests down to half its size; larger ones would be wasted on small batches.
+// A block serves requests down to half its size; larger blocks would be wasted on small batches.
 constexpr std::size_t oversize_max = 2;
 
 // An eighth more than asked, so that ragged batches, whose sizes vary, find their blocks again.
@@ -62,16 +62,16 @@ Arena::~Arena() {
 }
 
 // The lock may have been held at the fork by a thread that is not here.
-bool Arena::inherited() const { return ::getpid() != owner_; }
+bool Arena::is_inherited() const { return ::getpid() != owner_; }
 
 Block Arena::take(std::size_t bytes) {
   if (bytes > static_cast<std::size_t>(PTRDIFF_MAX) / 2) throw std::bad_alloc();  // sums below fit
   bytes = std::max<std::size_t>(bytes, 1);
   const std::size_t capacity = round_up(bytes);
-  if (inherited()) return {shared_from_this(), allocate(capacity), capacity};
+  if (is_inherited()) return {shared_from_this(), allocate(capacity), capacity};
   {
     const std::lock_guard lock(mutex_);
-    if (const std::size_t i = best_kept(bytes, capacity); i < kept_.size()) {
+    if (const std::size_t i = find_kept(bytes, capacity); i < kept_.size()) {
       const Piece piece = kept_[i];
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
       kept_bytes_ -= piece.capacity;
@@ -91,7 +91,7 @@ Block Arena::take(std::size_t bytes) {
 
 // The smallest kept piece that serves, the latest one back among equals; else kept_.size(). Not the
 // first that serves: small batches would take the large batches' pieces, which then are made anew.
-std::size_t Arena::best_kept(std::size_t bytes, std::size_t capacity) const {
+std::size_t Arena::find_kept(std::size_t bytes, std::size_t capacity) const {
   std::size_t best = kept_.size();
   for (std::size_t i = kept_.size(); i-- > 0;) {
     const std::size_t have = kept_[i].capacity;
@@ -109,8 +109,8 @@ Block Arena::lend(Piece piece) {
 }
 
 void Arena::give_back(Piece piece) noexcept {
-  if (inherited() || piece.capacity > kept_bytes_max_) ::munmap(piece.data, piece.capacity);
-  if (inherited()) return;
+  if (is_inherited() || piece.capacity > kept_bytes_max_) ::munmap(piece.data, piece.capacity);
+  if (is_inherited()) return;
   std::unique_lock lock(mutex_);
   --lent_blocks_;
   lent_bytes_ -= piece.capacity;

@@ -56,12 +56,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::byte* data;
     std::size_t capacity;
   };
-  bool inherited() const;
-  std::size_t best_kept(std::size_t bytes, std::size_t capacity) const;
+  bool is_inherited() const;
+  std::size_t find_kept(std::size_t bytes, std::size_t capacity) const;
   Block lend(Piece piece);  // with the lock
   void give_back(Piece piece) noexcept;
 
-  // A forked child has a copy of the blocks, which it returns to the system; it takes fresh ones.
+  // A forked child has copies of the blocks: it returns them to the system and allocates new ones.
   const pid_t owner_ = ::getpid();
   const std::size_t kept_bytes_max_;
   mutable std::mutex mutex_;

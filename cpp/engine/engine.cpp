@@ -8,7 +8,7 @@
 
 #include "ground/limits.hpp"
 #include "engine/ring.hpp"
-#include "ground/timed.hpp"
+#include "ground/elapsed_time.hpp"
 
 namespace penstock {
 namespace {
@@ -16,13 +16,13 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// What a thread takes at a time: enough that taking costs nothing beside the reading, little
-// enough that the threads finish a ticket together and that a changed limit is felt soon.
+// Size of the chunk that a thread takes: large enough that taking it costs nothing beside the reading,
+// small enough that threads finish a ticket together and that a changed limit takes effect soon.
 constexpr std::int64_t chunk_bytes = 512 << 10;
 constexpr std::size_t chunk_runs_max = 256;
 constexpr std::size_t many_threads = 32;  // more than processors could use
 
-// Time at the rate that an idle or late engine may make up for.
+// Time at the limited rate that an idle or late engine may catch up on.
 constexpr double credit_s = 0.005;
 
 constexpr std::chrono::nanoseconds wait_max = 24h * 365;
@@ -34,7 +34,7 @@ std::size_t runs_per_chunk(std::int64_t bytes, std::size_t runs) {
 
 }  // namespace
 
-int io_uring_refusal() {
+int probe_io_uring() {
   int error = 0;
   Ring::make(limits::ring_entries, error);
   return error;
@@ -55,9 +55,9 @@ Engine::Engine(FileColumns files, std::size_t keep_max, Backend backend, Access 
 
 Engine::~Engine() { close(); }
 
-bool Engine::inherited() const { return ::getpid() != owner_; }
+bool Engine::is_inherited() const { return ::getpid() != owner_; }
 
-// As many as are wanted, or as the system grants; throws where that is none.
+// Start the wanted number of threads, or as many as the system grants; throws if that is none.
 void Engine::start_threads() {
   while (threads_.size() < threads_wanted_) {
     try {
@@ -81,16 +81,16 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
 
   std::unique_lock lock(mutex_);
   if (backend_ == Backend::pread && threads_wanted_ >= many_threads) {
-    // These threads wait, for storage far away: all of them should have something to wait for.
+    // Many threads mean remote storage: each of them should have a request to wait for.
     const std::size_t share = (count + threads_wanted_ - 1) / threads_wanted_;
     ticket->chunk_runs = std::clamp<std::size_t>(share, 1, ticket->chunk_runs);
   }
   const std::uint64_t id = last_id_ + 1;
   const std::size_t chunks = (count + ticket->chunk_runs - 1) / ticket->chunk_runs;
   ticket->id = id;
-  if (closing_) return id;  // by another thread: dropped like all that has not started
+  if (closing_) return id;  // by another thread: dropped like every ticket that has not started
   if (count == 0) {
-    done_.push_back({id, {}});
+    completions_.push_back({id, {}});
     ++counters_.tickets;
     done_arrived_.notify_all();
   } else {
@@ -107,7 +107,7 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   return id;
 }
 
-void Engine::ended(const TicketPtr& ticket, std::size_t runs) {
+void Engine::finish_runs(const TicketPtr& ticket, std::size_t runs) {
   if (ticket->runs_left.fetch_sub(runs, std::memory_order_acq_rel) != runs) return;
   {
     const std::lock_guard lock(mutex_);
@@ -117,23 +117,23 @@ void Engine::ended(const TicketPtr& ticket, std::size_t runs) {
     ++counters_.tickets;
     if (unfinished_ == 1) counters_.busy_ns = busy_ns(Clock::now());
     --unfinished_;
-    done_.push_back({ticket->id, std::move(ticket->failures())});
+    completions_.push_back({ticket->id, std::move(ticket->failures())});
   }
   done_arrived_.notify_all();
 }
 
-std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
+std::vector<Completion> Engine::poll(std::chrono::nanoseconds timeout) {
   const auto deadline = Clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, 0ns, wait_max);
   std::unique_lock lock(mutex_);
-  while (done_.empty() && outstanding_ > 0 && !closing_) {
+  while (completions_.empty() && outstanding_ > 0 && !closing_) {
     // At a limited rate a polling thread would have to sleep for its turn; it leaves the work.
     const bool can_help = backend_ == Backend::mmap && bytes_per_s_ == 0;
     if (can_help && !queue_.empty() && Clock::now() < deadline) {
-      const Chunk chunk = cut();
+      const Chunk chunk = cut_chunk();
       ++helping_;
       lock.unlock();
       {
-        const Timed timed(work_ns_);
+        const ElapsedTime elapsed(work_ns_);
         helper_->read(chunk.ticket, chunk.first, chunk.last, chunk.access);
       }
       lock.lock();
@@ -143,11 +143,11 @@ std::vector<Done> Engine::poll(std::chrono::nanoseconds timeout) {
     }
     if (done_arrived_.wait_until(lock, deadline) == std::cv_status::timeout) break;
   }
-  outstanding_ -= done_.size();
-  return std::exchange(done_, {});
+  outstanding_ -= completions_.size();
+  return std::exchange(completions_, {});
 }
 
-// At the end, unless something waits that is less urgent.
+// Insert by turn: at the end, unless a ticket waits that is less urgent.
 void Engine::enqueue(TicketPtr ticket) {
   auto at = queue_.end();
   if (!queue_.empty() && ticket->turn < queue_.back()->turn) {
@@ -157,7 +157,7 @@ void Engine::enqueue(TicketPtr ticket) {
   queue_.insert(at, std::move(ticket));
 }
 
-Engine::Chunk Engine::cut() {
+Engine::Chunk Engine::cut_chunk() {
   const TicketPtr ticket = queue_.front();
   Chunk chunk{ticket, ticket->next_run, 0, backend_, access_};
   chunk.last = std::min(chunk.first + ticket->chunk_runs, ticket->run_count());
@@ -166,7 +166,7 @@ Engine::Chunk Engine::cut() {
   return chunk;
 }
 
-std::chrono::nanoseconds Engine::debt_wait() {
+std::chrono::nanoseconds Engine::settle_debt() {
   if (bytes_per_s_ == 0) return 0ns;
   const auto now = Clock::now();
   const double elapsed_s = std::chrono::duration<double>(now - debt_time_).count();
@@ -178,9 +178,9 @@ std::chrono::nanoseconds Engine::debt_wait() {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
 }
 
-// The next chunk for a thread; none where the engine closes, the thread is surplus, or (unless
-// `wait`) there is nothing to take now.
-Engine::Chunk Engine::take(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number) {
+// The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is surplus
+// or nothing can be taken now.
+Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number) {
   for (;;) {
     if (closing_) return {};
     if (number >= threads_wanted_) {
@@ -190,15 +190,15 @@ Engine::Chunk Engine::take(std::unique_lock<std::mutex>& lock, bool wait, std::s
       continue;
     }
     if (!queue_.empty()) {
-      const auto owed = debt_wait();
+      const auto owed = settle_debt();
       if (owed == 0ns) {
-        Chunk chunk = cut();
+        Chunk chunk = cut_chunk();
         if (bytes_per_s_ != 0) {
           const auto& ticket = *chunk.ticket;
           for (std::size_t i = ticket.runs[chunk.first]; i < ticket.runs[chunk.last]; ++i) {
             debt_bytes_ += static_cast<double>(ticket.extents[i].length);
           }
-          if (!queue_.empty()) queued_.notify_one();  // somebody has to pace the next
+          if (!queue_.empty()) queued_.notify_one();  // another thread has to pace the next
         }
         return chunk;
       }
@@ -226,25 +226,25 @@ void Engine::work(std::size_t number) {
       slot = make_uring_reader(files_, *this, error);
     }
     if (!slot && backend == Backend::mmap) slot = make_mapped_reader(files_, *this);
-    // Also where a ring is refused this late (memory lock limits): the data still arrives.
+    // Used too if a ring is refused this late (memory lock limits), so that the data still arrives.
     if (!slot) slot = make_pread_reader(files_, *this);
     return *slot;
   };
   const auto& ring = readers[static_cast<std::size_t>(Backend::io_uring)];
   for (;;) {
-    const bool busy = ring && ring->busy();
+    const bool busy = ring && ring->is_busy();
     Chunk chunk;
     bool closing = false;
     {
       std::unique_lock lock(mutex_);
-      chunk = take(lock, !busy, number);
+      chunk = take_chunk(lock, !busy, number);
       closing = closing_;
     }
     if (chunk) {
-      const Timed timed(work_ns_);
+      const ElapsedTime elapsed(work_ns_);
       reader(chunk.backend).read(chunk.ticket, chunk.first, chunk.last, chunk.access);
     } else if (busy) {
-      const Timed timed(work_ns_);
+      const ElapsedTime elapsed(work_ns_);
       ring->progress();
     } else if (closing) {
       return;
@@ -270,10 +270,10 @@ void Engine::close() {
   counters_.busy_ns = busy_ns(Clock::now());
   unfinished_ = 0;
   outstanding_ = 0;
-  done_.clear();
+  completions_.clear();
 }
 
-void Engine::resize(std::size_t threads) {
+void Engine::set_threads(std::size_t threads) {
   {
     const std::lock_guard lock(mutex_);
     threads_wanted_ = std::clamp<std::size_t>(threads, 1, limits::threads_max);
@@ -286,7 +286,7 @@ void Engine::resize(std::size_t threads) {
 void Engine::throttle(double bytes_per_s) {
   {
     const std::lock_guard lock(mutex_);
-    debt_wait();  // settle at the old rate
+    settle_debt();  // settle at the old rate
     bytes_per_s_ = bytes_per_s;
     debt_bytes_ = bytes_per_s_ == 0 ? 0 : std::max(0.0, debt_bytes_);
     debt_time_ = Clock::now();
@@ -294,7 +294,7 @@ void Engine::throttle(double bytes_per_s) {
   queued_.notify_all();
 }
 
-void Engine::use(Backend backend, Access access) {
+void Engine::set_backend(Backend backend, Access access) {
   const std::lock_guard lock(mutex_);
   backend_ = backend;
   access_ = access;
@@ -317,7 +317,7 @@ std::uint64_t Engine::busy_ns(Clock::time_point now) const {
   return counters_.busy_ns + static_cast<std::uint64_t>(since.count());
 }
 
-bool Engine::closed() const {
+bool Engine::is_closed() const {
   const std::lock_guard lock(mutex_);
   return closing_;
 }

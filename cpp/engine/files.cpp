@@ -15,16 +15,16 @@
 #include <utility>
 
 #include "engine/storage.hpp"
-#include "ground/timed.hpp"
+#include "ground/elapsed_time.hpp"
 
 namespace penstock {
 namespace {
 
-// Alignment where the kernel cannot be asked: right for every block device in use.
+// Alignment if the kernel cannot be asked: right for every block device in use.
 constexpr std::size_t alignment_default = 4096;
 
-// Puts `fresh` into the slot unless another thread was first; then closes it and takes theirs.
-int keep(std::atomic<int>& slot, int fresh) {
+// Put `fresh` into the slot; if another thread was first, close `fresh` and return that thread's.
+int keep_first(std::atomic<int>& slot, int fresh) {
   int expected = -1;
   if (slot.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
   ::close(fresh);
@@ -69,13 +69,13 @@ Files::~Files() {
 }
 
 int Files::open_new(std::uint32_t file, Access access, int& error) {
-  const Timed timed(open_ns_);
+  const ElapsedTime elapsed(open_ns_);
   opens_.fetch_add(1, std::memory_order_relaxed);
   return open_as_indexed(file, access, error);
 }
 
 void Files::close_timed(int fd) {
-  const Timed timed(open_ns_);
+  const ElapsedTime elapsed(open_ns_);
   ::close(fd);
 }
 
@@ -100,13 +100,13 @@ int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
   std::memcpy(path.data(), columns_.names.data() + begin, length);
   path[length] = '\0';
   const int flags = O_RDONLY | O_CLOEXEC | (access == Access::direct ? O_DIRECT : 0);
-  // NONBLOCK: where a pipe has taken the place of a file, opening it must not wait for a writer.
+  // NONBLOCK: if a pipe has taken the place of a file, opening it must not wait for a writer.
   const int fd = ::openat(root_fd_, path.data(), flags | O_NONBLOCK);
   if (fd < 0) {
     error = errno;
     return -1;
   }
-  error = changed(file, fd);
+  error = check_unchanged(file, fd);
   // A ring reports what is not in the page cache as EAGAIN while NONBLOCK is set.
   if (error == 0 && ::fcntl(fd, F_SETFL, flags) != 0) error = errno;
   if (error == 0) return fd;
@@ -114,7 +114,7 @@ int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
   return -1;
 }
 
-int Files::changed(std::uint32_t file, int fd) const {
+int Files::check_unchanged(std::uint32_t file, int fd) const {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno;
   const std::int64_t mtime_ns =
@@ -124,15 +124,15 @@ int Files::changed(std::uint32_t file, int fd) const {
   return same ? 0 : ESTALE;
 }
 
-// Looks at a file that stays open again, once a tick of the coarse clock (some milliseconds): a
-// system call for each read of a small record would cost a quarter of it.
-int Files::still_as_indexed(std::uint32_t file, int fd) {
+// Check a file that stays open again, once a tick of the coarse clock (some milliseconds): a system
+// call for each read of a small record would cost a quarter of the read.
+int Files::check_kept(std::uint32_t file, int fd) {
   timespec now {};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   const std::int64_t tick = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   auto& checked = kept_[file].checked;
   if (checked.load(std::memory_order_relaxed) == tick) return 0;
-  const int error = changed(file, fd);
+  const int error = check_unchanged(file, fd);
   if (error == 0) checked.store(tick, std::memory_order_relaxed);
   return error;
 }
@@ -146,14 +146,14 @@ Opened Files::open(std::uint32_t file, Access access) {
       kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
   if (slot != nullptr) {
     if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) {
-      if (const int error = still_as_indexed(file, fd); error != 0) {
+      if (const int error = check_kept(file, fd); error != 0) {
         return {-1, error, 1, false, false};
       }
       return {fd, 0, direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1, false,
               direct};
     }
   }
-  // Who wants the same file meanwhile waits: an open may be a round trip to a busy server.
+  // Other threads that want the same file wait: an open may be a round trip to a busy server.
   std::unique_lock<std::mutex> turn;
   if (slot != nullptr) {
     turn = std::unique_lock(opening_[file % opening_.size()]);
@@ -176,11 +176,11 @@ Opened Files::open(std::uint32_t file, Access access) {
   }
   if (fd < 0) return {-1, error, 1, false, false};
   if (slot == nullptr) return {fd, 0, alignment, true, direct};
-  // What the kernel reads ahead of planned reads is mostly what other ranks read. On local disks it
-  // is left alone: there it also makes the page cache use large pages, which are cheaper.
+  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read. On local
+  // disks readahead stays on: there it also makes the page cache use large pages, which are cheaper.
   if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
-  return {keep(*slot, fd), 0, alignment, false, direct};
+  return {keep_first(*slot, fd), 0, alignment, false, direct};
 }
 
 void Files::release(Opened& opened) {
@@ -206,7 +206,7 @@ Mapped Files::map(std::uint32_t file) {
   }
   const auto* data = static_cast<const std::byte*>(fresh);
   if (opened.owned) return {data, size, opened.fd, 0, true};
-  // Random access: readahead around a fault would fetch what nobody asked for.
+  // Random access: readahead around a fault would fetch pages that nobody requested.
   ::madvise(fresh, size, MADV_RANDOM);
   const std::byte* expected = nullptr;
   if (!kept_[file].data.compare_exchange_strong(expected, data, std::memory_order_acq_rel)) {

@@ -23,7 +23,7 @@ struct FileColumns {
 
 enum class Access : std::uint8_t { buffered, direct };
 
-// A descriptor, or the reason why there is none. `owned` ones are closed by Files::release.
+// A descriptor, or errno. Files::release closes it if it is `owned`.
 struct Opened {
   int fd = -1;
   int error = 0;
@@ -32,11 +32,11 @@ struct Opened {
   bool direct = false;
 };
 
-// The alignment that O_DIRECT asks of a file; 0 where it has no O_DIRECT that we can use.
+// The alignment that O_DIRECT requires for a file; 0 if the file has no usable O_DIRECT.
 std::size_t direct_alignment(int fd);
 inline constexpr std::size_t alignment_max = 64 << 10;
 
-// A file mapped for reading, or the reason why it is not.
+// A file mapped for reading, or errno.
 struct Mapped {
   const std::byte* data = nullptr;
   std::size_t size = 0;  // as indexed; the file may have shrunk since
@@ -45,8 +45,9 @@ struct Mapped {
   bool owned = false;
 };
 
-// Throws std::invalid_argument where the columns do not fit each other. Thread-safe. A table of up to `keep_max` files keeps each open (and mapped) once used; a larger
-// one opens a file for each read, which is what a tree of one file per sample wants.
+// The files of an index. Up to `keep_max` files are kept open (and mapped) once used; a table of more
+// files opens a file for each read, which suits a tree of one file per sample. Thread-safe. Throws
+// std::invalid_argument if the columns do not fit each other.
 class Files {
  public:
   Files(FileColumns columns, std::size_t keep_max);
@@ -57,19 +58,19 @@ class Files {
   std::size_t count() const { return columns_.ends.size(); }
   std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
 
-  // Fails with ESTALE where size or modification time differ from the index. A direct request
-  // answers with a buffered descriptor (`direct` false) where the file system has no O_DIRECT.
+  // Open a file; ESTALE if its size or modification time differ from the index. A direct request gives
+  // a buffered descriptor (`direct` false) if the file system has no O_DIRECT.
   Opened open(std::uint32_t file, Access access);
   void release(Opened& opened);
 
   Mapped map(std::uint32_t file);
   void release(Mapped& mapped);
-  // Files that were opened so far, and the time that threads spent on that and on closing them.
+  // Number of files opened so far, and time that threads spent on opening and closing them.
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
   std::uint64_t open_ns() const { return open_ns_.load(std::memory_order_relaxed); }
 
-  // 0 while the open file is as it was indexed; else ESTALE, or why that is not known.
-  int changed(std::uint32_t file, int fd) const;
+  // 0 if the open file is as it was indexed; ESTALE if not; errno if that cannot be read.
+  int check_unchanged(std::uint32_t file, int fd) const;
 
  private:
   struct Kept {
@@ -80,7 +81,7 @@ class Files {
     std::atomic<std::int64_t> checked{-1};  // tick of the coarse clock at which it was as indexed
   };
 
-  int still_as_indexed(std::uint32_t file, int fd);
+  int check_kept(std::uint32_t file, int fd);
   int open_new(std::uint32_t file, Access access, int& error);
   int open_as_indexed(std::uint32_t file, Access access, int& error);
   void close_timed(int fd);

@@ -1,7 +1,7 @@
 // Copies from a map: the cheapest way to small extents that are in the page cache.
 //
-// A page that cannot be had (the file was cut short, or the storage failed) turns an access to the
-// map into SIGBUS. The copy runs under a guard: the signal handler jumps back to the copy that
+// A page that cannot be read (the file was cut short, or the storage failed) turns an access to the map
+// into SIGBUS. The copy runs under a guard: the signal handler jumps back to the copy that
 // faulted, and a read by system call finds out what there is and why there is no more. Bytes
 // between the new end of a file and the end of its last page read as zeros without a signal, so
 // the file is looked at again after the copy. Faults that are not ours go to the handler that was
@@ -44,8 +44,8 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-// A handler that was installed after our first use knows us as the one before it. Where it restores
-// us and raises the signal again, as faulthandler does, this is the end.
+// A handler that was installed after our first use has ours as its previous one. If it restores ours and
+// raises the signal again, as faulthandler does, the process must end.
 void pass_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction* previous = previous_action.load(std::memory_order_acquire);
   const bool has_handler = previous != nullptr && previous->sa_handler != SIG_DFL &&
@@ -97,7 +97,7 @@ void install_handler() {
   ::sigaction(SIGBUS, &ours, nullptr);
 }
 
-// Asks for the first lines of an extent while the one before is being copied.
+// Prefetch the first lines of an extent while the one before is being copied.
 void prefetch(const std::byte* from, std::int64_t length) {
   const auto* at = reinterpret_cast<const char*>(from);
   for (std::int64_t i = 0; i < std::min<std::int64_t>(length, 512); i += 64) {
@@ -105,25 +105,25 @@ void prefetch(const std::byte* from, std::int64_t length) {
   }
 }
 
-// A file of a chunk: its map, and what is wrong with it.
-struct Held {
+// A file of a chunk: its map, or errno.
+struct ChunkFile {
   std::uint32_t file;
   Mapped mapped;
   int error;
 };
 
-// Where an extent is copied from: a place in the map of a file; none where it is not in the map.
-struct From {
+// The source of an extent: a place in the map of a file; null if the extent is not in the map.
+struct ExtentSource {
   const std::byte* data;
-  std::size_t held;
+  std::size_t files;
 };
 
 // Not inlined: its variables may sit in registers, which a jump out of it does not disturb.
-[[gnu::noinline]] void copy_all(Guard& guard, const Held* held, const From* from,
+[[gnu::noinline]] void copy_all(Guard& guard, const ChunkFile* files, const ExtentSource* from,
                                 const Extent* extents, std::size_t first, std::size_t count) {
   for (std::size_t i = first; i < count; ++i) {
     if (from[i].data == nullptr) continue;
-    const Mapped& mapped = held[from[i].held].mapped;
+    const Mapped& mapped = files[from[i].files].mapped;
     guard.from = mapped.data;
     guard.to = mapped.data + mapped.size;
     guard.current = i;
@@ -134,27 +134,27 @@ struct From {
   }
 }
 
-// Copies from the first on; returns the one whose page could not be had, or their count. No object
-// with a destructor may live here: a fault jumps out.
-std::size_t copy_guarded(const Held* held, const From* from, const Extent* extents,
+// Copy from the first extent on; return the one whose page could not be read, or their count. No object
+// with a destructor may live here, because a fault jumps out.
+std::size_t copy_guarded(const ChunkFile* files, const ExtentSource* from, const Extent* extents,
                          std::size_t first, std::size_t count) {
   Guard guard;
   if (sigsetjmp(guard.back, 0) != 0) return guard.current;
   active_guard = &guard;
-  copy_all(guard, held, from, extents, first, count);
+  copy_all(guard, files, from, extents, first, count);
   active_guard = nullptr;
   return count;
 }
 
 class MappedReader final : public Reader {
  public:
-  MappedReader(Files& files, Completions& completions) : files_(files), completions_(completions) {}
+  MappedReader(Files& files, RunObserver& observer) : files_(files), observer_(observer) {}
 
   void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run,
             Access /* through the page cache in any case */) override {
     install_handler();
     copy(*ticket, ticket->runs[first_run], ticket->runs[last_run]);
-    completions_.ended(ticket, last_run - first_run);
+    observer_.finish_runs(ticket, last_run - first_run);
   }
 
  private:
@@ -163,41 +163,41 @@ class MappedReader final : public Reader {
   void copy(Ticket& ticket, std::size_t first, std::size_t last) {
     const Extent* extents = ticket.extents.data() + first;
     const std::size_t count = last - first;
-    std::vector<Held> held;
-    std::vector<From> from(count);
-    std::vector<std::size_t> left;  // for the system call; usually none
+    std::vector<ChunkFile> files;
+    std::vector<ExtentSource> from(count);
+    std::vector<std::size_t> unmapped;  // for the system call; usually none
     for (std::size_t i = 0; i < count; ++i) {
       const Extent& extent = extents[i];
-      std::size_t h = i > 0 && extents[i - 1].file == extent.file ? from[i - 1].held : 0;
-      while (h < held.size() && held[h].file != extent.file) ++h;
-      if (h == held.size()) {
+      std::size_t h = i > 0 && extents[i - 1].file == extent.file ? from[i - 1].files : 0;
+      while (h < files.size() && files[h].file != extent.file) ++h;
+      if (h == files.size()) {
         Mapped mapped = files_.map(extent.file);
-        held.push_back({extent.file, mapped, mapped.error});
+        files.push_back({extent.file, mapped, mapped.error});
       }
-      const Mapped& mapped = held[h].mapped;
+      const Mapped& mapped = files[h].mapped;
       const bool inside = extent.offset + extent.length <= static_cast<std::int64_t>(mapped.size);
       // An empty file has no map to point into.
-      const bool copied = held[h].error == 0 && inside && extent.length > 0;
+      const bool copied = files[h].error == 0 && inside && extent.length > 0;
       from[i] = {copied ? mapped.data + extent.offset : nullptr, h};
-      if (!inside && held[h].error == 0) left.push_back(i);
+      if (!inside && files[h].error == 0) unmapped.push_back(i);
     }
     for (std::size_t i = 0; i < count; ++i) {
-      i = copy_guarded(held.data(), from.data(), extents, i, count);
-      if (i < count) left.push_back(i);
+      i = copy_guarded(files.data(), from.data(), extents, i, count);
+      if (i < count) unmapped.push_back(i);
     }
     bool failed = false;
-    for (Held& each : held) {
-      if (each.error == 0) each.error = files_.changed(each.file, each.mapped.fd);
+    for (ChunkFile& each : files) {
+      if (each.error == 0) each.error = files_.check_unchanged(each.file, each.mapped.fd);
       failed = failed || each.error != 0;
     }
     for (std::size_t i = 0; failed && i < count; ++i) {
-      if (const int error = held[from[i].held].error; error != 0) ticket.fail(first + i, error, 0);
+      if (const int error = files[from[i].files].error; error != 0) ticket.fail(first + i, error, 0);
     }
-    for (const std::size_t i : left) {
-      const Held& each = held[from[i].held];
+    for (const std::size_t i : unmapped) {
+      const ChunkFile& each = files[from[i].files];
       if (each.error == 0) read_by_call(each.mapped.fd, ticket, first + i);
     }
-    for (Held& each : held) files_.release(each.mapped);
+    for (ChunkFile& each : files) files_.release(each.mapped);
   }
 
   static void read_by_call(int fd, Ticket& ticket, std::size_t i) {
@@ -213,13 +213,13 @@ class MappedReader final : public Reader {
   }
 
   Files& files_;
-  Completions& completions_;
+  RunObserver& observer_;
 };
 
 }  // namespace
 
-std::unique_ptr<Reader> make_mapped_reader(Files& files, Completions& completions) {
-  return std::make_unique<MappedReader>(files, completions);
+std::unique_ptr<Reader> make_mapped_reader(Files& files, RunObserver& observer) {
+  return std::make_unique<MappedReader>(files, observer);
 }
 
 }  // namespace penstock

@@ -82,9 +82,9 @@ std::vector<std::size_t> check_runs(std::span<const std::int64_t> runs,
 
 }  // namespace
 
-Placed place(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
+PlacedRequests place_requests(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
              std::size_t file_count) {
-  Placed placed;
+  PlacedRequests placed;
   placed.extents = check_extents(columns, buffers, file_count);
   placed.runs = check_runs(columns.runs, placed.extents);
   return placed;

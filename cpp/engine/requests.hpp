@@ -20,13 +20,14 @@ struct RequestColumns {
 };
 
 // Run j is extents [runs[j], runs[j+1]).
-struct Placed {
+struct PlacedRequests {
   std::vector<Extent> extents;
   std::vector<std::size_t> runs;
 };
 
-// Throws std::invalid_argument naming the first column and row that cannot be.
-Placed place(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
+// Check requests and give them addresses. Throws std::invalid_argument, which names the first invalid
+// column and row.
+PlacedRequests place_requests(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
              std::size_t file_count);
 
 }  // namespace penstock

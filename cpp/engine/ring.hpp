@@ -16,21 +16,21 @@ struct Event {
 
 class Ring {
  public:
-  // Null where the kernel refuses; `error` then says why.
+  // Null if the kernel refuses; `error` is then its errno.
   static std::unique_ptr<Ring> make(unsigned entries, int& error);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Queues a read; the caller never has more than `entries` between push and pop.
+  // Queue a read; the caller never has more than `entries` between push and pop.
   void push(std::uint8_t opcode, int fd, const void* address, std::uint32_t length,
             std::int64_t offset, std::uint64_t tag);
-  // Hands what is queued to the kernel and waits until `events_min` events are there. 0 or errno:
-  // EAGAIN or EBUSY where the kernel is short of memory, or its queue full, and took nothing.
+  // Hand the queued entries to the kernel and wait for `events_min` events. Returns 0 or errno: EAGAIN
+  // or EBUSY if the kernel is short of memory or its queue is full, and it took nothing.
   int enter(unsigned events_min);
-  // Waits for events and hands nothing over.
+  // Wait for events, and hand nothing over.
   int wait(unsigned events_min);
-  // Takes back the latest entry that was pushed and not handed over, and returns its tag.
+  // Take back the latest entry that was pushed and not handed over, and return its tag.
   std::uint64_t withdraw();
   bool pop(Event& event);
   unsigned queued() const { return queued_; }

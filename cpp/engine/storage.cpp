@@ -50,7 +50,7 @@ double probe(int fd, std::size_t size) {
 
 }  // namespace
 
-std::string file_system(const std::string& path) {
+std::string get_file_system(const std::string& path) {
   struct statfs info {};
   if (::statfs(path.c_str(), &info) != 0) return "unknown";
   const auto type = static_cast<unsigned long>(info.f_type);
@@ -73,7 +73,7 @@ bool is_remote(int fd) {
   });
 }
 
-int direct_refusal(const std::string& path) {
+int probe_direct_io(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
   if (fd < 0) return errno == EINVAL ? EINVAL : 0;
   const bool usable = direct_alignment(fd) != 0;
@@ -81,7 +81,7 @@ int direct_refusal(const std::string& path) {
   return usable ? 0 : EINVAL;
 }
 
-double resident_fraction(const std::string& path) {
+double measure_residency(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return -1;
   struct stat info {};

@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// A byte range and where it goes.
+// A byte range and its destination.
 struct Extent {
   std::int64_t offset;
   std::int64_t length;
@@ -20,7 +20,7 @@ struct Extent {
   std::uint32_t file;
 };
 
-// An extent that did not arrive whole: see penstock.engine.Failure.
+// An extent that did not arrive whole; see penstock.engine.Failure.
 struct Failure {
   std::size_t extent;
   int error;
@@ -43,12 +43,12 @@ class Ticket {
     return {extents.data() + runs[j], runs[j + 1] - runs[j]};
   }
 
-  // Where there is no memory left to note a failure, the process ends: it must not pass for bytes.
+  // If no memory is left to record a failure, the process ends: missing bytes must not pass for data.
   void fail(std::size_t extent, int error, std::int64_t got) noexcept {
     const std::lock_guard lock(mutex_);
     failures_.push_back({extent, error, got});
   }
-  // Only once all runs are done.
+  // Valid once all runs are done.
   std::vector<Failure>& failures() { return failures_; }
 
  private:
@@ -58,13 +58,13 @@ class Ticket {
 
 using TicketPtr = std::shared_ptr<Ticket>;
 
-// Told by readers, on any thread, that runs of a ticket have ended, well or not.
-class Completions {
+// The receiver of ended runs, successful or not; readers call it on any thread.
+class RunObserver {
  public:
-  virtual void ended(const TicketPtr& ticket, std::size_t runs) = 0;
+  virtual void finish_runs(const TicketPtr& ticket, std::size_t runs) = 0;
 
  protected:
-  ~Completions() = default;
+  ~RunObserver() = default;
 };
 
 }  // namespace penstock

@@ -19,21 +19,21 @@ constexpr std::size_t sink_bytes = 64 << 10;
 constexpr unsigned refusals_max = 1000;  // EINTR and EAGAIN in a row, beyond which they are errors
 constexpr std::int64_t offset_max = std::numeric_limits<std::int64_t>::max();
 
-// Bytes nobody wants; for each thread, lest the threads' caches quarrel over them.
+// Target of bytes between extents; one per thread, so that threads do not contend for its cache lines.
 std::byte* sink() {
   thread_local std::unique_ptr<std::byte[]> bytes;
   if (!bytes) bytes = std::make_unique_for_overwrite<std::byte[]>(sink_bytes);
   return bytes.get();
 }
 
-std::int64_t down(std::int64_t value, std::size_t alignment) {
+std::int64_t round_down(std::int64_t value, std::size_t alignment) {
   return value - value % static_cast<std::int64_t>(alignment);
 }
 
 // No file reaches the last block before 2^63, where this would be beyond.
-std::int64_t up(std::int64_t value, std::size_t alignment) {
+std::int64_t round_up(std::int64_t value, std::size_t alignment) {
   const auto step = static_cast<std::int64_t>(alignment);
-  return down(value > offset_max - step ? offset_max : value + step - 1, alignment);
+  return round_down(value > offset_max - step ? offset_max : value + step - 1, alignment);
 }
 
 }  // namespace
@@ -66,15 +66,15 @@ void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access acc
     return;
   }
   alignment_ = opened_.direct ? opened_.alignment : 1;
-  bounced_ = opened_.direct && position_ < end_ && !straight();
+  bounced_ = opened_.direct && position_ < end_ && !is_straight();
   if (!begin_parts()) error_ = ENOMEM;
 }
 
-// The memory that the asks will need; false where there is none.
+// Reserve the memory that the calls will need; false if there is none.
 bool Transfer::begin_parts() try {
   if (bounced_) {
     parts_.reserve(1);
-    const std::int64_t bytes = bounce_bytes(down(position_, alignment_));
+    const std::int64_t bytes = bounce_bytes(round_down(position_, alignment_));
     return bounce_.reserve(static_cast<std::size_t>(bytes));
   }
   const auto extents = ticket_->run(run_);
@@ -89,13 +89,13 @@ bool Transfer::begin_parts() try {
   return false;
 }
 
-// How much one aligned read from an aligned offset covers.
+// Bytes that one aligned read from an aligned offset covers.
 std::int64_t Transfer::bounce_bytes(std::int64_t from) const {
-  return std::min<std::int64_t>(up(goal_, alignment_) - from,
+  return std::min<std::int64_t>(round_up(goal_, alignment_) - from,
                                 static_cast<std::int64_t>(Bounce::size_max));
 }
 
-bool Transfer::straight() const {
+bool Transfer::is_straight() const {
   const auto extents = ticket_->run(run_);
   const auto aligned = [this](std::uint64_t value) { return value % alignment_ == 0; };
   return extents.size() == 1 && aligned(static_cast<std::uint64_t>(extents[0].offset)) &&
@@ -103,30 +103,30 @@ bool Transfer::straight() const {
          aligned(reinterpret_cast<std::uintptr_t>(extents[0].target));
 }
 
-Transfer::Ask Transfer::ask() {
+Transfer::ReadCall Transfer::prepare_read() {
   parts_.clear();
-  asked_ = position_;
+  call_offset_ = position_;
   if (bounced_) {
-    asked_ = down(position_, alignment_);
-    const std::int64_t bytes = bounce_bytes(asked_);
+    call_offset_ = round_down(position_, alignment_);
+    const std::int64_t bytes = bounce_bytes(call_offset_);
     parts_.push_back({bounce_.data(), static_cast<std::size_t>(bytes)});
   } else {
     gather_parts();
   }
-  return {asked_, parts_.data(), static_cast<unsigned>(parts_.size())};
+  return {call_offset_, parts_.data(), static_cast<unsigned>(parts_.size())};
 }
 
 bool Transfer::read() {
-  const Ask wanted = ask();
-  if (wanted.count == 0) return arrived(0);
+  const ReadCall wanted = prepare_read();
+  if (wanted.count == 0) return accept(0);
   const ssize_t result =
       wanted.count == 1
           ? ::pread(fd(), wanted.parts->iov_base, wanted.parts->iov_len, wanted.offset)
           : ::preadv(fd(), wanted.parts, static_cast<int>(wanted.count), wanted.offset);
-  return arrived(result < 0 ? -errno : result);
+  return accept(result < 0 ? -errno : result);
 }
 
-// The destinations from position_ on, with the sink for what lies between them.
+// Collect the destinations from position_ on, with the sink for the gaps between them.
 void Transfer::gather_parts() {
   std::int64_t at = position_;
   std::int64_t room = call_bytes_max;
@@ -149,19 +149,19 @@ void Transfer::gather_parts() {
   }
 }
 
-bool Transfer::arrived(std::int64_t result) {
+bool Transfer::accept(std::int64_t result) {
   if ((result == -EINTR || result == -EAGAIN) && ++refusals_ < refusals_max) return false;
-  if (result < 0) return failed(static_cast<int>(-result));
-  const std::int64_t reached = asked_ + result;
+  if (result < 0) return handle_error(static_cast<int>(-result));
+  const std::int64_t reached = call_offset_ + result;
   if (reached <= position_) {  // no progress: the end of the file, or less than a block
-    if (result == 0 || ends_at_position()) return true;
-    return ++refusals_ < refusals_max ? false : failed(EIO);
+    if (result == 0 || is_at_file_end()) return true;
+    return ++refusals_ < refusals_max ? false : handle_error(EIO);
   }
   refusals_ = 0;
-  if (bounced_) scatter(asked_, result);
+  if (bounced_) scatter(call_offset_, result);
   position_ = std::min(reached, goal_);
   if (position_ == end_) return true;
-  if (position_ == goal_) return next_extent();
+  if (position_ == goal_) return advance_extent();
   if (opened_.direct && !bounced_ && position_ % static_cast<std::int64_t>(alignment_) != 0) {
     bounced_ = true;  // cut short in the middle of a block: the rest is not aligned any more
     if (!begin_parts()) error_ = ENOMEM;
@@ -169,13 +169,13 @@ bool Transfer::arrived(std::int64_t result) {
   return error_ != 0;
 }
 
-bool Transfer::ends_at_position() const {
+bool Transfer::is_at_file_end() const {
   struct stat info {};
   return ::fstat(fd(), &info) == 0 && info.st_size <= position_;
 }
 
-// An error at position_, in the current ask. True when the run has ended.
-bool Transfer::failed(int error) {
+// Handle an error at position_ of the current call. True when the run has ended.
+bool Transfer::handle_error(int error) {
   if (position_ == end_) return true;  // no bytes were wanted
   const auto extents = ticket_->run(run_);
   if (extents.size() == 1) {
@@ -192,11 +192,11 @@ bool Transfer::failed(int error) {
     return false;
   }
   ticket_->fail(ticket_->runs[run_] + current_, error, position_ - extents[current_].offset);
-  return next_extent();
+  return advance_extent();
 }
 
-// Moves on to the next extent that has bytes. True when there is none.
-bool Transfer::next_extent() {
+// Advance to the next extent that has bytes. True if there is none.
+bool Transfer::advance_extent() {
   const auto extents = ticket_->run(run_);
   do {
     ++current_;
@@ -218,7 +218,7 @@ void Transfer::scatter(std::int64_t begin, std::int64_t bytes) {
   }
 }
 
-TicketPtr Transfer::end(Files& files) {
+TicketPtr Transfer::finish(Files& files) {
   const bool started = opened_.fd >= 0;
   if (error_ != 0 || position_ < end_) {
     for (std::size_t i = ticket_->runs[run_]; i < ticket_->runs[run_ + 1]; ++i) {

@@ -18,8 +18,8 @@ namespace {
 
 class UringReader final : public Reader {
  public:
-  UringReader(std::unique_ptr<Ring> ring, Files& files, Completions& completions)
-      : ring_(std::move(ring)), files_(files), completions_(completions) {
+  UringReader(std::unique_ptr<Ring> ring, Files& files, RunObserver& observer)
+      : ring_(std::move(ring)), files_(files), observer_(observer) {
     for (std::size_t slot = 0; slot < transfers_.size(); ++slot) free_.push_back(slot);
   }
 
@@ -29,18 +29,18 @@ class UringReader final : public Reader {
       while (free_.empty()) progress();
       const std::size_t slot = free_.back();
       transfers_[slot].begin(files_, ticket, run, access);
-      if (transfers_[slot].ready()) {
+      if (transfers_[slot].is_ready()) {
         free_.pop_back();
         push(slot);
       } else {
-        completions_.ended(transfers_[slot].end(files_), 1);
+        observer_.finish_runs(transfers_[slot].finish(files_), 1);
       }
     }
     submit(0);
     reap();
   }
 
-  bool busy() const override { return free_.size() < transfers_.size(); }
+  bool is_busy() const override { return free_.size() < transfers_.size(); }
 
   void progress() override {
     submit(1);
@@ -49,7 +49,7 @@ class UringReader final : public Reader {
 
  private:
   void push(std::size_t slot) {
-    const auto ask = transfers_[slot].ask();
+    const auto ask = transfers_[slot].prepare_read();
     // A lone part is a plain read: no iovec for the kernel to copy in.
     if (ask.count == 1) {
       ring_->push(IORING_OP_READ, transfers_[slot].fd(), ask.parts->iov_base,
@@ -62,12 +62,12 @@ class UringReader final : public Reader {
   void submit(unsigned events_min) {
     const int error = ring_->enter(events_min);
     if (error == 0) return;
-    // Whatever the reason: what the kernel has not taken can be read without it.
+    // For any reason of refusal: reads that the kernel has not taken can be done without the ring.
     if (in_kernel() == 0) return read_by_call();
-    const bool short_of_room = error == EAGAIN || error == EBUSY;  // which an event gives back
+    const bool short_of_room = error == EAGAIN || error == EBUSY;  // an event frees some
     if (short_of_room && ring_->wait(1) == 0) return;
-    // The ring is gone (a descriptor closed by others?) and buffers are in its hands: there is no
-    // safe way on.
+    // The ring is gone (a descriptor closed by others?) while the kernel may write to buffers: there is
+    // no safe way to continue.
     std::fprintf(stderr, "penstock: io_uring_enter: %s\n", std::strerror(error));
     std::abort();
   }
@@ -79,7 +79,7 @@ class UringReader final : public Reader {
       const auto slot = static_cast<std::size_t>(ring_->withdraw());
       while (!transfers_[slot].read()) {
       }
-      ended(slot);
+      finish(slot);
     }
     report();
   }
@@ -88,8 +88,8 @@ class UringReader final : public Reader {
     Event event;
     while (ring_->pop(event)) {
       const auto slot = static_cast<std::size_t>(event.tag);
-      if (transfers_[slot].arrived(event.result)) {
-        ended(slot);
+      if (transfers_[slot].accept(event.result)) {
+        finish(slot);
       } else {
         push(slot);
       }
@@ -97,9 +97,9 @@ class UringReader final : public Reader {
     report();
   }
 
-  // Counts down once for the many runs of one ticket that end together.
-  void ended(std::size_t slot) {
-    TicketPtr ticket = transfers_[slot].end(files_);
+  // Count down once for the many runs of one ticket that end together.
+  void finish(std::size_t slot) {
+    TicketPtr ticket = transfers_[slot].finish(files_);
     free_.push_back(slot);
     if (ticket != latest_) {
       report();
@@ -109,14 +109,14 @@ class UringReader final : public Reader {
   }
 
   void report() {
-    if (latest_ended_ > 0) completions_.ended(latest_, latest_ended_);
+    if (latest_ended_ > 0) observer_.finish_runs(latest_, latest_ended_);
     latest_ended_ = 0;
     latest_.reset();
   }
 
   std::unique_ptr<Ring> ring_;
   Files& files_;
-  Completions& completions_;
+  RunObserver& observer_;
   std::array<Transfer, limits::ring_entries> transfers_;
   std::vector<std::size_t> free_;
   TicketPtr latest_;
@@ -125,10 +125,10 @@ class UringReader final : public Reader {
 
 }  // namespace
 
-std::unique_ptr<Reader> make_uring_reader(Files& files, Completions& completions, int& error) {
+std::unique_ptr<Reader> make_uring_reader(Files& files, RunObserver& observer, int& error) {
   auto ring = Ring::make(limits::ring_entries, error);
   if (!ring) return nullptr;
-  return std::make_unique<UringReader>(std::move(ring), files, completions);
+  return std::make_unique<UringReader>(std::move(ring), files, observer);
 }
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// What every walker owes for any bytes: extents inside the file, or a flaw inside it.
+// The guarantee of every walker for any bytes: extents inside the file, or an error inside it.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ inline void require(bool condition) {
 }
 
 // Small blocks, and hops from small distances on, so that short inputs take every way.
-inline constexpr Reach small_reach{1024, 64, 700};
+inline constexpr ReadPolicy small_policy{1024, 64, 700};
 
 inline void require_inside(const std::vector<std::int64_t>& offset,
                            const std::vector<std::int64_t>& length, std::size_t size) {
@@ -31,8 +31,8 @@ inline void require_inside(const std::vector<std::int64_t>& offset,
   }
 }
 
-inline void require_inside(const std::optional<Flaw>& flaw, std::size_t size) {
-  require(!flaw || (flaw->offset <= size && !flaw->message.empty()));
+inline void require_inside(const std::optional<ParseError>& error, std::size_t size) {
+  require(!error || (error->offset <= size && !error->message.empty()));
 }
 
 }  // namespace penstock

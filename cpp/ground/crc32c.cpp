@@ -15,7 +15,7 @@ constexpr std::uint32_t polynomial = 0x82f63b78;  // reflected
 
 using Table = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// tables[k][b]: what byte b does to the checksum k bytes later.
+// tables[k][b]: effect of byte b on the checksum k bytes later.
 constexpr Table make_tables() {
   Table t{};
   for (std::uint32_t b = 0; b < 256; ++b) {
@@ -31,7 +31,7 @@ constexpr Table make_tables() {
 
 constexpr Table tables = make_tables();
 
-std::uint32_t by_table(const std::byte* p, std::size_t n, std::uint32_t c) {
+std::uint32_t sum_by_table(const std::byte* p, std::size_t n, std::uint32_t c) {
   if constexpr (std::endian::native == std::endian::little) {
     for (; n >= 8; n -= 8, p += 8) {
       std::uint64_t v;
@@ -49,7 +49,7 @@ std::uint32_t by_table(const std::byte* p, std::size_t n, std::uint32_t c) {
 
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
 
-// What `stripe_bytes` of zeros do to each byte of a checksum.
+// Effect of `stripe_bytes` zeros on each byte of a checksum.
 Shift make_shift(std::size_t stripe_bytes) {
   std::array<std::uint32_t, 32> bits{};
   for (std::size_t bit = 0; bit < 32; ++bit) {
@@ -65,7 +65,7 @@ Shift make_shift(std::size_t stripe_bytes) {
   return shift;
 }
 
-std::uint32_t shifted(const Shift& shift, std::uint64_t c) {
+std::uint32_t apply_shift(const Shift& shift, std::uint64_t c) {
   return shift[0][c & 0xffu] ^ shift[1][(c >> 8) & 0xffu] ^ shift[2][(c >> 16) & 0xffu] ^
          shift[3][c >> 24 & 0xffu];
 }
@@ -78,9 +78,9 @@ std::uint64_t word(const std::byte* at) {
 
 // The instruction takes three cycles and one can start each cycle, so three stripes are summed side
 // by side, and joined by moving a checksum over the zeros of a stripe, which is linear in its bits.
-// Takes what fills three stripes from the front of the bytes.
+// Consumes the multiples of three stripes at the front of the bytes.
 template <std::size_t stripe_bytes>
-__attribute__((target("sse4.2"))) std::uint64_t by_stripes(const std::byte*& p, std::size_t& n,
+__attribute__((target("sse4.2"))) std::uint64_t sum_by_stripes(const std::byte*& p, std::size_t& n,
                                                            std::uint64_t c) {
   static const Shift shift = make_shift(stripe_bytes);
   for (; n >= 3 * stripe_bytes; n -= 3 * stripe_bytes, p += 3 * stripe_bytes) {
@@ -91,18 +91,18 @@ __attribute__((target("sse4.2"))) std::uint64_t by_stripes(const std::byte*& p, 
       c1 = _mm_crc32_u64(c1, word(p + stripe_bytes + i));
       c2 = _mm_crc32_u64(c2, word(p + 2 * stripe_bytes + i));
     }
-    c = shifted(shift, c) ^ c1;
-    c = shifted(shift, c) ^ c2;
+    c = apply_shift(shift, c) ^ c1;
+    c = apply_shift(shift, c) ^ c2;
   }
   return c;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* p, std::size_t n,
+__attribute__((target("sse4.2"))) std::uint32_t sum_by_instruction(const std::byte* p, std::size_t n,
                                                                std::uint32_t start) {
   std::uint64_t c = start;
   // Joining costs about as much as 100 bytes; what long stripes leave over is worth shorter ones.
-  if (n >= 3 * 1024) c = by_stripes<1024>(p, n, c);
-  if (n >= 3 * 128) c = by_stripes<128>(p, n, c);
+  if (n >= 3 * 1024) c = sum_by_stripes<1024>(p, n, c);
+  if (n >= 3 * 128) c = sum_by_stripes<128>(p, n, c);
   for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, word(p));
   auto last = static_cast<std::uint32_t>(c);
   for (; n > 0; --n, ++p) last = _mm_crc32_u8(last, static_cast<unsigned char>(*p));
@@ -116,12 +116,12 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* 
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return ~by_instruction(data.data(), data.size(), ~before);
+  if (has_instruction) return ~sum_by_instruction(data.data(), data.size(), ~before);
 #endif
   return crc32c_portable(data, before);
 }
 
-std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) {
+std::uint32_t crc32c_concat(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) {
   // Zeros behind the first are a multiplication by x^(8 * bytes); bit 31 is x^0, as it is reflected.
   const auto times = [](std::uint32_t a, std::uint32_t b) {
     std::uint32_t product = 0;
@@ -139,7 +139,7 @@ std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::size
 }
 
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t before) {
-  return ~by_table(data.data(), data.size(), ~before);
+  return ~sum_by_table(data.data(), data.size(), ~before);
 }
 
 }  // namespace penstock

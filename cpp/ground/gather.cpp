@@ -18,8 +18,8 @@
 namespace penstock {
 namespace {
 
-// A copy that nobody reads soon: past the caches, so that no line of the target is fetched to be
-// overwritten, and what the caches hold stays. 1.5 times as fast as memcpy where all of it is large.
+// Copy bytes that nobody reads soon past the caches, so that no line of the target is fetched to be
+// overwritten, and what the caches hold stays. 1.5 times as fast as memcpy if all of it is large.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t length) {
 #if defined(__SSE2__)
   constexpr std::size_t line = 64, word = 16;
@@ -38,7 +38,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t length) 
   std::memcpy(to, from, length);
 }
 
-// Sums a little, then copies it while it is in the nearest cache: memory is read once.
+// Sum and copy in small pieces, so that a piece is still in the nearest cache and memory is read once.
 std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t length) {
   constexpr std::size_t near_bytes = std::size_t{6} << 10;  // twice what crc32c takes at a time
   std::uint32_t sum = 0;
@@ -91,7 +91,7 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
   }
 }
 
-void collect(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
+void pack_extents(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
              std::size_t alignment, std::span<std::byte> out, unsigned threads,
              std::span<std::uint32_t> checksums) {
   if (lengths.size() != from.size() || checksums.size() != from.size() || alignment == 0) {
@@ -134,14 +134,14 @@ void collect(std::span<const std::uint64_t> from, std::span<const std::int64_t> 
         others.emplace_back(copy);
       }
     } catch (const std::system_error&) {
-      // No more threads to be had: those there are do it all.
+      // The system grants no more threads: those that run do all the work.
     }
     copy();
   }
   std::fill(checksums.begin(), checksums.end(), 0u);
   for (const Part& part : parts) {
     std::uint32_t& sum = checksums[part.extent];
-    sum = crc32c_joined(sum, part.sum, part.length);
+    sum = crc32c_concat(sum, part.sum, part.length);
   }
   end = 0;
   for (std::size_t i = 0; i < lengths.size(); ++i) {

@@ -1,4 +1,4 @@
-// The engine's bounds: the twin of src/penstock/limits.py (a test compares the two).
+// Bounds of the engine. src/penstock/limits.py holds the same values; a test compares the two.
 #pragma once
 
 #include <cstddef>

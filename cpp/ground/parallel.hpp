@@ -1,4 +1,4 @@
-// Numbered jobs on a few threads; the first thing that went wrong, by number, is what is told.
+// Numbered jobs on a few threads; the error of the lowest-numbered job is reported.
 #pragma once
 
 #include <algorithm>
@@ -18,48 +18,48 @@
 
 namespace penstock {
 
-// The trouble of the lowest-numbered job, so that what is told depends on no timing.
-class Troubles {
+// The error of the lowest-numbered job, so that the report does not depend on timing.
+class JobErrors {
  public:
-  void flaw(std::size_t job, Flaw found) { keep(job, std::move(found), 0); }
-  void error(std::size_t job, int found) { keep(job, std::nullopt, found); }
+  void report(std::size_t job, ParseError error) { keep(job, std::move(error), 0); }
+  void report(std::size_t job, int error) { keep(job, std::nullopt, error); }
 
-  // Jobs before the first trouble are still done: theirs would come first.
-  bool pointless(std::size_t job) const { return job > first_.load(std::memory_order_relaxed); }
-  bool any() const { return first_.load() != none; }
+  // False for jobs before the first error: they are still done, because their errors come first.
+  bool is_pointless(std::size_t job) const { return job > first_.load(std::memory_order_relaxed); }
+  bool has_any() const { return first_.load() != none; }
 
-  std::optional<Flaw> what;
-  int code = 0;
+  std::optional<ParseError> parse_error;
+  int read_error = 0;  // errno
 
  private:
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-  void keep(std::size_t job, std::optional<Flaw> found, int error) {
+  void keep(std::size_t job, std::optional<ParseError> parse, int read) {
     const std::lock_guard lock(mutex_);
     if (job >= first_.load()) return;
     first_.store(job);
-    what = std::move(found);
-    code = error;
+    parse_error = std::move(parse);
+    read_error = read;
   }
 
   std::mutex mutex_;
   std::atomic<std::size_t> first_{none};
 };
 
-// work(job, scratch) for each job, each thread with a scratch of its own. Running out of memory is
-// a trouble of the job; no thread outlives the call.
+// Call work(job, scratch) for each job, with a scratch for each thread. Running out of memory is an
+// error of the job. No thread outlives the call.
 template <typename Scratch, typename Work>
-void in_parallel(std::size_t jobs, unsigned threads, Troubles& troubles, const Work& work) {
+void in_parallel(std::size_t jobs, unsigned threads, JobErrors& job_errors, const Work& work) {
   std::atomic<std::size_t> next{0};
   const auto run = [&]() noexcept {
     std::size_t job = 0;
     try {
       Scratch scratch;
       while ((job = next.fetch_add(1)) < jobs) {
-        if (!troubles.pointless(job)) work(job, scratch);
+        if (!job_errors.is_pointless(job)) work(job, scratch);
       }
     } catch (const std::bad_alloc&) {
-      troubles.error(std::min(job, jobs), ENOMEM);
+      job_errors.report(std::min(job, jobs), ENOMEM);
     }
   };
   std::vector<std::jthread> others;
@@ -68,7 +68,7 @@ void in_parallel(std::size_t jobs, unsigned threads, Troubles& troubles, const W
   try {
     for (std::size_t i = 1; i < wanted; ++i) others.emplace_back(run);
   } catch (const std::system_error&) {
-    // No more threads to be had: those there are do it all.
+    // The system grants no more threads: those that run do all the work.
   }
   run();
 }

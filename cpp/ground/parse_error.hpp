@@ -1,4 +1,4 @@
-// What is wrong with a file, and at which byte. Errors of data are values.
+// Damage of a file: the byte at which it lies, and a message. Errors of data are values.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-struct Flaw {
+struct ParseError {
   std::uint64_t offset = 0;
   std::string message;
 };

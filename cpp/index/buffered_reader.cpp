@@ -14,27 +14,27 @@ constexpr std::uint64_t page_bytes = 4096;
 
 }  // namespace
 
-Window::Window(Source& source, const Reach& reach)
+BufferedReader::BufferedReader(Source& source, const ReadPolicy& policy)
     : source_(source),
-      reach_(reach),
+      policy_(policy),
       capacity_(static_cast<std::size_t>(std::min<std::uint64_t>(
-          std::max(reach.block_bytes, limits::header_bytes_max), source.size))) {
+          std::max(policy.block_bytes, limits::header_bytes_max), source.size))) {
   buffer_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
 }
 
-void Window::choose(std::uint64_t offset) {
-  if (reach_.hop_distance == 0 || hops_ < hops_measured || offset < measured_from_) return;
+void BufferedReader::choose_mode(std::uint64_t offset) {
+  if (policy_.hop_distance == 0 || hops_ < hops_measured || offset < measured_from_) return;
   const std::uint64_t mean = (offset - measured_from_) / hops_;
   // Two thresholds, so that records near one do not switch all the time.
-  hopping_ = mean >= (hopping_ ? reach_.hop_distance / 2 : reach_.hop_distance);
+  hopping_ = mean >= (hopping_ ? policy_.hop_distance / 2 : policy_.hop_distance);
   measured_from_ = offset;
   hops_ = 0;
 }
 
-const std::byte* Window::fetch(std::uint64_t offset, std::size_t length) {
+const std::byte* BufferedReader::fetch(std::uint64_t offset, std::size_t length) {
   if (error_ != 0 || offset > source_.size || length > source_.size - offset) return nullptr;
   if (length > capacity_) return nullptr;
-  choose(offset);
+  choose_mode(offset);
   // What is there already is kept, what follows is read.
   std::size_t kept = 0;
   if (offset >= start_ && offset - start_ < filled_) {
@@ -44,9 +44,9 @@ const std::byte* Window::fetch(std::uint64_t offset, std::size_t length) {
   start_ = offset;
   filled_ = kept;
   // Blocks end where pages do, so that most copies are of whole pages.
-  const std::uint64_t page = std::min<std::uint64_t>(page_bytes, reach_.block_bytes);
-  const std::size_t block = reach_.block_bytes - static_cast<std::size_t>(offset % page);
-  const std::size_t wanted = hopping_ ? reach_.hop_bytes : block;
+  const std::uint64_t page = std::min<std::uint64_t>(page_bytes, policy_.block_bytes);
+  const std::size_t block = policy_.block_bytes - static_cast<std::size_t>(offset % page);
+  const std::size_t wanted = hopping_ ? policy_.hop_bytes : block;
   const auto target = static_cast<std::size_t>(
       std::min<std::uint64_t>(std::max(wanted, length), source_.size - offset));
   if (target > kept) {
@@ -60,15 +60,15 @@ const std::byte* Window::fetch(std::uint64_t offset, std::size_t length) {
   return filled_ >= length ? buffer_.get() : nullptr;
 }
 
-std::span<const std::byte> Window::some(std::uint64_t offset, std::uint64_t most) {
-  if (most == 0 || at(offset, 1) == nullptr) return {};
+std::span<const std::byte> BufferedReader::view_some(std::uint64_t offset, std::uint64_t most) {
+  if (most == 0 || view(offset, 1) == nullptr) return {};
   const auto skipped = static_cast<std::size_t>(offset - start_);
   const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, filled_ - skipped));
-  hop_end_ = offset + n + reach_.hop_bytes;  // reading on is no hop
+  hop_end_ = offset + n + policy_.hop_bytes;  // reading on is no hop
   return {buffer_.get() + skipped, n};
 }
 
-Flaw Window::vanished(std::uint64_t offset) const {
+ParseError BufferedReader::describe_truncation(std::uint64_t offset) const {
   return {offset, "the file ends before its size of " + std::to_string(source_.size) +
                       " bytes: it was cut while it was read, or reading failed"};
 }

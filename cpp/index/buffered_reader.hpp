@@ -1,8 +1,7 @@
-// A window on a file that walkers move forward: it reads the file in blocks where records are small,
-// and only around what is asked for where they are large.
+// A reader of a file that walkers read forward: it reads whole blocks if records are small, and only
+// the requested bytes and their surroundings (a hop) if they are large.
 //
-// Which of the two costs less is measured while walking: how far the next place that is asked for
-// lies from the last one, on average. A read of a few KiB costs one latency; a block costs its bytes.
+// The cheaper of the two is measured while walking, by the mean distance between requested places. A read of a few KiB costs one latency; a block costs its bytes.
 #pragma once
 
 #include <cstddef>
@@ -16,51 +15,51 @@
 
 namespace penstock {
 
-struct Reach {
+struct ReadPolicy {
   std::size_t block_bytes;     // of one read while streaming
   std::size_t hop_bytes;       // of one read while hopping
-  std::uint64_t hop_distance;  // from this mean distance on it hops; 0: never
+  std::uint64_t hop_distance;  // mean distance from which on hopping is used; 0: never
 
   // A small read of a local file costs about as much as copying 8 KiB when cached, a page fault of
-  // the disk when not; 64 KiB between them is where hopping wins in both cases.
-  static constexpr Reach local() { return {1u << 19, 4096, 64 * 1024}; }
+  // the disk when not; from a distance of 64 KiB on hopping wins in both cases.
+  static constexpr ReadPolicy local() { return {1u << 19, 4096, 64 * 1024}; }
   // One request costs milliseconds.
-  static constexpr Reach remote() { return {4u << 20, 64 * 1024, 32u << 20}; }
+  static constexpr ReadPolicy remote() { return {4u << 20, 64 * 1024, 32u << 20}; }
 };
 
-class Window {
+class BufferedReader {
  public:
-  Window(Source& source, const Reach& reach);
+  BufferedReader(Source& source, const ReadPolicy& policy);
 
-  // The bytes [offset, offset + length), valid until the next call; null where the file has less,
-  // or reading failed. `length` is at most `limits::header_bytes_max`.
-  const std::byte* at(std::uint64_t offset, std::size_t length) {
-    if (offset >= hop_end_) note(offset);
+  // The bytes [offset, offset + length), valid until the next call; null if the file has less,
+  // or if reading failed. `length` is at most `limits::header_bytes_max`.
+  const std::byte* view(std::uint64_t offset, std::size_t length) {
+    if (offset >= hop_end_) count_hop(offset);
     if (offset >= start_ && length <= filled_ && offset - start_ <= filled_ - length)
       return buffer_.get() + (offset - start_);
     return fetch(offset, length);
   }
 
-  // Some of the bytes from `offset` on: at least one, at most `most`; empty where there are none.
-  std::span<const std::byte> some(std::uint64_t offset, std::uint64_t most);
+  // Some of the bytes from `offset` on: at least one, at most `most`; empty if there are none.
+  std::span<const std::byte> view_some(std::uint64_t offset, std::uint64_t most);
 
   std::uint64_t size() const { return source_.size; }
   int error() const { return error_; }  // errno of the read that failed, or 0
 
-  // Why `at` gave nothing although the file should have it.
-  Flaw vanished(std::uint64_t offset) const;
+  // The error to report if `view` gave nothing although the file should have the bytes.
+  ParseError describe_truncation(std::uint64_t offset) const;
 
  private:
-  // Counts the reads that hopping would have taken.
-  void note(std::uint64_t offset) {
+  // Count the reads that hopping would have taken.
+  void count_hop(std::uint64_t offset) {
     ++hops_;
-    hop_end_ = offset + reach_.hop_bytes;
+    hop_end_ = offset + policy_.hop_bytes;
   }
   const std::byte* fetch(std::uint64_t offset, std::size_t length);
-  void choose(std::uint64_t offset);
+  void choose_mode(std::uint64_t offset);
 
   Source& source_;
-  Reach reach_;
+  ReadPolicy policy_;
   std::unique_ptr<std::byte[]> buffer_;
   std::size_t capacity_;
   std::uint64_t start_ = 0;  // of what the buffer holds

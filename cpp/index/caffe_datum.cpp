@@ -13,14 +13,14 @@ namespace penstock::lmdb {
 namespace {
 
 constexpr std::size_t values_at_once = 1024;
-constexpr std::uint64_t window_bytes = 1 << 20;
+constexpr std::uint64_t read_ahead_bytes = 1 << 20;
 constexpr std::uint64_t peek_bytes = 256;  // of a value too large to be read whole
 
-// A part of the file that is at hand.
-class Window {
+// The part of the file that was read ahead.
+class ReadAhead {
  public:
-  // The bytes from `offset` on, `least` of them; fewer only at the end of the file or where
-  // `error` is set. Where they are not at hand, `ahead` bytes are read.
+  // At least `least` bytes from `offset` on; fewer only at the end of the file or if `error` is set. If
+  // they were not read yet, `ahead` bytes are read.
   std::span<const std::byte> view(Source& source, std::uint64_t offset, std::uint64_t least,
                                   std::uint64_t ahead) {
     if (offset < start_ || offset + least > start_ + filled_) {
@@ -48,21 +48,21 @@ struct Datum {
   bool data = false, labelled = false, encoded = false, floats = false;
 };
 
-// Reads one message, skipping over what is long. Each number and tag has at most ten bytes.
+// Parser of one message, which skips long fields. Each number and tag has at most ten bytes.
 class Parser {
  public:
-  Parser(Source& source, Window& window, std::uint64_t begin, std::uint64_t end)
-      : source_(source), window_(window), at_(begin), end_(end) {}
+  Parser(Source& source, ReadAhead& nearby, std::uint64_t begin, std::uint64_t end)
+      : source_(source), nearby_(nearby), at_(begin), end_(end) {}
 
-  // What is wrong, or none.
+  // Parse the message; return a description of its damage, or null.
   const char* parse(Datum& found) {
     while (at_ < end_) {
       std::uint64_t tag = 0, value = 0;
-      if (!varint(tag)) return "a tag is cut off";
+      if (!read_varint(tag)) return "a tag is cut off";
       const std::uint64_t field = tag >> 3;
       switch (tag & 7) {
         case 0:
-          if (!varint(value)) return "a number is cut off";
+          if (!read_varint(value)) return "a number is cut off";
           if (field >= 1 && field <= 3) found.shape[field - 1] = value;
           if (field == 5) {
             found.label = static_cast<std::int64_t>(value);
@@ -71,7 +71,7 @@ class Parser {
           if (field == 7) found.encoded = value != 0;
           break;
         case 2:
-          if (!varint(value)) return "a length is cut off";
+          if (!read_varint(value)) return "a length is cut off";
           if (value > end_ - at_) return "a field is longer than the value";
           if (field == 4) {
             found.data = true;
@@ -98,9 +98,9 @@ class Parser {
   }
 
  private:
-  bool varint(std::uint64_t& value) {
+  bool read_varint(std::uint64_t& value) {
     const std::uint64_t least = std::min<std::uint64_t>(10, end_ - at_);
-    const auto bytes = window_.view(source_, at_, least, std::min(peek_bytes, end_ - at_));
+    const auto bytes = nearby_.view(source_, at_, least, std::min(peek_bytes, end_ - at_));
     value = 0;
     for (std::uint64_t i = 0; i < std::min<std::uint64_t>(least, bytes.size()); ++i) {
       const auto byte = static_cast<std::uint64_t>(bytes[i]);
@@ -114,7 +114,7 @@ class Parser {
   }
 
   Source& source_;
-  Window& window_;
+  ReadAhead& nearby_;
   std::uint64_t at_, end_;
 };
 
@@ -131,10 +131,10 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
   const std::int64_t small = concurrent ? 16 << 10 : 512 << 10, gap = small;
   std::atomic<bool> labelled{false}, raw{true};
   std::vector<Datum> firsts((count + values_at_once - 1) / values_at_once);
-  Troubles troubles;
-  const auto work = [&](std::size_t job, Window& window) {
+  JobErrors job_errors;
+  const auto work = [&](std::size_t job, ReadAhead& nearby) {
     const std::size_t stop = std::min(count, (job + 1) * values_at_once);
-    std::int64_t known = 0;  // up to where near values were looked for
+    std::int64_t known = 0;  // end of the range in which near values were searched
     for (std::size_t i = job * values_at_once; i < stop; ++i) {
       const std::uint64_t row = order[i];
       const std::int64_t offset = walk.offset[row], length = walk.length[row];
@@ -143,26 +143,26 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
         for (std::size_t j = i + 1; j < stop; ++j) {
           const std::int64_t next = walk.offset[order[j]], bytes = walk.length[order[j]];
           if (bytes > small || next - end > gap ||
-              next + bytes - offset > static_cast<std::int64_t>(window_bytes))
+              next + bytes - offset > static_cast<std::int64_t>(read_ahead_bytes))
             break;
           end = std::max(end, next + bytes);
         }
         known = end;
         const auto bytes = static_cast<std::uint64_t>(end - offset);
-        window.view(source, static_cast<std::uint64_t>(offset), bytes, bytes);
+        nearby.view(source, static_cast<std::uint64_t>(offset), bytes, bytes);
       }
       Datum datum;
-      Parser parser(source, window, static_cast<std::uint64_t>(offset),
+      Parser parser(source, nearby, static_cast<std::uint64_t>(offset),
                     static_cast<std::uint64_t>(offset + length));
-      const char* flaw = parser.parse(datum);
-      if (window.error != 0) return troubles.error(job, window.error);
-      if (flaw == nullptr && !datum.data)
-        flaw = datum.floats ? "its pixels are float_data, and only field data is read"
+      const char* damage = parser.parse(datum);
+      if (nearby.error != 0) return job_errors.report(job, nearby.error);
+      if (damage == nullptr && !datum.data)
+        damage = datum.floats ? "its pixels are float_data, and only field data is read"
                             : "it has no field data";
-      if (flaw != nullptr)
-        return troubles.flaw(
+      if (damage != nullptr)
+        return job_errors.report(
             job, {static_cast<std::uint64_t>(offset),
-                  std::string("the value is no Caffe Datum: ") + flaw + ": leave datum= out"});
+                  std::string("the value is no Caffe Datum: ") + damage + ": leave datum= out"});
       walk.offset[row] = static_cast<std::int64_t>(datum.offset);
       walk.length[row] = static_cast<std::int64_t>(datum.length);
       walk.label[row] = datum.label;
@@ -177,10 +177,10 @@ void parse_datums(Source& source, bool concurrent, unsigned threads, Walk& walk)
       if (!same) raw.store(false, std::memory_order_relaxed);
     }
   };
-  in_parallel<Window>(firsts.size(), threads, troubles, work);
-  if (troubles.any()) {
-    walk.flaw = std::move(troubles.what);
-    walk.error = troubles.code;
+  in_parallel<ReadAhead>(firsts.size(), threads, job_errors, work);
+  if (job_errors.has_any()) {
+    walk.parse_error = std::move(job_errors.parse_error);
+    walk.read_error = job_errors.read_error;
     return;
   }
   walk.labelled = labelled;

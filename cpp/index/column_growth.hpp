@@ -1,7 +1,7 @@
-// Room for the columns that a walk fills.
+// Growth of the columns that a walk fills.
 //
-// Columns that double move into fresh pages each time, and the faults of these cost a quarter of
-// the parsing. How many rows a part of the file had says about how many it will have.
+// Columns that double move into fresh pages each time, and the faults of these pages cost a quarter of
+// the parsing. The number of rows in the part that was walked predicts the number in the file.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace penstock {
 
-class Room {
+class ColumnGrowth {
  public:
-  explicit Room(std::uint64_t file_bytes) : file_bytes_(file_bytes) {}
+  explicit ColumnGrowth(std::uint64_t file_bytes) : file_bytes_(file_bytes) {}
 
-  // Call with each row: of the file, `walked` bytes had `rows`. The columns, vectors or strings,
-  // may be of any sizes: all grow by one factor.
+  // Reserve memory for the rows to come; call with each row. The first `walked` bytes of the file had
+  // `rows` rows. The columns are vectors or strings of any sizes: all grow by one factor.
   template <typename... Columns>
-  void make(std::uint64_t walked, std::size_t rows, Columns&... columns) {
+  void reserve(std::uint64_t walked, std::size_t rows, Columns&... columns) {
     if (rows < due_) return;
     const double left = static_cast<double>(file_bytes_) / static_cast<double>(walked + 1);
     // A file whose records differ along it must not claim memory without end.
@@ -31,7 +31,7 @@ class Room {
 
  private:
   std::uint64_t file_bytes_;
-  std::size_t due_ = 1024;  // rows at which there is to be more room
+  std::size_t due_ = 1024;  // number of rows at which the columns grow next
 };
 
 }  // namespace penstock

@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// The descriptor stays the caller's.
+// An open file. The caller keeps and closes the descriptor.
 struct FileSource : Source {
   FileSource(int file, std::uint64_t bytes) : Source(bytes), descriptor(file) {}
 

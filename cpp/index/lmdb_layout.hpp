@@ -1,4 +1,4 @@
-// How LMDB lays out metas, databases and pages, and which pages of a file were reached.
+// The layout of LMDB's metas, databases and pages, and the set of pages of a file that were reached.
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ inline constexpr unsigned depth_max = 32;
 inline constexpr unsigned branch_page = 1, leaf_page = 2, overflow_page = 4, meta_page = 8;
 inline constexpr unsigned page_types =
     branch_page | leaf_page | overflow_page | meta_page | 0x20 | 0x40;
-// Of databases.
+// Flags of databases.
 inline constexpr unsigned reverse_key = 2, dup_sort = 4, integer_key = 8,
                           dup_flags = 0x10 | 0x20 | 0x40;
-// Of nodes.
+// Flags of nodes.
 inline constexpr unsigned big_data = 1, sub_data = 2, dup_data = 4;
 
 template <typename T>
@@ -67,7 +67,7 @@ struct Meta {
   }
 };
 
-// How pages of this file are laid out. Positions in a page are relative to `base`.
+// The layout of the pages of one file. Positions in a page are relative to `base`.
 struct Geometry {
   std::uint64_t page_bytes = 0, header = 16, base = 0, last_page = 0, txnid = 0, pages = 0;
   std::uint32_t version = 0;
@@ -83,7 +83,7 @@ struct Geometry {
   }
 };
 
-// Which pages were reached. Threads mark at the same time; a page is marked once.
+// The set of pages that were reached. Threads mark concurrently; a page is marked once.
 class Reached {
  public:
   explicit Reached(std::uint64_t pages) : words_((pages + 63) / 64) {}

@@ -1,7 +1,7 @@
 // Theory of operation. Each folder is a node that owns its entries' names. Two kinds of work wait
 // in one queue: read a folder's names, and stat a slice of them (slices, so that a flat folder of
-// a million files is also shared among the threads). Whoever finishes a folder's last slice sorts
-// its entries. When no work is left, one walk over the sorted tree writes the listing.
+// a million files is also shared among the threads). The thread that finishes a folder's last slice
+// sorts its entries. When no work is left, one walk over the sorted tree writes the listing.
 //
 // Sorting folder by folder, with "/" after the names of folders, gives the order of the whole
 // paths: a path below folder "a" compares with its sibling "a-b" as "a/" does.
@@ -84,13 +84,13 @@ std::int64_t nanoseconds(const Time& t) {
   return std::int64_t{t.tv_sec} * 1'000'000'000 + static_cast<std::int64_t>(t.tv_nsec);
 }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 bool ends_with(std::string_view name, std::string_view extension) {
   if (name.size() < extension.size()) return false;
   const auto tail = name.substr(name.size() - extension.size());
   return std::equal(tail.begin(), tail.end(), extension.begin(),
-                    [](char a, char b) { return lower(a) == b; });
+                    [](char a, char b) { return to_lower(a) == b; });
 }
 
 class Scanner {
@@ -103,7 +103,7 @@ class Scanner {
     try {
       for (unsigned i = 0; i < std::max(1u, options_.threads); ++i)
         threads.emplace_back([this] { work(); });
-    } catch (...) {  // fewer threads than asked for will do; none at all will not
+    } catch (...) {  // fewer threads than requested will do, but not none
       if (threads.empty()) throw;
     }
     try {
@@ -114,7 +114,7 @@ class Scanner {
       throw;
     }
     for (auto& thread : threads) thread.join();
-    return listing();
+    return make_listing();
   }
 
  private:
@@ -131,7 +131,7 @@ class Scanner {
         stop();
       }
       item.folder.reset();
-      done();
+      finish_work();
     }
   }
 
@@ -164,7 +164,7 @@ class Scanner {
     return true;
   }
 
-  void done() {
+  void finish_work() {
     std::lock_guard lock(mutex_);
     if (--outstanding_ == 0) {
       ready_.notify_all();
@@ -191,7 +191,7 @@ class Scanner {
     failures_.push_back({std::move(path), error});
   }
 
-  std::string full(const Node& node) const {
+  std::string full_path(const Node& node) const {
     return node.path.empty() ? root_ : root_ + "/" + node.path;
   }
 
@@ -202,7 +202,7 @@ class Scanner {
   }
 
   void read_folder(Node& node) {
-    const int fd = ::open(full(node).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = ::open(full_path(node).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return fail(node.path, errno);
     auto folder = std::make_shared<Descriptor>(fd);
     struct ::stat status;
@@ -230,7 +230,7 @@ class Scanner {
       const dirent* found = ::readdir(stream);
       if (found == nullptr) break;
       const std::string_view name(found->d_name);
-      if (!wanted(name, found->d_type)) continue;
+      if (!is_wanted(name, found->d_type)) continue;
       node.entries.push_back({static_cast<std::uint32_t>(node.names.size()),
                               static_cast<std::uint32_t>(name.size()), found->d_type, 0, 0, nullptr});
       node.names.append(name).push_back('\0');
@@ -246,7 +246,7 @@ class Scanner {
     return true;
   }
 
-  bool wanted(std::string_view name, unsigned char type) const {
+  bool is_wanted(std::string_view name, unsigned char type) const {
     if (name.front() == '.' || ends_with(name, ".penstock")) return false;
     if (type == DT_REG) return has_extension(name);
     return type == DT_DIR || type == DT_LNK || type == DT_UNKNOWN;
@@ -314,7 +314,7 @@ class Scanner {
     push({entry.folder, nullptr, 0, 0});
   }
 
-  Listing listing() {
+  Listing make_listing() {
     Listing out;
     out.cancelled = cancelled_;
     if (out_of_memory_) throw std::bad_alloc();
@@ -414,11 +414,11 @@ void stat_range(const std::string& root, std::span<const char> text,
 
 }  // namespace
 
-Listing scan(const std::string& root, const ScanOptions& options, const ScanTick& tick) {
+Listing scan_folder(const std::string& root, const ScanOptions& options, const ScanTick& tick) {
   return Scanner(root, options).run(tick);
 }
 
-Stats stat(const std::string& root, std::span<const char> text,
+Stats stat_files(const std::string& root, std::span<const char> text,
            std::span<const std::int64_t> ends, unsigned threads) {
   const std::size_t count = ends.size();
   Stats out{std::vector<std::int64_t>(count), std::vector<std::int64_t>(count),

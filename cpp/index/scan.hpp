@@ -17,7 +17,7 @@ struct Names {
   std::vector<std::int64_t> ends;
 };
 
-// What could not be listed or stat'ed. Errors are values here: the caller decides.
+// A path that could not be listed or stat'ed. Errors are values; the caller decides.
 struct ScanFailure {
   std::string path;
   int error;
@@ -30,7 +30,7 @@ struct ScanOptions {
 
 // Files and folders below a root, each in ascending order of path bytes. Folders include the root,
 // whose path is empty; a folder's time was read before its entries, so that a change during the
-// scan shows as a later time. `folder[i]` is the number of the folder that file i lies in.
+// scan shows as a later time. `folder[i]` is the number of the folder of file i.
 struct Listing {
   Names files;
   std::vector<std::int64_t> size;
@@ -46,19 +46,19 @@ struct Listing {
 // files seen; false cancels.
 using ScanTick = std::function<bool(std::uint64_t files)>;
 
-// Lists the regular files below `root`. Hidden entries and *.penstock are left out. Links are
+// List the regular files below `root`. Hidden entries and *.penstock are left out. Links are
 // followed; a link to a folder that contains it is left out, since its files are listed already.
-Listing scan(const std::string& root, const ScanOptions& options, const ScanTick& tick);
+Listing scan_folder(const std::string& root, const ScanOptions& options, const ScanTick& tick);
 
 // Sizes and times of named files; names are relative to `root` (empty: the root itself) or
 // absolute.
 struct Stats {
   std::vector<std::int64_t> size;
   std::vector<std::int64_t> mtime_ns;
-  std::vector<std::int32_t> error;  // errno; or EISDIR, EINVAL: size and time of what is no file
+  std::vector<std::int32_t> error;  // errno; or EISDIR, EINVAL: size and time are those of a non-file
 };
 
-Stats stat(const std::string& root, std::span<const char> text,
+Stats stat_files(const std::string& root, std::span<const char> text,
            std::span<const std::int64_t> ends, unsigned threads);
 
 }  // namespace penstock

@@ -11,11 +11,11 @@ namespace penstock::tar {
 
 inline constexpr std::uint64_t block_bytes = 512;
 
-// Whether a block is all zeros, as those that end an archive are.
+// True if a block is all zeros, like the blocks that end an archive.
 bool is_zero(const std::byte* block);
 
-// Whether the checksum that a header holds is that of its bytes, summed unsigned or, as some old
-// writers did, signed.
+// True if a header holds the checksum of its bytes, summed unsigned or, as some old writers did,
+// signed.
 bool checksum_matches(const std::byte* block);
 
 struct Header {
@@ -24,17 +24,17 @@ struct Header {
   std::string_view name, prefix;  // prefix/name; in the block that was parsed
 };
 
-// What is wrong with a header whose checksum is right, or null.
+// Parse a header whose checksum is right; return a description of its damage, or null.
 const char* parse_header(const std::byte* block, Header& out);
 
-// What pax says of members. Unset: said nothing; an empty path counts as unset.
+// Values of pax records for members. Unset: no record gives the value; an empty path counts as unset.
 struct Pax {
   std::optional<std::string> path;
   std::optional<std::uint64_t> size;
   bool sparse = false;
 };
 
-// Takes over what the records say, or says what is wrong with them.
+// Parse pax records into `out`; return a description of their damage, or null.
 const char* parse_pax(std::string_view records, Pax& out);
 
 }  // namespace penstock::tar

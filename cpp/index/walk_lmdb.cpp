@@ -18,14 +18,14 @@
 namespace penstock::lmdb {
 namespace {
 
-// What is read at once: near pages together, the pages between them as well.
+// Bounds of one read: near pages are read together, with the pages between them.
 constexpr std::uint64_t run_bytes = 1 << 20, run_pages = 512, gap_pages = 8;
-constexpr std::size_t values_at_once = 256;  // whose headers one job compares
+constexpr std::size_t values_at_once = 256;  // values whose headers one job compares
 constexpr unsigned verify_threads = 16;      // each waits for the disk most of the time
 
 std::string number(std::uint64_t n) { return std::to_string(n); }
 
-std::string quoted(std::string_view key) {
+std::string quote(std::string_view key) {
   std::string shown = "'";
   for (const char c : key.substr(0, 40)) shown += c >= ' ' && c <= '~' ? c : '?';
   return shown + (key.size() > 40 ? "...'" : "'");
@@ -38,7 +38,7 @@ struct Record {
 
 // A value on pages of its own.
 struct Big {
-  std::uint64_t page, least, claimed, node;  // claimed: pages as the leaf says, 0 where it does not
+  std::uint64_t page, least, claimed, node;  // claimed: number of pages that the leaf gives, or 0
 };
 
 struct Named {
@@ -47,7 +47,7 @@ struct Named {
   Database database;
 };
 
-// What the pages of one run hold, in file order.
+// Contents of the pages of one run, in file order.
 struct Staged {
   std::vector<std::uint64_t> children;
   std::vector<Record> records;
@@ -57,7 +57,7 @@ struct Staged {
   std::uint64_t entries = 0;
 };
 
-// Where the part of one page is in them.
+// The part of one page in a Staged.
 struct Slice {
   std::uint32_t run, first, count, key_first, key_bytes;
 };
@@ -69,7 +69,7 @@ struct Scratch {
 
 struct Level {
   std::vector<Staged> runs;
-  std::vector<Slice> slices;  // by position, that is in key order
+  std::vector<Slice> slices;  // by position, which is key order
 };
 
 class Walker {
@@ -84,34 +84,34 @@ class Walker {
 
  private:
   bool read(std::uint64_t offset, std::span<std::byte> to);
-  bool geometry();
-  bool foreign(const std::byte* head, std::size_t length);
-  bool metas(const std::byte* head);
-  bool meta(const std::byte* page, std::uint64_t length, std::uint64_t which, Meta& found);
+  bool read_geometry();
+  bool is_foreign(const std::byte* head, std::size_t length);
+  bool read_metas(const std::byte* head);
+  bool read_meta(const std::byte* page, std::uint64_t length, std::uint64_t which, Meta& found);
 
-  bool tree(const Database& database, std::uint64_t offset, bool main);
-  bool plausible(const Database& database, std::uint64_t offset);
-  bool level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found);
-  bool page(std::uint64_t number, std::uint64_t type, const std::byte* p, Flaw& flaw) const;
-  bool branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw);
-  bool leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-            std::uint64_t& key_bytes, Flaw& flaw);
-  bool special(std::uint64_t page, const std::byte* p, std::uint64_t node, std::uint64_t payload,
-               Record& record, Staged& to, Flaw& flaw);
-  bool ascending(std::string_view before, std::string_view key) const;
-  bool excluded(std::string_view key) const;
+  bool walk_tree(const Database& database, std::uint64_t offset, bool main);
+  bool is_plausible(const Database& database, std::uint64_t offset);
+  bool read_level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found);
+  bool check_page(std::uint64_t number, std::uint64_t type, const std::byte* p, ParseError& error) const;
+  bool read_branch(std::uint64_t page, const std::byte* p, Staged& to, ParseError& error);
+  bool read_leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
+            std::uint64_t& key_bytes, ParseError& error);
+  bool read_special(std::uint64_t page, const std::byte* p, std::uint64_t node, std::uint64_t payload,
+               Record& record, Staged& to, ParseError& error);
+  bool is_ascending(std::string_view before, std::string_view key) const;
+  bool is_excluded(std::string_view key) const;
   bool verify(std::vector<Big>& bigs, std::uint64_t& overflows);
-  bool join(Level& leaves);
-  void by_offset();
+  bool join_records(Level& leaves);
+  void sort_by_offset();
 
-  bool broken(std::uint64_t offset, std::string message) {
-    out_.flaw = Flaw{offset, std::move(message)};
+  bool refuse(std::uint64_t offset, std::string message) {
+    out_.parse_error = ParseError{offset, std::move(message)};
     return false;
   }
-  bool settle(Troubles& troubles) {
-    if (!troubles.any()) return true;
-    out_.flaw = std::move(troubles.what);
-    out_.error = troubles.code;
+  bool take_errors(JobErrors& job_errors) {
+    if (!job_errors.has_any()) return true;
+    out_.parse_error = std::move(job_errors.parse_error);
+    out_.read_error = job_errors.read_error;
     return false;
   }
 
@@ -122,7 +122,7 @@ class Walker {
   Geometry g_;
   Meta live_{};
   std::optional<Reached> reached_;
-  // Of the tree that is walked:
+  // State of the tree that is being walked:
   unsigned flags_ = 0;
   bool main_ = false;
   bool names_only_ = false;
@@ -132,11 +132,11 @@ class Walker {
 bool Walker::read(std::uint64_t offset, std::span<std::byte> to) {
   const std::int64_t got = source_.read(offset, to);
   if (got < 0) {
-    out_.error = static_cast<int>(-got);
+    out_.read_error = static_cast<int>(-got);
     return false;
   }
   if (static_cast<std::uint64_t>(got) < to.size())
-    return broken(
+    return refuse(
         offset + static_cast<std::uint64_t>(got),
         "the file ends here, within what its pages refer to: it is cut off, copy it again");
   return true;
@@ -145,29 +145,29 @@ bool Walker::read(std::uint64_t offset, std::span<std::byte> to) {
 // -- metas
 // -----------------------------------------------------------------------------------------
 
-// True where this is none of the files that can be read; `flaw` says what it is.
-bool Walker::foreign(const std::byte* head, std::size_t length) {
+// True if the file is none that can be read; out_.parse_error then describes it.
+bool Walker::is_foreign(const std::byte* head, std::size_t length) {
   constexpr std::uint32_t swapped = 0xDEC0EFBE;
   for (const std::size_t at : {12u, 16u, 24u}) {
     if (length < at + 8) break;
     const auto word = load<std::uint32_t>(head + at);
     const auto version = load<std::uint32_t>(head + at + 4);
     if (word == swapped)
-      broken(at,
+      refuse(at,
              "an LMDB environment of a big-endian machine: `mdb_dump` it there and "
              "`mdb_load` it here");
     else if (word != magic)
       continue;
     else if (version == 999)
-      broken(at + 4,
+      refuse(at + 4,
              "an LMDB environment of a developer build (data version 999): write it with "
              "a release of LMDB");
     else if (at == 12 || (at == 16 && (version == 2 || version == 3)))
-      broken(at,
+      refuse(at,
              "an LMDB environment of a 32-bit build: `mdb_dump` it there and `mdb_load` it "
              "here");
     else if (at == 16 ? version != 1 : version != 2 && version != 3)
-      broken(at + 4, "an LMDB environment of data version " + number(version) +
+      refuse(at + 4, "an LMDB environment of data version " + number(version) +
                          ", and versions 1, 2 and 3 can be read");
     else {
       g_.version = version;
@@ -177,54 +177,54 @@ bool Walker::foreign(const std::byte* head, std::size_t length) {
     }
     return true;
   }
-  broken(0, "not an LMDB environment: the first meta page has no magic number");
+  refuse(0, "not an LMDB environment: the first meta page has no magic number");
   return true;
 }
 
-bool Walker::geometry() {
+bool Walker::read_geometry() {
   std::vector<std::byte> head(std::min<std::uint64_t>(source_.size, 4096));
   if (!read(0, head)) return false;
-  if (foreign(head.data(), head.size())) return false;
+  if (is_foreign(head.data(), head.size())) return false;
   if (head.size() < g_.header + meta_bytes)
-    return broken(source_.size, "the file ends within its first meta page: copy it again");
-  return metas(head.data());
+    return refuse(source_.size, "the file ends within its first meta page: copy it again");
+  return read_metas(head.data());
 }
 
-bool Walker::meta(const std::byte* page, std::uint64_t offset, std::uint64_t which, Meta& found) {
+bool Walker::read_meta(const std::byte* page, std::uint64_t offset, std::uint64_t which, Meta& found) {
   const std::byte* p = page + g_.header;
   const std::string name = "meta page " + number(which);
   if (load<std::uint32_t>(p) != magic)
-    return broken(offset + g_.header, name + " has no magic number: it is damaged");
+    return refuse(offset + g_.header, name + " has no magic number: it is damaged");
   found = Meta::at(which, p);
   if (found.version != g_.version)
-    return broken(offset + g_.header + 4, name + " has data version " + number(found.version) +
+    return refuse(offset + g_.header + 4, name + " has data version " + number(found.version) +
                                               ", and the other has " + number(g_.version));
   if ((g_.flags(page) & page_types) != meta_page)
-    return broken(offset + g_.header - 6, name + " is not marked as a meta page");
+    return refuse(offset + g_.header - 6, name + " is not marked as a meta page");
   if (g_.numbered(page) != which)
-    return broken(offset, name + " carries the number " + number(g_.numbered(page)));
+    return refuse(offset, name + " carries the number " + number(g_.numbered(page)));
   const std::uint64_t most = g_.version == 1 ? 32768 : 65536;
   if (!std::has_single_bit(found.page_bytes) || found.page_bytes < 512 || found.page_bytes > most)
-    return broken(offset + g_.header + 24, name + " says pages of " + number(found.page_bytes) +
+    return refuse(offset + g_.header + 24, name + " says pages of " + number(found.page_bytes) +
                                                " bytes, which is no power of two from 512 to " +
                                                number(most));
   if (g_.version > 1 && (found.environment & 0x2000) != 0)
-    return broken(offset + g_.header + 28,
+    return refuse(offset + g_.header + 28,
                   "the environment is encrypted: write it again without encryption");
   return true;
 }
 
-bool Walker::metas(const std::byte* head) {
+bool Walker::read_metas(const std::byte* head) {
   Meta first{}, second{};
-  if (!meta(head, 0, 0, first)) return false;
+  if (!read_meta(head, 0, 0, first)) return false;
   g_.page_bytes = first.page_bytes;
   std::vector<std::byte> page(g_.header + meta_bytes);
   if (source_.size < g_.page_bytes + page.size())
-    return broken(source_.size, "the file ends before its second meta page: copy it again");
+    return refuse(source_.size, "the file ends before its second meta page: copy it again");
   if (!read(g_.page_bytes, page)) return false;
-  if (!meta(page.data(), g_.page_bytes, 1, second)) return false;
+  if (!read_meta(page.data(), g_.page_bytes, 1, second)) return false;
   if (second.page_bytes != first.page_bytes)
-    return broken(g_.page_bytes + g_.header + 24,
+    return refuse(g_.page_bytes + g_.header + 24,
                   "the second meta page says pages of " + number(second.page_bytes) +
                       " bytes, and the first " + number(first.page_bytes));
   live_ = second.txnid > first.txnid ? second : first;
@@ -241,62 +241,62 @@ bool Walker::metas(const std::byte* head) {
 // -----------------------------------------------------------------------------------------
 
 // The checks that every page of a tree has to pass before anything else of it is read.
-bool Walker::page(std::uint64_t number_, std::uint64_t type, const std::byte* p, Flaw& flaw) const {
+bool Walker::check_page(std::uint64_t number_, std::uint64_t type, const std::byte* p, ParseError& error) const {
   const std::uint64_t offset = g_.at(number_);
-  const auto wrong = [&](std::uint64_t at, std::string message) {
-    flaw = {offset + at, "page " + number(number_) + " " + std::move(message)};
+  const auto fail = [&](std::uint64_t at, std::string message) {
+    error = {offset + at, "page " + number(number_) + " " + std::move(message)};
     return false;
   };
-  if (g_.numbered(p) != number_) return wrong(0, "carries the number " + number(g_.numbered(p)));
+  if (g_.numbered(p) != number_) return fail(0, "carries the number " + number(g_.numbered(p)));
   const unsigned flags = g_.flags(p) & page_types;
   if (flags != type)
-    return wrong(g_.header - 6, "has type " + number(flags) + " where " + number(type) +
+    return fail(g_.header - 6, "has type " + number(flags) + " where " + number(type) +
                                     " is due (1 branch, 2 leaf): it is damaged, or the tree's "
                                     "depth is wrong");
   const std::uint64_t lower = g_.lower(p), upper = g_.upper(p);
   if (lower < g_.header - g_.base || lower > upper || upper > g_.page_bytes - g_.base ||
       lower % 2 != 0)
-    return wrong(g_.header - 4, "has impossible bounds of free space (" + number(lower) + ", " +
+    return fail(g_.header - 4, "has impossible bounds of free space (" + number(lower) + ", " +
                                     number(upper) + ")");
   if (g_.version > 1 && load<std::uint64_t>(p + 8) > g_.txnid)
-    return wrong(8, "was written by transaction " + number(load<std::uint64_t>(p + 8)) +
+    return fail(8, "was written by transaction " + number(load<std::uint64_t>(p + 8)) +
                         ", and the last commit is " + number(g_.txnid));
   return true;
 }
 
-bool Walker::branch(std::uint64_t page, const std::byte* p, Staged& to, Flaw& flaw) {
-  const auto wrong = [&](std::uint64_t at, std::string message) {
-    flaw = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
+bool Walker::read_branch(std::uint64_t page, const std::byte* p, Staged& to, ParseError& error) {
+  const auto fail = [&](std::uint64_t at, std::string message) {
+    error = {g_.at(page) + at, "branch page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
   const std::uint64_t upper = g_.upper(p) + g_.base;
-  if (count == 0) return wrong(g_.header, "has no children");
+  if (count == 0) return fail(g_.header, "has no children");
   std::uint64_t used = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t pointer = g_.header + 2 * i;
     const std::uint64_t node = load<std::uint16_t>(p + pointer) + g_.base;
     if (node < upper || node > g_.page_bytes - node_bytes)
-      return wrong(pointer, "points to a node at " + number(node) + ", outside of its nodes");
+      return fail(pointer, "points to a node at " + number(node) + ", outside of its nodes");
     const std::uint64_t key_bytes = load<std::uint16_t>(p + node + 6);
     if (key_bytes > g_.page_bytes - node - node_bytes)
-      return wrong(node + 6, "has a key of " + number(key_bytes) + " bytes, beyond its end");
+      return fail(node + 6, "has a key of " + number(key_bytes) + " bytes, beyond its end");
     used += (node_bytes + key_bytes + 1) & ~std::uint64_t{1};
     const std::uint64_t child = load<std::uint16_t>(p + node) |
                                 std::uint64_t{load<std::uint16_t>(p + node + 2)} << 16 |
                                 std::uint64_t{load<std::uint16_t>(p + node + 4)} << 32;
     if (child < 2 || child > g_.last_page || child >= g_.pages)
-      return wrong(node, "has the child " + number(child) + ", and the pages are 2 to " +
+      return fail(node, "has the child " + number(child) + ", and the pages are 2 to " +
                              number(std::min(g_.last_page, g_.pages - 1)));
     if (!reached_->mark(child))
-      return wrong(node, "has the child " + number(child) + ", which another page has as well");
+      return fail(node, "has the child " + number(child) + ", which another page has as well");
     to.children.push_back(child);
   }
-  if (used > g_.page_bytes - upper) return wrong(g_.header, "has nodes that overlap");
+  if (used > g_.page_bytes - upper) return fail(g_.header, "has nodes that overlap");
   return true;
 }
 
-bool Walker::ascending(std::string_view before, std::string_view key) const {
+bool Walker::is_ascending(std::string_view before, std::string_view key) const {
   if ((flags_ & integer_key) != 0) {
     if (before.size() != key.size()) return false;
     const auto as_bytes = [](std::string_view k) {
@@ -314,23 +314,23 @@ bool Walker::ascending(std::string_view before, std::string_view key) const {
   return before < key;  // bytes compare as unsigned here
 }
 
-bool Walker::excluded(std::string_view key) const {
+bool Walker::is_excluded(std::string_view key) const {
   return std::find(options_.exclude.begin(), options_.exclude.end(), key) != options_.exclude.end();
 }
 
 // A node whose payload is not the value itself.
-bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
-                     std::uint64_t payload, Record& record, Staged& to, Flaw& flaw) {
+bool Walker::read_special(std::uint64_t page, const std::byte* p, std::uint64_t node,
+                     std::uint64_t payload, Record& record, Staged& to, ParseError& error) {
   const unsigned flags = load<std::uint16_t>(p + node + 4);
   const std::uint64_t offset = g_.at(page) + node;
-  const auto wrong = [&](std::string message) {
-    flaw = {offset, "leaf page " + number(page) + " " + std::move(message)};
+  const auto fail = [&](std::string message) {
+    error = {offset, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   if (flags == sub_data) {
-    if (!main_) return wrong("of a named database holds another database");
+    if (!main_) return fail("of a named database holds another database");
     if (record.length != record_bytes)
-      return wrong("has a database record of " + number(record.length) + " bytes");
+      return fail("has a database record of " + number(record.length) + " bytes");
     const auto* key = reinterpret_cast<const char*>(p + node + node_bytes);
     std::string name(key, record.key_bytes);
     if (g_.version == 3 && name.ends_with('\0')) name.pop_back();  // LMDB 1.0 writes it as well
@@ -339,37 +339,37 @@ bool Walker::special(std::uint64_t page, const std::byte* p, std::uint64_t node,
   }
   if (flags != big_data) {
     if ((flags & dup_data) != 0)
-      return wrong("has several values for a key, in a database without them");
-    return wrong("has a node with the unknown flags " + number(flags));
+      return fail("has several values for a key, in a database without them");
+    return fail("has a node with the unknown flags " + number(flags));
   }
   Big big{load<std::uint64_t>(p + payload), g_.pages_of(record.length), 0, offset};
   if (g_.version > 1) {
     big.claimed = load<std::uint64_t>(p + payload + 16);
     if (big.claimed < big.least)
-      return wrong("has a value of " + number(record.length) + " bytes on " + number(big.claimed) +
+      return fail("has a value of " + number(record.length) + " bytes on " + number(big.claimed) +
                    " pages, and it needs " + number(big.least));
   }
   const std::uint64_t pages = std::max(big.least, big.claimed);
   if (big.page < 2 || big.page > g_.last_page || pages > g_.last_page - big.page + 1)
-    return wrong("has a value of " + number(record.length) + " bytes from page " +
+    return fail("has a value of " + number(record.length) + " bytes from page " +
                  number(big.page) + " on, beyond the last page " + number(g_.last_page));
   if (big.page >= g_.pages || g_.header + record.length > source_.size - g_.at(big.page))
-    return wrong("has a value of " + number(record.length) + " bytes from page " +
+    return fail("has a value of " + number(record.length) + " bytes from page " +
                  number(big.page) + " on, beyond the end of the file (" + number(source_.size) +
                  " bytes)");
   const std::uint64_t there =
       std::min(pages, (source_.size + g_.page_bytes - 1) / g_.page_bytes - big.page);
   if (!reached_->mark(big.page, there))
-    return wrong("has a value on page " + number(big.page) + ", which something else has as well");
+    return fail("has a value on page " + number(big.page) + ", which something else has as well");
   record.offset = g_.at(big.page) + g_.header;
   to.bigs.push_back(big);
   return true;
 }
 
-bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
-                  std::uint64_t& key_end, Flaw& flaw) {
-  const auto wrong = [&](std::uint64_t at, std::string message) {
-    flaw = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
+bool Walker::read_leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& scratch,
+                  std::uint64_t& key_end, ParseError& error) {
+  const auto fail = [&](std::uint64_t at, std::string message) {
+    error = {g_.at(page) + at, "leaf page " + number(page) + " " + std::move(message)};
     return false;
   };
   const std::uint64_t count = (g_.lower(p) - (g_.header - g_.base)) / 2;
@@ -384,34 +384,34 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
     const std::uint64_t pointer = g_.header + 2 * i;
     const std::uint64_t node = load<std::uint16_t>(p + pointer) + g_.base;
     if (node < upper || node > end - node_bytes || node % 2 != 0)
-      return wrong(pointer, "points to a node at " + number(node) + ", outside of its nodes");
+      return fail(pointer, "points to a node at " + number(node) + ", outside of its nodes");
     const auto head = load<std::uint64_t>(p + node);
     const std::uint64_t key_bytes = head >> 48;
     const auto flags = static_cast<unsigned>(head >> 32 & 0xffff);
     const std::uint64_t payload = node + node_bytes + ((key_bytes + even) & ~even);
     if (payload > end)
-      return wrong(node + 6, "has a key of " + number(key_bytes) + " bytes, beyond its end");
+      return fail(node + 6, "has a key of " + number(key_bytes) + " bytes, beyond its end");
     Record record{g_.at(page) + payload, static_cast<std::uint32_t>(head),
                   static_cast<std::uint32_t>(key_bytes)};
     const std::uint64_t inside = (flags & big_data) == 0 ? record.length : g_.version == 1 ? 8 : 24;
     if (inside > end - payload)
-      return wrong(node, "has a value of " + number(inside) + " bytes, beyond its end");
+      return fail(node, "has a value of " + number(inside) + " bytes, beyond its end");
     used += (payload - node + inside + 1) & ~std::uint64_t{1};
-    if (used > end - upper) return wrong(g_.header, "has nodes that overlap");
+    if (used > end - upper) return fail(g_.header, "has nodes that overlap");
     const std::string_view key(reinterpret_cast<const char*>(p + node + node_bytes), key_bytes);
-    if (key_bytes == 0) return wrong(node + 6, "has an empty key");
+    if (key_bytes == 0) return fail(node + 6, "has an empty key");
     if ((order & integer_key) != 0 && key_bytes != 4 && key_bytes != 8)
-      return wrong(node + 6, "has an integer key of " + number(key_bytes) + " bytes");
-    if (i > 0 && !(order == 0 ? before < key : ascending(before, key)))
-      return wrong(node, "has the key " + quoted(key) + " after " + quoted(before) +
+      return fail(node + 6, "has an integer key of " + number(key_bytes) + " bytes");
+    if (i > 0 && !(order == 0 ? before < key : is_ascending(before, key)))
+      return fail(node, "has the key " + quote(key) + " after " + quote(before) +
                              ": keys do not ascend (or the writer had an order of its own)");
     before = key;
     if (flags != 0) {
       const std::size_t named = to.named.size();
-      if (!special(page, p, node, payload, record, to, flaw)) return false;
+      if (!read_special(page, p, node, payload, record, to, error)) return false;
       if (to.named.size() != named) continue;
     }
-    if (names_only_ || (!options_.exclude.empty() && excluded(key))) continue;
+    if (names_only_ || (!options_.exclude.empty() && is_excluded(key))) continue;
     to.records.push_back(record);
     std::memcpy(scratch.keys.data() + key_end, key.data(), key_bytes);
     key_end += key_bytes;
@@ -423,8 +423,8 @@ bool Walker::leaf(std::uint64_t page, const std::byte* p, Staged& to, Scratch& s
 // -- levels
 // ----------------------------------------------------------------------------------------
 
-// Reads pages, given in key order, in file order, and stages what they hold.
-bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found) {
+// Read pages, given in key order, in file order, and stage their contents.
+bool Walker::read_level(const std::vector<std::uint64_t>& pages, bool leaves, Level& found) {
   std::vector<std::uint32_t> order(pages.size());
   std::iota(order.begin(), order.end(), 0u);
   if (!std::is_sorted(pages.begin(), pages.end()))
@@ -442,16 +442,16 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
   starts.push_back(order.size());
   found.runs.resize(starts.size() - 1);
   found.slices.resize(pages.size());
-  Troubles troubles;
+  JobErrors job_errors;
   const auto work = [&](std::size_t run, Scratch& scratch) {
     const std::uint64_t first = pages[order[starts[run]]];
     const std::uint64_t last = pages[order[starts[run + 1] - 1]];
     const std::uint64_t bytes = (last - first + 1) * g_.page_bytes;
     if (scratch.bytes.size() < bytes) scratch.bytes.resize(bytes);
     const std::int64_t got = source_.read(g_.at(first), {scratch.bytes.data(), bytes});
-    if (got < 0) return troubles.error(run, static_cast<int>(-got));
+    if (got < 0) return job_errors.report(run, static_cast<int>(-got));
     if (static_cast<std::uint64_t>(got) < bytes)
-      return troubles.flaw(run, {g_.at(first) + static_cast<std::uint64_t>(got),
+      return job_errors.report(run, {g_.at(first) + static_cast<std::uint64_t>(got),
                                  "the file ends here, and had " + number(source_.size) +
                                      " bytes: it was cut off meanwhile"});
     Staged& to = found.runs[run];
@@ -467,10 +467,10 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
       const std::byte* p = scratch.bytes.data() + (number_ - first) * g_.page_bytes;
       const std::uint64_t key_first = key_end;
       const std::size_t start = leaves ? to.records.size() : to.children.size();
-      Flaw flaw;
-      if (!page(number_, leaves ? leaf_page : branch_page, p, flaw) ||
-          !(leaves ? leaf(number_, p, to, scratch, key_end, flaw) : branch(number_, p, to, flaw)))
-        return troubles.flaw(run, std::move(flaw));
+      ParseError error;
+      if (!check_page(number_, leaves ? leaf_page : branch_page, p, error) ||
+          !(leaves ? read_leaf(number_, p, to, scratch, key_end, error) : read_branch(number_, p, to, error)))
+        return job_errors.report(run, std::move(error));
       const std::size_t stop = leaves ? to.records.size() : to.children.size();
       found.slices[order[i]] = {static_cast<std::uint32_t>(run), static_cast<std::uint32_t>(start),
                                 static_cast<std::uint32_t>(stop - start),
@@ -480,51 +480,51 @@ bool Walker::level(const std::vector<std::uint64_t>& pages, bool leaves, Level& 
     to.keys.assign(scratch.keys.begin(),
                    scratch.keys.begin() + static_cast<std::ptrdiff_t>(key_end));
   };
-  in_parallel<Scratch>(found.runs.size(), threads_, troubles, work);
-  return settle(troubles);
+  in_parallel<Scratch>(found.runs.size(), threads_, job_errors, work);
+  return take_errors(job_errors);
 }
 
-bool Walker::plausible(const Database& database, std::uint64_t offset) {
+bool Walker::is_plausible(const Database& database, std::uint64_t offset) {
   if ((database.flags & dup_sort) != 0)
-    return broken(offset + 4,
+    return refuse(offset + 4,
                   "a database with several values for a key (MDB_DUPSORT), which are no "
                   "samples of their own: copy it into one with one value a key");
   if ((database.flags & dup_flags) != 0)
-    return broken(offset + 4,
+    return refuse(offset + 4,
                   "a database with flags " + number(database.flags) +
                       " that only one with several values for a key has: it is damaged");
   if (database.root == no_page) {
     if (database.entries != 0)
-      return broken(offset + 32,
+      return refuse(offset + 32,
                     "a database without pages has " + number(database.entries) + " entries");
     return true;
   }
   if (database.depth == 0 || database.depth > depth_max)
-    return broken(offset + 6,
+    return refuse(offset + 6,
                   "a tree of depth " + number(database.depth) + ", and 1 to 32 are possible");
   if (database.root < 2 || database.root > g_.last_page || database.root >= g_.pages)
-    return broken(offset + 40, "the root is page " + number(database.root) +
+    return refuse(offset + 40, "the root is page " + number(database.root) +
                                    ", and the pages are 2 to " +
                                    number(std::min(g_.last_page, g_.pages - 1)));
   return true;
 }
 
-// The records of one database into `out_`, and into `named_` the databases that it holds.
-bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
-  if (!plausible(database, offset)) return false;
+// Walk one database: its records go to `out_`, the databases that it holds to `named_`.
+bool Walker::walk_tree(const Database& database, std::uint64_t offset, bool main) {
+  if (!is_plausible(database, offset)) return false;
   flags_ = database.flags;
   main_ = main;
   out_.entries = database.entries;
   out_.integer_keys = (flags_ & integer_key) != 0;
   if (database.root == no_page) return true;
   if (!reached_->mark(database.root))
-    return broken(offset + 40, "the root is page " + number(database.root) +
+    return refuse(offset + 40, "the root is page " + number(database.root) +
                                    ", which another database has as well");
   std::vector<std::uint64_t> pages{database.root};
   std::uint64_t branches = 0;
   for (unsigned depth = 1; depth < database.depth; ++depth) {
     Level found;
-    if (!level(pages, false, found)) return false;
+    if (!read_level(pages, false, found)) return false;
     branches += pages.size();
     std::vector<std::uint64_t> children;
     for (const Slice& slice : found.slices) {
@@ -534,7 +534,7 @@ bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
     pages = std::move(children);
   }
   Level leaves;
-  if (!level(pages, true, leaves)) return false;
+  if (!read_level(pages, true, leaves)) return false;
   std::uint64_t entries = 0, overflows = database.overflows;
   std::vector<Big> bigs;
   for (Staged& run : leaves.runs) {
@@ -545,7 +545,7 @@ bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
   }
   const auto differ = [&](std::uint64_t at, const char* what, std::uint64_t said,
                           std::uint64_t is) {
-    return broken(offset + at,
+    return refuse(offset + at,
                   "the database says " + number(said) + " " + what + ", and has " + number(is));
   };
   if (entries != database.entries) return differ(32, "entries", database.entries, entries);
@@ -555,10 +555,10 @@ bool Walker::tree(const Database& database, std::uint64_t offset, bool main) {
   if (!verify(bigs, overflows)) return false;
   if (overflows != database.overflows)
     return differ(24, "overflow pages", database.overflows, overflows);
-  return join(leaves);
+  return join_records(leaves);
 }
 
-// Compares what stands before the values that have pages of their own, and counts these pages.
+// Compare the headers of values that have pages of their own, and count these pages.
 bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
   const bool wanted = options_.verify == Verify::on ||
                       (options_.verify == Verify::automatic && options_.concurrent);
@@ -570,7 +570,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
   }
   std::sort(bigs.begin(), bigs.end(), [](const Big& a, const Big& b) { return a.page < b.page; });
   std::atomic<std::uint64_t> sum{0};
-  Troubles troubles;
+  JobErrors job_errors;
   const auto work = [&](std::size_t job, Scratch& scratch) {
     const std::size_t stop = std::min(bigs.size(), (job + 1) * values_at_once);
     const std::uint64_t gap = options_.concurrent ? 1 : 64;
@@ -583,9 +583,9 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
       const std::uint64_t bytes = (bigs[j - 1].page - bigs[i].page) * g_.page_bytes + g_.header;
       if (scratch.bytes.size() < bytes) scratch.bytes.resize(bytes);
       const std::int64_t got = source_.read(g_.at(bigs[i].page), {scratch.bytes.data(), bytes});
-      if (got < 0) return troubles.error(job, static_cast<int>(-got));
+      if (got < 0) return job_errors.report(job, static_cast<int>(-got));
       if (static_cast<std::uint64_t>(got) < bytes)
-        return troubles.flaw(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
+        return job_errors.report(job, {g_.at(bigs[i].page) + static_cast<std::uint64_t>(got),
                                    "the file ends here: it was cut off meanwhile"});
       for (const std::uint64_t first = bigs[i].page; i < j; ++i) {
         const Big& big = bigs[i];
@@ -600,7 +600,7 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
         else if (g_.version > 1 && load<std::uint64_t>(p + 8) > g_.txnid)
           what = " was written after the last commit";
         if (what != nullptr)
-          return troubles.flaw(job, {g_.at(big.page), "page " + number(big.page) +
+          return job_errors.report(job, {g_.at(big.page), "page " + number(big.page) +
                                                           ", where a value begins (node at byte " +
                                                           number(big.node) + ")," + what});
         pages += g_.run(p);
@@ -610,16 +610,16 @@ bool Walker::verify(std::vector<Big>& bigs, std::uint64_t& overflows) {
   };
   const std::size_t jobs = (bigs.size() + values_at_once - 1) / values_at_once;
   in_parallel<Scratch>(jobs, options_.concurrent && !options_.threads ? verify_threads : threads_,
-                       troubles, work);
+                       job_errors, work);
   overflows = sum;
-  return settle(troubles);
+  return take_errors(job_errors);
 }
 
 // -- records
 // ---------------------------------------------------------------------------------------
 
-// The staged records in key order: one row each.
-bool Walker::join(Level& leaves) {
+// Join the staged records in key order: one row each.
+bool Walker::join_records(Level& leaves) {
   if (names_only_) return true;
   const std::vector<Slice>& slices = leaves.slices;
   std::vector<std::uint64_t> row(slices.size() + 1), byte(slices.size() + 1);
@@ -632,7 +632,7 @@ bool Walker::join(Level& leaves) {
   out_.offset = Column<std::int64_t>(row.back());
   out_.length = Column<std::int64_t>(row.back());
   constexpr std::size_t leaves_at_once = 256;
-  Troubles troubles;
+  JobErrors job_errors;
   const auto last_key = [&](std::size_t i) -> std::string_view {
     const Staged& run = leaves.runs[slices[i].run];
     const std::uint32_t bytes = run.records[slices[i].first + slices[i].count - 1].key_bytes;
@@ -649,11 +649,11 @@ bool Walker::join(Level& leaves) {
       std::size_t before = i;
       while (before > 0 && slices[before - 1].count == 0) --before;
       const std::string_view first(keys, from->key_bytes);
-      if (before > 0 && !ascending(last_key(before - 1), first))
-        return troubles.flaw(
+      if (before > 0 && !is_ascending(last_key(before - 1), first))
+        return job_errors.report(
             job,
-            {from->offset, "the record with the key " + quoted(first) + " comes after " +
-                               quoted(last_key(before - 1)) +
+            {from->offset, "the record with the key " + quote(first) + " comes after " +
+                               quote(last_key(before - 1)) +
                                ": keys do not ascend (or the writer had an order of its own)"});
       std::memcpy(out_.keys.begin() + byte[i], keys, slice.key_bytes);
       std::uint64_t end = byte[i], to = row[i];
@@ -665,13 +665,13 @@ bool Walker::join(Level& leaves) {
       }
     }
   };
-  in_parallel<Scratch>((slices.size() + leaves_at_once - 1) / leaves_at_once, threads_, troubles,
+  in_parallel<Scratch>((slices.size() + leaves_at_once - 1) / leaves_at_once, threads_, job_errors,
                        work);
-  return settle(troubles);
+  return take_errors(job_errors);
 }
 
-// The same rows by offset.
-void Walker::by_offset() {
+// Sort the rows by offset.
+void Walker::sort_by_offset() {
   const std::size_t count = out_.offset.size;
   std::vector<std::pair<std::int64_t, std::size_t>> order(count);
   for (std::size_t i = 0; i < count; ++i) order[i] = {out_.offset[i], i};
@@ -695,18 +695,18 @@ void Walker::by_offset() {
 }
 
 void Walker::walk() {
-  if (!geometry()) return;
+  if (!read_geometry()) return;
   reached_.emplace(std::min(g_.pages, g_.last_page) + 2);
   const std::uint64_t main_at = g_.at(live_.slot) + g_.header + 72;
   const bool inner = options_.database && !options_.database->empty();
   names_only_ = inner;
-  if (!tree(live_.main, main_at, true)) return;
+  if (!walk_tree(live_.main, main_at, true)) return;
   if (!named_.empty() && !options_.database) {
     std::string names;
     for (std::size_t i = 0; i < std::min<std::size_t>(named_.size(), 8); ++i)
-      names += (i ? ", " : "") + quoted(named_[i].name);
+      names += (i ? ", " : "") + quote(named_[i].name);
     if (named_.size() > 8) names += " and " + number(named_.size() - 8) + " more";
-    broken(named_[0].offset,
+    refuse(named_[0].offset,
            "the environment holds the databases " + names + ": choose one with database=");
     return;
   }
@@ -715,19 +715,19 @@ void Walker::walk() {
     const Named* found = nullptr;
     for (const Named& each : named_) {
       if (each.name == *options_.database) found = &each;
-      if (names.size() < 200) names += (names.empty() ? "" : ", ") + quoted(each.name);
+      if (names.size() < 200) names += (names.empty() ? "" : ", ") + quote(each.name);
     }
     if (found == nullptr) {
-      broken(main_at, "the environment has no database " + quoted(*options_.database) +
+      refuse(main_at, "the environment has no database " + quote(*options_.database) +
                           (named_.empty() ? ", nor any with a name: leave database= out"
                                           : ": it has " + names));
       return;
     }
     const Named chosen = *found;
     names_only_ = false;
-    if (!tree(chosen.database, chosen.offset, false)) return;
+    if (!walk_tree(chosen.database, chosen.offset, false)) return;
   }
-  if (options_.file_order) by_offset();
+  if (options_.file_order) sort_by_offset();
   if (options_.datum) parse_datums(source_, options_.concurrent, threads_, out_);
 }
 
@@ -738,7 +738,7 @@ Walk walk(Source& source, const Options& options) {
   try {
     Walker(source, options, found).walk();
   } catch (const std::bad_alloc&) {
-    found.error = ENOMEM;
+    found.read_error = ENOMEM;
   }
   return found;
 }

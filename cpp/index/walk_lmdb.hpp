@@ -1,7 +1,7 @@
-// Where the records of an LMDB environment are, in key order, without liblmdb.
+// The records of an LMDB environment, in key order, found without liblmdb.
 //
 // The tree is descended level by level: the pages of a level are read in file order, in merged
-// runs, by several threads, and what they hold is put back into key order. Nothing in the file is
+// runs, by several threads, and their records are put back into key order. Nothing in the file is
 // believed before it is checked, each page is reached once, and the nodes of a page may not take
 // more than the page, so that time and memory are bounded by the size of the file.
 #pragma once
@@ -19,7 +19,7 @@
 namespace penstock::lmdb {
 
 enum class Verify {
-  automatic,  // on where several threads may read
+  automatic,  // on if several threads may read
   on,         // the header of each value on pages of its own is read and compared
   off,
 };
@@ -34,7 +34,7 @@ struct Options {
   bool concurrent = true;  // the source may be read by several threads, and cheaply in small parts
 };
 
-// Memory that nobody has to clear before it is filled.
+// Memory that is not cleared before it is filled.
 template <typename T>
 struct Column {
   std::unique_ptr<T[]> data;
@@ -49,7 +49,7 @@ struct Column {
 };
 
 struct Walk {
-  // One row a record; of keys, `key_ends[i]` is where key i ends in `keys`.
+  // One row a record; key i ends at `key_ends[i]` of `keys`.
   Column<std::uint8_t> keys;
   Column<std::int64_t> key_ends;
   Column<std::int64_t> offset;
@@ -64,8 +64,8 @@ struct Walk {
   bool labelled = false;              // with `datum`: some record has a label
   std::int64_t shape[3] = {0, 0, 0};  // with `datum`: of all raw images, or zeros
 
-  std::optional<Flaw> flaw;
-  int error = 0;  // errno where reading failed
+  std::optional<ParseError> parse_error;
+  int read_error = 0;  // errno if reading failed
 };
 
 Walk walk(Source& source, const Options& options);

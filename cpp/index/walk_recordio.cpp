@@ -22,35 +22,35 @@ std::string hex(std::uint32_t v) {
 
 class Walker {
  public:
-  Walker(Source& source, const Reach& reach, const Options& options)
-      : window_(source, reach), options_(options) {}
+  Walker(Source& source, const ReadPolicy& policy, const Options& options)
+      : reader_(source, policy), options_(options) {}
 
   Walk run() {
     found_.first.push_back(0);
     std::uint64_t at = 0;
-    while (at < window_.size() && part(at)) {
+    while (at < reader_.size() && walk_part(at)) {
     }
-    if (open_ && !found_.flaw)
+    if (open_ && !found_.parse_error)
       refuse(record_, "a record has no last part: the file is truncated");
-    if (found_.flaw) found_.length.resize(static_cast<std::size_t>(found_.first.back())),
+    if (found_.parse_error) found_.length.resize(static_cast<std::size_t>(found_.first.back())),
                      found_.offset.resize(found_.length.size()), found_.at.resize(found_.first.size() - 1);
-    found_.error = window_.error();
+    found_.read_error = reader_.error();
     return std::move(found_);
   }
 
  private:
   bool refuse(std::uint64_t at, std::string message) {
-    found_.flaw = Flaw{at, std::move(message)};
+    found_.parse_error = ParseError{at, std::move(message)};
     return false;
   }
 
-  bool part(std::uint64_t& at) {
-    const std::uint64_t left = window_.size() - at;
+  bool walk_part(std::uint64_t& at) {
+    const std::uint64_t left = reader_.size() - at;
     if (left < 8)
       return refuse(at, "the file ends inside a record's head (" + std::to_string(left) +
                             " of 8 bytes are there): it is truncated");
-    const std::byte* head = window_.at(at, 8);
-    if (head == nullptr) return vanished(at);
+    const std::byte* head = reader_.view(at, 8);
+    if (head == nullptr) return refuse_truncated(at);
     if (u32_at(head) != magic)
       return refuse(at, "a record should begin here, with the magic " + hex(magic) +
                             ", and there is " + hex(u32_at(head)) +
@@ -85,19 +85,19 @@ class Walker {
     return more || end_record();
   }
 
-  bool vanished(std::uint64_t at) {
-    found_.flaw = window_.vanished(at);
+  bool refuse_truncated(std::uint64_t at) {
+    found_.parse_error = reader_.describe_truncation(at);
     return false;
   }
 
   bool end_record() {
-    if (options_.header && !header()) return false;
+    if (options_.header && !read_header()) return false;
     found_.first.push_back(static_cast<std::int64_t>(found_.length.size()));
     return true;
   }
 
-  // The image header may be cut too, where it holds the magic.
-  bool header() {
+  // Read the image header, which lies in several pieces if it holds the magic.
+  bool read_header() {
     std::array<std::byte, image_header_bytes> bytes{};
     const auto begin = static_cast<std::size_t>(found_.first.back());
     std::size_t have = 0, piece = begin;
@@ -107,8 +107,8 @@ class Walker {
       const auto length = static_cast<std::uint64_t>(found_.length[piece]);
       used = std::min<std::uint64_t>(length, bytes.size() - have);
       if (used == 0) continue;
-      const std::byte* p = window_.at(offset, static_cast<std::size_t>(used));
-      if (p == nullptr) return vanished(offset);
+      const std::byte* p = reader_.view(offset, static_cast<std::size_t>(used));
+      if (p == nullptr) return refuse_truncated(offset);
       std::memcpy(bytes.data() + have, p, static_cast<std::size_t>(used));
       have += static_cast<std::size_t>(used);
     }
@@ -119,12 +119,12 @@ class Walker {
     found_.flag.push_back(u32_at(bytes.data()));
     found_.label.push_back(std::bit_cast<float>(u32_at(bytes.data() + 4)));
     found_.id.push_back(u64_at(bytes.data() + 8));
-    if (options_.strip) strip(begin, piece - 1, used);
+    if (options_.strip) strip_header(begin, piece - 1, used);
     return true;
   }
 
-  // Removes the pieces before `piece`, and the first `used` bytes of that one.
-  void strip(std::size_t begin, std::size_t piece, std::uint64_t used) {
+  // Remove the pieces before `piece`, and the first `used` bytes of that one.
+  void strip_header(std::size_t begin, std::size_t piece, std::uint64_t used) {
     found_.offset[piece] += static_cast<std::int64_t>(used);
     found_.length[piece] -= static_cast<std::int64_t>(used);
     const auto drop = [&](std::vector<std::int64_t>& column) {
@@ -135,7 +135,7 @@ class Walker {
     drop(found_.length);
   }
 
-  Window window_;
+  BufferedReader reader_;
   Options options_;
   Walk found_;
   bool open_ = false;  // between a first and a last part
@@ -144,8 +144,8 @@ class Walker {
 
 }  // namespace
 
-Walk walk(Source& source, const Reach& reach, const Options& options) {
-  return Walker(source, reach, options).run();
+Walk walk(Source& source, const ReadPolicy& policy, const Options& options) {
+  return Walker(source, policy, options).run();
 }
 
 }  // namespace penstock::recordio

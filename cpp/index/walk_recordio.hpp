@@ -1,7 +1,7 @@
-// Where the records of an MXNet RecordIO file are, and on request what their image headers say.
+// The records of an MXNet RecordIO file, and on request the values of their image headers.
 //
 // Part: u32 magic, u32 (part << 29 | length), data, zeros up to a multiple of four. A record is one
-// part (0), or a first (1), middle (2) and last (3) one: where the data holds the magic at a
+// part (0), or a first (1), middle (2) and last (3) one: if the data holds the magic at a
 // multiple of four, the writer cuts there and drops it. Parts before the last have no padding, so
 // the next part's magic follows their data: a piece that is four bytes longer gives it back.
 #pragma once
@@ -28,11 +28,11 @@ struct Walk {
   std::vector<std::uint32_t> flag;
   std::vector<float> label;
   std::vector<std::uint64_t> id;
-  std::optional<Flaw> flaw;
-  int error = 0;  // errno where reading failed
+  std::optional<ParseError> parse_error;
+  int read_error = 0;  // errno if reading failed
 };
 
-Walk walk(Source& source, const Reach& reach, const Options& options);
+Walk walk(Source& source, const ReadPolicy& policy, const Options& options);
 
 inline constexpr std::uint32_t magic = 0xced7230a;
 inline constexpr std::uint64_t image_header_bytes = 24;

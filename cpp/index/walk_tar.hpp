@@ -1,9 +1,9 @@
-// Where the members of a tar archive are, and which consecutive ones form a sample, by the rule of
+// The members of a tar archive, and the consecutive ones that form a sample, by the rule of
 // WebDataset: the key is the path up to the first dot of its last part, the rest, in lower case,
 // is the extension.
 //
 // Formats: V7, ustar, GNU (long names, base-256 sizes) and pax (path and size, of the next member or
-// of all). Whatever cannot be given as verbatim bytes is refused: sparse members, links, parts of
+// of all). Members without verbatim bytes are refused: sparse members, links, parts of
 // archives of several volumes.
 #pragma once
 
@@ -47,16 +47,16 @@ struct Walk {
   std::vector<std::int32_t> extension;     // of members
   std::vector<std::int64_t> offset, length;  // of members
   Blob extensions;                         // in order of first appearance
-  // With `label`, of each member of that extension:
-  std::vector<std::int64_t> label_value;   // where it is an integer in ASCII
+  // With `label`, for each member of that extension:
+  std::vector<std::int64_t> label_value;   // if it is an integer in ASCII
   std::vector<std::uint8_t> label_is_integer;
   Blob labels;                             // the bytes, without white space around them
   std::int64_t dropped = 0;                // regular files whose names have no key or no extension
-  std::optional<Flaw> flaw;
-  int error = 0;  // errno where reading failed
+  std::optional<ParseError> parse_error;
+  int read_error = 0;  // errno if reading failed
 };
 
-Walk walk(Source& source, const Reach& reach, const Options& options);
+Walk walk(Source& source, const ReadPolicy& policy, const Options& options);
 
 inline constexpr std::uint64_t label_bytes_max = 4096;
 

@@ -1,4 +1,4 @@
-// Where the records of a TFRecord file are, and on request the features of the tf.Example in each.
+// The records of a TFRecord file, and on request the features of the tf.Example in each.
 //
 // Record: u64 length, u32 masked CRC of the eight length bytes, data, u32 masked CRC of the data.
 // There is no header, count or index: the walk must end exactly at the end of the file.
@@ -14,20 +14,20 @@
 
 namespace penstock::tfrecord {
 
-enum class Check { none, length, all };  // which checksums are compared; all: the data's too
+enum class Check { none, length, all };  // checksums to compare; all: those of the data too
 
 struct Options {
   Check check = Check::length;
   std::vector<std::string> features;  // names of features of tf.Example
 };
 
-// What holds the values of a feature.
+// Kind of list that holds the values of a feature.
 enum class Kind : std::uint8_t { absent = 0, bytes = 1, floats = 2, integers = 3 };
 
 // One row a record and feature asked for: row = record * features + feature.
 struct Features {
   std::vector<std::uint8_t> kind;
-  std::vector<std::int64_t> values;  // how many
+  std::vector<std::int64_t> values;  // their number
   std::vector<std::int64_t> offset;  // of the only value (bytes), or of all (packed floats); else -1
   std::vector<std::int64_t> length;
   std::vector<std::int64_t> value;  // of the first integer
@@ -36,14 +36,14 @@ struct Features {
 struct Walk {
   std::vector<std::int64_t> offset, length;  // of the data of each record
   Features features;
-  std::optional<Flaw> flaw;
-  int error = 0;  // errno where reading failed
+  std::optional<ParseError> parse_error;
+  int read_error = 0;  // errno if reading failed
 };
 
-Walk walk(Source& source, const Reach& reach, const Options& options);
+Walk walk(Source& source, const ReadPolicy& policy, const Options& options);
 
-// What is stored instead of a checksum, so that checksums of data that hold checksums stay good.
-constexpr std::uint32_t masked(std::uint32_t crc) {
+// The masked form of a checksum that files store, so that data that holds checksums has good checksums.
+constexpr std::uint32_t mask_crc(std::uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 

@@ -92,7 +92,7 @@ struct Levels {
 // The index of the first value at or above count, or the size.
 std::size_t first_outside(std::span<const std::uint64_t> values, std::uint64_t count) noexcept {
   // The top bit of v, or of count - 1 - v, is set where v is outside. Gathering the bits
-  // vectorises, a search does not: it comes only where there is something to find.
+  // vectorises, a search does not, so the search runs only if there is a value to find.
   std::uint64_t gathered = 0;
   for (const std::uint64_t v : values) gathered |= v | (count - 1 - v);
   if (gathered >> 63 == 0) return values.size();
@@ -101,7 +101,7 @@ std::size_t first_outside(std::span<const std::uint64_t> values, std::uint64_t c
                                   values.begin());
 }
 
-// Checks and maps a piece at a time, so that what was checked is still in the first-level cache.
+// Check and map a piece at a time, so that the checked values are still in the first-level cache.
 template <class Map>
 std::size_t map_checked(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
                         std::uint64_t count, Map map) noexcept {
@@ -198,15 +198,15 @@ Groups::Groups(std::uint64_t count, std::uint64_t span, std::uint64_t state, con
 
 std::size_t Groups::forward(std::span<const std::uint64_t> positions,
                             std::span<std::uint64_t> samples) const noexcept {
-  return mapped(positions, samples, level_.forward);
+  return map_groups(positions, samples, level_.forward);
 }
 
 std::size_t Groups::inverse(std::span<const std::uint64_t> samples,
                             std::span<std::uint64_t> positions) const noexcept {
-  return mapped(samples, positions, level_.inverse);
+  return map_groups(samples, positions, level_.inverse);
 }
 
-std::size_t Groups::mapped(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+std::size_t Groups::map_groups(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
                            Kernel kernel) const noexcept {
   return map_checked(in, out, count_, [&](auto from, auto to) {
     // Neighbours are mostly of one group: one key and one kernel call serve them together.

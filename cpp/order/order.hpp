@@ -17,9 +17,9 @@ namespace penstock {
 
 inline constexpr std::size_t table_count_max = 4096;
 
-// What a kernel needs to know: fewer than 64 bytes.
+// The parameters of a kernel: fewer than 64 bytes.
 struct Cipher {
-  // The state seeds the generator of the round keys. Throws std::invalid_argument where count is
+  // The state seeds the generator of the round keys. Throws std::invalid_argument if count is
   // outside 1 .. limits::order_count_max.
   Cipher(std::uint64_t count, std::uint64_t state);
 
@@ -43,10 +43,10 @@ struct Level {
 // The levels that this processor runs, the fastest last; "scalar" is always the first.
 std::span<const Level> levels() noexcept;
 
-enum class Small { table, cipher };  // what serves count <= table_count_max
+enum class Small { table, cipher };  // used for count <= table_count_max
 
 // A permutation of [0, count). Immutable: any number of threads may share one. Allocates in the
-// constructor only, and only where a table serves.
+// constructor only, and only if a table is used.
 class Permutation {
  public:
   Permutation(std::uint64_t count, std::uint64_t state, Small small = Small::table,
@@ -54,7 +54,7 @@ class Permutation {
 
   // Position -> sample. `positions` and `samples` have one size and are the same memory or do not
   // overlap. Returns the index of the first position at or above count, or the size if there is
-  // none; what stands in `samples` after such a position is unspecified.
+  // none; the values in `samples` after such a position are unspecified.
   std::size_t forward(std::span<const std::uint64_t> positions,
                       std::span<std::uint64_t> samples) const noexcept;
 
@@ -90,7 +90,7 @@ class Groups {
                       std::span<std::uint64_t> positions) const noexcept;
 
  private:
-  std::size_t mapped(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+  std::size_t map_groups(std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
                      Kernel kernel) const noexcept;
 
   std::uint64_t count_, span_, state_;

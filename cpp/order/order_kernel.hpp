@@ -83,7 +83,7 @@ struct Feistel {
     }
   }
 
-  // Maps V::width * U values once and returns a bit for each that is a stray (above `last`).
+  // Map V::width * U values once; return a bit for each stray (a value above `last`).
   template <std::size_t U>
   std::uint64_t pass(const std::uint64_t* in, std::uint64_t* out) const {
     Words left[U], right[U];
@@ -108,7 +108,7 @@ struct Feistel {
     return strays;
   }
 
-  // Maps size <= chunk values once; numbers the strays and returns how many there are.
+  // Map size <= chunk values once; write the numbers of the strays and return their count.
   std::size_t once(const std::uint64_t* in, std::uint64_t* out, std::size_t size,
                    std::uint16_t* strays) const {
     std::size_t count = 0, base = 0;
@@ -128,7 +128,7 @@ struct Feistel {
     return count;
   }
 
-  // Maps the strays once more, packed into full lanes; returns how many are strays still.
+  // Map the strays once more, packed into full lanes; return the number that are still strays.
   std::size_t again(std::uint64_t* out, std::uint16_t* strays, std::size_t count) const {
     std::size_t kept = 0;
     for (std::size_t base = 0; base < count; base += V::width) {

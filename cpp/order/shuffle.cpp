@@ -56,12 +56,12 @@ class Scratch {
 
 struct Nothing {};
 
-// The jobs run on threads; what they throw is running out of memory.
+// Run the jobs on threads. The only error of a job is running out of memory.
 template <class PerThread, class Work>
 void on_threads(std::size_t jobs, unsigned threads, const Work& work) {
-  Troubles troubles;
-  in_parallel<PerThread>(jobs, threads, troubles, work);
-  if (troubles.any()) throw std::bad_alloc();
+  JobErrors job_errors;
+  in_parallel<PerThread>(jobs, threads, job_errors, work);
+  if (job_errors.has_any()) throw std::bad_alloc();
 }
 
 template <std::size_t bytes>
@@ -82,7 +82,7 @@ void stream(const void* from, void* to) {
 #endif
 }
 
-// The same for as many bytes as there are, which lie anywhere.
+// The same for any number of bytes at any address.
 void stream_all(const void* from, void* to, std::size_t bytes) {
 #if defined(__x86_64__)
   const auto* in = static_cast<const std::byte*>(from);
@@ -100,8 +100,8 @@ void stream_all(const void* from, void* to, std::size_t bytes) {
 #endif
 }
 
-// What was streamed is seen before what this thread does next.
-void streamed() {
+// Make streamed writes visible before later writes of this thread.
+void flush_streams() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
@@ -109,11 +109,11 @@ void streamed() {
 
 // One shuffle in two passes. `Place` holds a place in a window.
 template <std::size_t row_bytes, class Place>
-class Bucketed {
+class BucketShuffle {
   using Value = Row<row_bytes>;
 
  public:
-  Bucketed(const Permutation& permutation, const Value* in, Value* out, std::size_t count,
+  BucketShuffle(const Permutation& permutation, const Value* in, Value* out, std::size_t count,
            unsigned window_bits, unsigned threads)
       : permutation_(permutation),
         in_(in),
@@ -143,14 +143,14 @@ class Bucketed {
   }
 
  private:
-  // Where a window is put in order, in a core's cache.
+  // Scratch in which the rows of a window are put in order, in a core's cache.
   struct Window {
     std::vector<Value> rows;
   };
 
   // visit(row, where it goes) for the rows of a part.
   template <class Visit>
-  void each(std::size_t part, const Visit& visit) const {
+  void visit_rows(std::size_t part, const Visit& visit) const {
     const std::size_t size = (count_ + parts_ - 1) / parts_;
     const std::size_t end = std::min(count_, (part + 1) * size);
     std::array<std::uint64_t, piece> targets;
@@ -165,7 +165,7 @@ class Bucketed {
 
   void count(std::size_t part) {
     std::size_t* counts = &next_[part * buckets_];
-    each(part, [&](std::size_t, std::uint64_t target) { ++counts[target >> bits_]; });
+    visit_rows(part, [&](std::size_t, std::uint64_t target) { ++counts[target >> bits_]; });
   }
 
   // Counts become the places of a part's first row in each bucket.
@@ -211,7 +211,7 @@ class Bucketed {
     const Value* const in = in_;
     const unsigned bits = bits_;
     const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-    each(part, [&](std::size_t row, std::uint64_t target) {
+    visit_rows(part, [&](std::size_t row, std::uint64_t target) {
       const std::size_t bucket = target >> bits;
       const std::size_t at = next[bucket]++;
       const std::size_t slot = (at + shift) % Bin::size;
@@ -224,7 +224,7 @@ class Bucketed {
       const std::size_t end = next[bucket];
       if (end != bins.first[bucket] && (end + shift) % Bin::size != 0) empty(bucket, end);
     }
-    streamed();
+    flush_streams();
   }
 
   void place(std::size_t bucket, const Value* staged, Window& window) {
@@ -236,7 +236,7 @@ class Bucketed {
     Value* const rows = window.rows.data();
     for (std::size_t i = 0; i < size; ++i) rows[places[i]] = from[i];
     stream_all(rows, out_ + base, size * row_bytes);
-    streamed();
+    flush_streams();
   }
 
   const Permutation& permutation_;
@@ -253,7 +253,7 @@ class Bucketed {
 // In one pass: rows are read wherever they lie, and asked for a few rows before they are copied.
 // `fixed_bytes` is the size of a row where the compiler is to know it, else 0.
 template <std::size_t fixed_bytes>
-void gathered(const Permutation& permutation, const std::byte* in, std::byte* out,
+void shuffle_by_gather(const Permutation& permutation, const std::byte* in, std::byte* out,
               std::size_t count, std::size_t any_bytes, unsigned threads) {
   constexpr std::size_t ahead = 16, lines_max = 4;
   const std::size_t row_bytes = fixed_bytes != 0 ? fixed_bytes : any_bytes;
@@ -276,53 +276,53 @@ void gathered(const Permutation& permutation, const std::byte* in, std::byte* ou
 
 // `in` and `out` do not overlap, or are the same where rows are dealt to buckets.
 template <std::size_t row_bytes>
-void bucketed(const Permutation& permutation, const std::byte* in, std::byte* out,
+void shuffle_by_buckets(const Permutation& permutation, const std::byte* in, std::byte* out,
               std::size_t count, unsigned threads, std::size_t streams) {
   const auto* from = reinterpret_cast<const Row<row_bytes>*>(in);
   auto* to = reinterpret_cast<Row<row_bytes>*>(out);
   const auto length = static_cast<unsigned>(std::bit_width(count - 1));
   const auto dealt_bits = static_cast<unsigned>(std::bit_width(streams - 1));
   if (length <= narrow_bits + dealt_bits)
-    Bucketed<row_bytes, std::uint16_t>(permutation, from, to, count, narrow_bits, threads).run();
+    BucketShuffle<row_bytes, std::uint16_t>(permutation, from, to, count, narrow_bits, threads).run();
   else
-    Bucketed<row_bytes, std::uint32_t>(permutation, from, to, count,
+    BucketShuffle<row_bytes, std::uint32_t>(permutation, from, to, count,
                                        std::min(32u, length - dealt_bits), threads)
         .run();
 }
 
 struct Ways {
-  void (*bucketed)(const Permutation&, const std::byte*, std::byte*, std::size_t, unsigned,
+  void (*shuffle_by_buckets)(const Permutation&, const std::byte*, std::byte*, std::size_t, unsigned,
                    std::size_t);
-  void (*gathered)(const Permutation&, const std::byte*, std::byte*, std::size_t, std::size_t,
+  void (*shuffle_by_gather)(const Permutation&, const std::byte*, std::byte*, std::size_t, std::size_t,
                    unsigned);
 };
 
-// Of rows of 1, 2, ... bytes.
+// Both ways for rows of 1, 2, ... bytes.
 template <std::size_t... less>
 constexpr std::array<Ways, sizeof...(less)> ways(std::index_sequence<less...>) {
-  return {Ways{bucketed<less + 1>, gathered<less + 1>}...};
+  return {Ways{shuffle_by_buckets<less + 1>, shuffle_by_gather<less + 1>}...};
 }
 constexpr auto ways_by_size = ways(std::make_index_sequence<bucketed_bytes_max>{});
 
 }  // namespace
 
-void shuffle(const Permutation& permutation, std::span<const std::byte> in,
+void shuffle_rows(const Permutation& permutation, std::span<const std::byte> in,
              std::span<std::byte> out, std::size_t row_bytes, unsigned threads,
-             const Reach& reach) {
+             const CacheLimits& caches) {
   if (in.size() != out.size()) throw std::invalid_argument("in and out differ in size");
   if (row_bytes == 0 || in.size() % row_bytes != 0 || threads == 0)
     throw std::invalid_argument("rows and threads are at least one, and rows are whole");
   const std::size_t count = in.size() / row_bytes;
   if (count == 0) return;
   const bool small = row_bytes <= bucketed_bytes_max;
-  const Ways way = small ? ways_by_size[row_bytes - 1] : Ways{nullptr, gathered<0>};
-  if (small && in.size() > reach.bytes)
-    return way.bucketed(permutation, in.data(), out.data(), count, threads, reach.streams);
+  const Ways way = small ? ways_by_size[row_bytes - 1] : Ways{nullptr, shuffle_by_gather<0>};
+  if (small && in.size() > caches.bytes)
+    return way.shuffle_by_buckets(permutation, in.data(), out.data(), count, threads, caches.streams);
   if (in.data() != out.data())
-    return way.gathered(permutation, in.data(), out.data(), count, row_bytes, threads);
+    return way.shuffle_by_gather(permutation, in.data(), out.data(), count, row_bytes, threads);
   const Scratch<std::byte> copy(in.size());
   std::memcpy(copy.data(), in.data(), in.size());
-  way.gathered(permutation, copy.data(), out.data(), count, row_bytes, threads);
+  way.shuffle_by_gather(permutation, copy.data(), out.data(), count, row_bytes, threads);
 }
 
 }  // namespace penstock

@@ -50,18 +50,18 @@ class Storage {
     }
   }
 
-  // Goes on until all has been read that a step needs.
+  // Read on until a step has all its bytes.
   void read(std::size_t step) {
     while (pending_[step] > 0) complete();
   }
 
-  // When a node had all that it reads of a step; 0 if that is nothing.
+  // Time at which a node had all bytes that it reads of a step; 0 if there are none.
   std::int64_t finished(std::size_t step, std::size_t node) const {
     return finished_[step * nodes_ + node];
   }
 
  private:
-  // What is kept, demanded and staged: of one step, in this sequence.
+  // Kept, demanded and staged bytes of one step, in this sequence.
   static constexpr std::size_t kKinds = 3;
   using Kinds = std::array<std::size_t, kKinds>;
 
@@ -139,7 +139,7 @@ class Servers {
  public:
   Servers(std::size_t nodes, double rate) : free_(nodes, 0), rate_(rate) {}
 
-  // When these bytes have passed, which cannot all be there before `supplied`.
+  // Time at which these bytes have passed, which cannot all be there before `supplied`.
   std::int64_t pass(std::size_t node, std::int64_t bytes, std::int64_t from,
                     std::int64_t supplied) {
     const std::int64_t takes = duration(static_cast<double>(bytes), rate_);

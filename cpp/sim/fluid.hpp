@@ -9,11 +9,11 @@
 //   tiers, both ends of a node's link, staging   each a server of one node that takes steps in their
 //             sequence; bytes go on as they come, so a step ends at the slowest of what it goes
 //             through, but at none before its bytes have passed at that server's rate.
-//   exchange  who receives in a step waits for the last node that sends in it.
+//   exchange  a node that receives in a step waits for the last node that sends in it.
 //   compute   a node begins a step when all nodes are done with the one before, goes through its
 //             samples as they come, and ends one sample after the last of them.
 //   window    a step opens, for all nodes at once, when it fits into the fullest node's staging memory,
-//             and where `epoch` is given, when all earlier epochs are over.
+//             and, if `epoch` is given, when all earlier epochs are over.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct FluidCluster {
   std::span<const double> tiers;
 };
 
-// Bytes by step and node. What is empty is zero everywhere.
+// Bytes by step and node. An empty column is zero everywhere.
 struct FluidTraffic {
   std::span<const std::int64_t> need = {};
   std::span<const std::int64_t> ring = {};
@@ -48,7 +48,7 @@ struct FluidTraffic {
   std::span<const std::int64_t> received = {};
 };
 
-// When all nodes are done with each step, in nanoseconds.
+// Simulate the flows: the time at which all nodes are done with each step, in nanoseconds.
 std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraffic& traffic);
 
 }  // namespace penstock::sim

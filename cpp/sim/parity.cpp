@@ -14,9 +14,9 @@ constexpr double kWindow = 0.1;
 
 using Log = std::vector<double>;
 
-// Whether a node counts as a client of storage at this time. The log need not be sorted; the search
+// True if a node counts as a client of storage at this time. The log need not be sorted; the search
 // takes the steps of a bisection all the same.
-bool active(const Log& log, double time) {
+bool is_active(const Log& log, double time) {
   if (log.empty() || !(log.back() > time - kWindow)) return false;
   std::size_t low = 0;
   std::size_t high = log.size();
@@ -138,10 +138,10 @@ class Simulation {
   double remote_rate(std::size_t kind) const { return std::min(cluster_.link, rate(kind)); }
   double storage_rate(std::size_t clients) const { return cluster_.storage_rates[clients - 1]; }
 
-  double write(double megabytes) const {
+  double write_seconds(double megabytes) const {
     return std::max(megabytes / cluster_.preprocess, megabytes / cluster_.staging_rate);
   }
-  double read(double megabytes, double rate) const { return write(megabytes) + megabytes / rate; }
+  double read_seconds(double megabytes, double rate) const { return write_seconds(megabytes) + megabytes / rate; }
 
   static void hold(Node& node, std::int64_t sample, int kind, double since) {
     const auto at = static_cast<std::size_t>(sample);
@@ -150,16 +150,16 @@ class Simulation {
     node.since[at] = since;
   }
 
-  static Held held(const Node& node, std::int64_t sample) {
+  static Held find_held(const Node& node, std::int64_t sample) {
     const auto at = static_cast<std::size_t>(sample);
     return {node.kind[at], node.since[at]};
   }
 
   // The last other node that holds it by then: the published search never updates its maximum.
-  Held held_elsewhere(std::size_t self, std::int64_t sample, double by) const {
+  Held find_held_elsewhere(std::size_t self, std::int64_t sample, double by) const {
     for (std::size_t i = nodes_.size(); i-- > 0;) {
       if (i == self) continue;
-      const Held found = held(nodes_[i], sample);
+      const Held found = find_held(nodes_[i], sample);
       if (found.kind >= 0 && found.since <= by) return found;
     }
     return {};
@@ -169,51 +169,51 @@ class Simulation {
     std::size_t found = 1;
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (i == self) continue;
-      found += active(nodes_[i].demanded, time) || active(nodes_[i].prefetched, time);
+      found += is_active(nodes_[i].demanded, time) || is_active(nodes_[i].prefetched, time);
     }
     return found;
   }
 
   void count(std::size_t self, Source source) { ++out_.reads[self * kSources + source]; }
 
-  void demanded(std::size_t self, Source source, double time) {
+  void log_demand(std::size_t self, Source source, double time) {
     count(self, source);
     if (source == kStorage) nodes_[self].demanded.push_back(time);
   }
 
-  void moved(Source source, double megabytes) {
+  void count_moved(Source source, double megabytes) {
     const auto step = static_cast<std::size_t>(std::min(now_, steps_ - 1));
     out_.megabytes[step * kSources + source] += megabytes;
   }
 
-  // When the node has the sample that it asks for now.
+  // Time at which the node has the sample that it requests now.
   double request(std::int64_t place, std::int64_t sample, std::size_t self, double time) {
     Node& node = nodes_[self];
     const Staged* entry = find(node, place);
     const bool ready = entry != nullptr && entry->since <= time;
-    if (ready) demanded(self, kStaging, time);
+    if (ready) log_demand(self, kStaging, time);
     const double megabytes = size(sample);
 
     Source best_source = kStorage;
     double best = megabytes / storage_rate(clients(time, self));
-    if (const Held local = held(node, sample); local.kind >= 0 && local.since <= time) {
+    if (const Held local = find_held(node, sample); local.kind >= 0 && local.since <= time) {
       const double fetch = megabytes / rate(static_cast<std::size_t>(local.kind));
       if (fetch < best) best = fetch, best_source = kLocal;
     }
-    if (const Held remote = held_elsewhere(self, sample, time); remote.kind >= 0) {
+    if (const Held remote = find_held_elsewhere(self, sample, time); remote.kind >= 0) {
       const double fetch = megabytes / remote_rate(static_cast<std::size_t>(remote.kind));
       if (fetch < best) best = fetch, best_source = kRemote;
     }
 
     const double limit = ready ? time : entry != nullptr ? entry->since : kNever;
-    const double direct = time + best + write(megabytes);
+    const double direct = time + best + write_seconds(megabytes);
     double response = limit;
     if (direct < limit) {
       response = direct;
-      demanded(self, best_source, time);
-      moved(best_source, megabytes);
+      log_demand(self, best_source, time);
+      count_moved(best_source, megabytes);
     } else {
-      demanded(self, entry->source, limit);
+      log_demand(self, entry->source, limit);
     }
     if (policy_.ring) {
       drop(node);
@@ -233,7 +233,7 @@ class Simulation {
     return &*found;
   }
 
-  // Entries of earlier steps go. What was staged after its step had been dropped stays.
+  // Drop the entries of earlier steps. An entry that was staged after its step had been dropped stays.
   void drop(Node& node) const {
     if (node.dropped == now_) return;
     auto entry = node.staged.begin() + node.stranded;
@@ -259,7 +259,7 @@ class Simulation {
     }
   }
 
-  // Stages the next sample from the fastest source. False: it waits for another node.
+  // Stage the next sample from the fastest source. False if it must wait for another node.
   bool stage(std::size_t self, std::int64_t sample, double megabytes) {
     Node& node = nodes_[self];
     const double current = node.threads[turn_];
@@ -267,26 +267,26 @@ class Simulation {
       keep(node, sample, 0, kStaging);
       return true;
     }
-    const Held local = held(node, sample);
+    const Held local = find_held(node, sample);
     Source source = kLocal;
     double since = local.since;
     double fetch = kNever;
-    if (local.kind >= 0) fetch = read(megabytes, rate(static_cast<std::size_t>(local.kind)));
+    if (local.kind >= 0) fetch = read_seconds(megabytes, rate(static_cast<std::size_t>(local.kind)));
     if (policy_.remote) {
-      const Held remote = held_elsewhere(self, sample, kNever);
+      const Held remote = find_held_elsewhere(self, sample, kNever);
       if (remote.kind >= 0) {
         const double faster = remote_rate(static_cast<std::size_t>(remote.kind));
         if (local.kind < 0 || rate(static_cast<std::size_t>(local.kind)) < faster) {
           if (policy_.storage && remote.since > current) return false;
           source = kRemote;
           since = remote.since;
-          fetch = read(megabytes, faster);
+          fetch = read_seconds(megabytes, faster);
         }
       }
     }
     double done = kNever;
     if (policy_.storage) {
-      const double direct = read(megabytes, storage_rate(clients(current, self)));
+      const double direct = read_seconds(megabytes, storage_rate(clients(current, self)));
       if (fetch == kNever || direct < fetch || since > current) {
         source = kStorage;
         done = current + direct;
@@ -299,7 +299,7 @@ class Simulation {
     node.threads[turn_] = done;
     keep(node, sample, done, source);
     if (source == kStorage) node.prefetched.push_back(current);
-    moved(source, megabytes);
+    count_moved(source, megabytes);
     return true;
   }
 
@@ -323,9 +323,9 @@ class Simulation {
         if (!(node.class_bytes[kind] + megabytes <= cluster_.class_capacities[kind])) break;
         double& clock = node.class_clocks[kind][static_cast<std::size_t>(node.class_turn[kind])];
         node.prefetched.push_back(clock);
-        clock += read(megabytes, storage_rate(nodes_.size()));
+        clock += read_seconds(megabytes, storage_rate(nodes_.size()));
         hold(node, sample, static_cast<int>(kind), clock);
-        moved(kStorage, megabytes);
+        count_moved(kStorage, megabytes);
         node.class_bytes[kind] += megabytes;
         node.class_turn[kind] = (node.class_turn[kind] + 1) % cluster_.class_threads[kind];
         ++node.unplaced;

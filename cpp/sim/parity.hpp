@@ -1,8 +1,8 @@
 // The published simulator of clairvoyant prefetching, access by access, with its faults.
 //
 // Times are seconds and sizes MB, as doubles, in the sequence of operations of the original: run
-// times agree with it to the last bit. docs/simulator.md says what the rules are and which of them
-// are faults; fluid.hpp is the model without them.
+// times agree with it to the last bit. docs/simulator.md lists the rules and those that are
+// faults; fluid.hpp is the model without them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace penstock::sim {
 
-// Where a byte came from, as the read logs count it.
+// Source of a byte, as the read logs count it.
 enum Source : int { kStaging = 0, kStorage = 1, kLocal = 2, kRemote = 3, kSources = 4 };
 
 struct ParityCluster {
@@ -34,7 +34,7 @@ struct ParityPolicy {
   bool remote;       // ... from other nodes
   bool storage;      // ... from shared storage
   bool immediate;    // ... and whatever it holds is there from time 0 on: the lower bound
-  double start;      // where clocks start
+  double start;      // time at which clocks start
   // Samples that nodes hold in a storage class, in any sequence; a sample once a node.
   std::span<const std::int32_t> held_node;
   std::span<const std::int32_t> held_class;
@@ -43,17 +43,17 @@ struct ParityPolicy {
   // Reads of shared storage before the start, of each node, one after the other.
   std::span<const double> log;
   std::span<const std::int64_t> log_bounds;  // nodes + 1
-  // What each node's class prefetchers walk, one list a node, all of one length; or nothing.
+  // Samples that each node's class prefetchers read: one list a node, all of one length; or nothing.
   std::span<const std::int64_t> lists;
 };
 
 struct ParityRun {
   std::vector<double> barriers;        // the end of each step
   std::vector<std::int64_t> reads;     // by node and source, as the published logs count them
-  std::vector<double> megabytes;       // by step and source: what was moved, when it was asked for
+  std::vector<double> megabytes;       // moved, by source and by the step in which it was requested
 };
 
-// samples: those of each global batch, step by step; a node has one stretch of each.
+// Run the simulator. samples: those of each global batch, step by step; a node has one stretch of each.
 ParityRun run_parity(const ParityCluster& cluster, const ParityPolicy& policy,
                      std::span<const double> sizes, std::span<const std::int64_t> samples);
 

@@ -26,7 +26,7 @@ timespec time_of(std::int64_t ns) {
   return {static_cast<time_t>(ns / second_ns), static_cast<long>(ns % second_ns)};
 }
 
-// Where what is read goes, of each thread one: touched before it is timed, and kept.
+// The target of reads, one per thread: touched before a read is timed, and kept.
 class Scratch {
  public:
   ~Scratch() { release(); }
@@ -54,7 +54,7 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
-// One system call, as the job's was; what is longer than the scratch memory overwrites itself.
+// Read by one system call, as the job did; bytes beyond the scratch memory overwrite earlier ones.
 std::int64_t read_once(int fd, std::int64_t offset, std::int64_t length,
                        std::span<std::byte> scratch) {
   std::array<iovec, 1024> pieces;
@@ -116,29 +116,29 @@ int Replay::open(std::uint32_t file, bool direct) const {
   return fd < 0 ? -errno : fd;
 }
 
-// The one that reads of a file go through; none where it cannot be opened.
-Replay::Shared Replay::descriptor(std::uint32_t file) {
+// The descriptor for reads of a file; null if the file cannot be opened.
+Replay::Shared Replay::find_descriptor(std::uint32_t file) {
   {
     const std::lock_guard held(lock_of(file));
     Kept& kept = kept_[file];
     if (!kept.opened.empty()) return kept.opened.back();
-    if (kept.untold) return kept.untold;
+    if (kept.unrecorded) return kept.unrecorded;
   }
   const int fd = open(file, false);
-  untold_opens_.fetch_add(1);
+  unrecorded_opens_.fetch_add(1);
   if (fd < 0) return nullptr;
   auto opened = std::make_shared<Descriptor>(fd);
-  if (untold_kept_.fetch_add(1) < keep_max_) {
+  if (unrecorded_kept_.fetch_add(1) < keep_max_) {
     const std::lock_guard held(lock_of(file));
-    kept_[file].untold = opened;
+    kept_[file].unrecorded = opened;
   } else {
-    untold_kept_.fetch_sub(1);
+    unrecorded_kept_.fetch_sub(1);
   }
   return opened;
 }
 
-// The one that the job closes; the system closes it when the last read through it is over.
-Replay::Shared Replay::closing(std::uint32_t file) {
+// Release the descriptor that the job closes; the system closes it after the last read through it.
+Replay::Shared Replay::release_descriptor(std::uint32_t file) {
   const std::lock_guard held(lock_of(file));
   std::vector<Shared>& opened = kept_[file].opened;
   if (opened.empty()) return nullptr;
@@ -157,36 +157,36 @@ bool Replay::wait_until(std::int64_t due_ns) const {
   }
 }
 
-std::int64_t Replay::perform(Act act, std::uint32_t file, std::int64_t offset, std::int64_t length,
+std::int64_t Replay::perform(OperationKind act, std::uint32_t file, std::int64_t offset, std::int64_t length,
                              const Descriptor* from, std::span<std::byte> scratch) {
   switch (act) {
-    case Act::read:
+    case OperationKind::read:
       return from == nullptr ? -ENOENT : read_once(from->fd(), offset, length, scratch);
-    case Act::open:
-    case Act::open_direct: {
-      const int fd = open(file, act == Act::open_direct);
+    case OperationKind::open:
+    case OperationKind::open_direct: {
+      const int fd = open(file, act == OperationKind::open_direct);
       if (fd < 0) return fd;
       auto opened = std::make_shared<Descriptor>(fd);
       const std::lock_guard held(lock_of(file));
       kept_[file].opened.push_back(std::move(opened));
       return 0;
     }
-    case Act::stat: {
+    case OperationKind::stat: {
       struct stat status{};
       const std::string name = path(file);
       return ::stat(name.c_str(), &status) == 0 ? 0 : -errno;
     }
-    case Act::close:
-      (void)closing(file);
+    case OperationKind::close:
+      (void)release_descriptor(file);
       return 0;
-    case Act::map:
+    case OperationKind::map:
       break;  // what the job read through the map is not known
   }
   return 0;
 }
 
-std::size_t Replay::perform(const ActColumns& acts, bool paced, std::int64_t& due_ns,
-                            const ActResults& results) {
+std::size_t Replay::perform(const OperationColumns& acts, bool paced, std::int64_t& due_ns,
+                            const OperationResults& results) {
   const std::size_t count = acts.kind.size();
   for (const std::size_t size :
        {acts.file.size(), acts.offset.size(), acts.length.size(), acts.think_ns.size(),
@@ -195,7 +195,7 @@ std::size_t Replay::perform(const ActColumns& acts, bool paced, std::int64_t& du
   }
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (acts.kind[i] > static_cast<std::uint8_t>(Act::map) || acts.file[i] >= ends_.size() ||
+    if (acts.kind[i] > static_cast<std::uint8_t>(OperationKind::map) || acts.file[i] >= ends_.size() ||
         acts.offset[i] < 0 || acts.length[i] < 0 || acts.think_ns[i] < 0) {
       throw std::invalid_argument("operation " + std::to_string(i) + " cannot be");
     }
@@ -206,9 +206,9 @@ std::size_t Replay::perform(const ActColumns& acts, bool paced, std::int64_t& du
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // else sleep ends up to 50 us late
 
   for (std::size_t i = 0; i < count; ++i) {
-    const auto act = static_cast<Act>(acts.kind[i]);
+    const auto act = static_cast<OperationKind>(acts.kind[i]);
     const std::uint32_t file = acts.file[i];
-    const Shared from = act == Act::read ? descriptor(file) : nullptr;
+    const Shared from = act == OperationKind::read ? find_descriptor(file) : nullptr;
     if (paced) due_ns += acts.think_ns[i];
     if (!wait_until(paced ? due_ns : 0)) return i;
     const std::int64_t start = monotonic_ns();

@@ -1,5 +1,4 @@
-// A recorded job's operations, done again at their times: one thread of the job after the other's
-// next operation, or as fast as it goes.
+// Replay of a recorded job's operations at their recorded times, or as fast as storage allows.
 #pragma once
 
 #include <atomic>
@@ -13,10 +12,10 @@
 
 namespace penstock {
 
-enum class Act : std::uint8_t { read, open, open_direct, stat, close, map };
+enum class OperationKind : std::uint8_t { read, open, open_direct, stat, close, map };
 
-// Operations of one thread, in order. think_ns: what passes before each, since the one before ended.
-struct ActColumns {
+// Operations of one thread, in order. think_ns: time between the end of the operation before and each.
+struct OperationColumns {
   std::span<const std::uint8_t> kind;
   std::span<const std::uint32_t> file;
   std::span<const std::int64_t> offset;
@@ -24,8 +23,8 @@ struct ActColumns {
   std::span<const std::int64_t> think_ns;
 };
 
-// What came of each: bytes or -errno; how much later it began than it should have; how long it took.
-struct ActResults {
+// Result of each operation: bytes or -errno; the delay of its begin; its duration.
+struct OperationResults {
   std::span<std::int64_t> result;
   std::span<std::int64_t> late_ns;
   std::span<std::int64_t> duration_ns;
@@ -34,45 +33,47 @@ struct ActResults {
 // Nanoseconds of the clock by which operations are timed.
 std::int64_t monotonic_ns();
 
-// The files of a job, as its threads have them open. All of it may be called from any thread.
+// The files of a job, as its threads have them open. Thread-safe.
 class Replay {
  public:
-  // Path i is names[ends[i-1], ends[i]); the owner of the arrays outlives this. Of files whose
-  // opening is not among the operations, `keep_max` are kept open and the others opened for each
-  // read. Throws std::invalid_argument where the columns do not fit each other.
+  // Path i is names[ends[i-1], ends[i]); the owner of the arrays outlives this. Among files that no
+  // operation opens, `keep_max` are kept open and the others are opened for each read. Throws
+  // std::invalid_argument if the columns do not fit each other.
   Replay(std::span<const char> names, std::span<const std::int64_t> ends, std::size_t keep_max);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  // Does the operations one after the other. `due_ns` is when the operation before the first
-  // should have ended, and afterwards when the last one should have: an operation is due when its
-  // think time has passed since then, and takes as long as it takes. Without `paced` think times
-  // are dropped, and nothing is late. Nothing is written or created. Reads through a descriptor
-  // that the job opened with O_DIRECT are direct as well. Returns how many were done: less than
-  // all after `stop`. Throws std::invalid_argument for columns that do not fit.
-  std::size_t perform(const ActColumns& acts, bool paced, std::int64_t& due_ns,
-                      const ActResults& results);
+  // Perform the operations one after the other and return their number, which is less than all only
+  // after `stop`. `due_ns` is the time at which the operation before the first should have ended, and
+  // afterwards the time at which the last one should have ended. An operation is due when its think
+  // time has passed since then; its duration is whatever storage takes. Without `paced`, think times
+  // are dropped and nothing is late. Nothing is written or created. Reads through a descriptor that
+  // the job opened with O_DIRECT are direct as well. Throws std::invalid_argument for columns that do
+  // not fit each other.
+  std::size_t perform(const OperationColumns& acts, bool paced, std::int64_t& due_ns,
+                      const OperationResults& results);
 
   void stop() { stopped_.store(true); }
 
-  // Files that were opened because the operations do not say when; the time is nobody's.
-  std::size_t untold_opens() const { return untold_opens_.load(); }
+  // Number of files that no operation opens and that were opened for reads; no operation is charged
+  // with that time.
+  std::size_t unrecorded_opens() const { return unrecorded_opens_.load(); }
 
  private:
   class Descriptor;
   using Shared = std::shared_ptr<Descriptor>;
   struct Kept {
     std::vector<Shared> opened;  // by operations, and not closed yet
-    Shared untold;
+    Shared unrecorded;
   };
 
   std::string path(std::uint32_t file) const;
   int open(std::uint32_t file, bool direct) const;  // a descriptor, or -errno
-  std::int64_t perform(Act act, std::uint32_t file, std::int64_t offset, std::int64_t length,
+  std::int64_t perform(OperationKind act, std::uint32_t file, std::int64_t offset, std::int64_t length,
                        const Descriptor* from, std::span<std::byte> scratch);
-  Shared descriptor(std::uint32_t file);
-  Shared closing(std::uint32_t file);
+  Shared find_descriptor(std::uint32_t file);
+  Shared release_descriptor(std::uint32_t file);
   std::mutex& lock_of(std::uint32_t file) { return locks_[file % locks_.size()]; }
   bool wait_until(std::int64_t due_ns) const;
 
@@ -81,8 +82,8 @@ class Replay {
   std::size_t keep_max_;
   std::vector<Kept> kept_;
   std::vector<std::mutex> locks_;
-  std::atomic<std::size_t> untold_kept_{0};
-  std::atomic<std::size_t> untold_opens_{0};
+  std::atomic<std::size_t> unrecorded_kept_{0};
+  std::atomic<std::size_t> unrecorded_opens_{0};
   std::atomic<bool> stopped_{false};
 };
 

@@ -1,6 +1,6 @@
 """MixFeistel in Triton: the order computed where the data is, bit-equal to the compiled core.
 
-Everything is 32-bit unsigned arithmetic that wraps on purpose, as in `cpp/order/order_kernel.hpp`, so
+Everything is 32-bit unsigned arithmetic that wraps on purpose (cpp/order/order_kernel.hpp), so
 that launches switch Triton's overflow checks off. Words of a cipher are plain arguments, exempt
 from specialisation: another seed or size compiles nothing again. Under TRITON_INTERPRET=1, set
 before this module is imported, the kernels run on CPU tensors through numpy.

@@ -32,11 +32,11 @@ from ._order_numpy import GOLDEN, WORD, Words, first_outside, mix64
 from .errors import UsageError
 
 try:
-    from ._core import Groups, Permutation  # type: ignore[import-not-found,unused-ignore]
+    from ._core import Groups, Permutation
 
     compiled = True
 except ModuleNotFoundError:
-    from ._order_numpy import Groups, Permutation
+    from ._order_numpy import Groups, Permutation  # type: ignore[assignment]
 
     compiled = False
 

@@ -1,10 +1,9 @@
-// The simulators: conversion only.
+// The kernels of the simulators.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <span>
 
-#include "binding/columns.hpp"
+#include "binding/arrays.hpp"
 #include "binding/gil.hpp"
 #include "sim/fluid.hpp"
 #include "sim/parity.hpp"
@@ -15,15 +14,10 @@ using namespace nb::literals;
 namespace penstock::binding {
 namespace {
 
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ParityColumns =
+    Tuple<OwnedArray<double>, OwnedArray<std::int64_t>, OwnedArray<double>>;
 
-template <class T>
-std::span<const T> view(const Column<T>& column) {
-  return {column.data(), column.shape(0)};
-}
-
-nb::object parity(std::int64_t nodes, std::int64_t batch, double compute, double preprocess,
+ParityColumns run_parity(std::int64_t nodes, std::int64_t batch, double compute, double preprocess,
                   double link, double staging_capacity, double staging_rate,
                   std::int64_t staging_threads, const Column<double>& storage_rates,
                   const Column<double>& class_rates, const Column<double>& class_capacities,
@@ -55,12 +49,12 @@ nb::object parity(std::int64_t nodes, std::int64_t batch, double compute, double
     const WithoutGil released;
     run = sim::run_parity(cluster, policy, view(sizes), view(samples));
   }
-  return nb::make_tuple(array<double>(std::move(run.barriers)),
-                        array<std::int64_t>(std::move(run.reads)),
-                        array<double>(std::move(run.megabytes)));
+  return nb::make_tuple(make_array<double>(std::move(run.barriers)),
+                        make_array<std::int64_t>(std::move(run.reads)),
+                        make_array<double>(std::move(run.megabytes)));
 }
 
-nb::object fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch, bool serial,
+OwnedArray<std::int64_t> run_fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch, bool serial,
                  bool setup, std::int64_t overhead, std::int64_t epoch, double compute,
                  double stage, double link, const Column<double>& storage_shares,
                  const Column<double>& tier_rates, const Column<std::int64_t>& need,
@@ -86,23 +80,24 @@ nb::object fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch, bo
     const WithoutGil released;
     ends = sim::run_fluid(cluster, traffic);
   }
-  return array<std::int64_t>(std::move(ends));
+  return make_array<std::int64_t>(std::move(ends));
 }
 
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
-  m.def("run_parity", parity, nb::kw_only(), "nodes"_a, "batch"_a, "compute"_a, "preprocess"_a,
+  m.def("run_parity", run_parity, nb::kw_only(), "nodes"_a, "batch"_a, "compute"_a, "preprocess"_a,
         "link"_a, "staging_capacity"_a, "staging_rate"_a, "staging_threads"_a, "storage_rates"_a,
         "class_rates"_a, "class_capacities"_a, "class_threads"_a, "ring"_a, "remote"_a,
         "storage"_a, "immediate"_a, "start"_a, "held_node"_a, "held_class"_a, "held_sample"_a,
         "held_since"_a, "log"_a, "log_bounds"_a, "lists"_a, "sizes"_a, "samples"_a,
-        "The published simulator: (barriers, reads by node and source, MB by step and source).");
-  m.def("run_fluid", fluid, nb::kw_only(), "nodes"_a, "window"_a, "batch"_a, "serial"_a, "setup"_a,
+        "Run the published simulator: (barriers, reads by node and source, MB by step and source).");
+  m.def("run_fluid", run_fluid, nb::kw_only(), "nodes"_a, "window"_a, "batch"_a, "serial"_a, "setup"_a,
         "overhead"_a, "epoch"_a, "compute"_a, "stage"_a, "link"_a, "storage_shares"_a,
         "tier_rates"_a, "need"_a, "ring"_a, "demand"_a, "ahead"_a, "tiers"_a, "sent"_a,
         "received"_a,
-        "Flows of bytes by step and node: when each step ends, in ns. Rates are in bytes/ns.");
+        "Simulate flows of bytes by step and node: the time at which each step ends, in ns. Rates are\n"
+        "in bytes/ns.");
 }
 
 }  // namespace penstock::binding

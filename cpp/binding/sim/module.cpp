@@ -7,7 +7,7 @@ void bind_replay(nanobind::module_& m);
 }  // namespace penstock::binding
 
 NB_MODULE(_sim, m) {
-  m.doc() = "The compiled kernels of the simulator, and the replay of traces.";
+  m.doc() = "The kernels of the simulators in C++, and the replay of traces.";
   nanobind::set_leak_warnings(false);  // a replay may be alive when the interpreter ends
   penstock::binding::bind_kernels(m);
   penstock::binding::bind_replay(m);

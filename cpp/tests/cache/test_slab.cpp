@@ -49,7 +49,7 @@ Claim claim(Slab& slab, std::int64_t slot) {
 
 std::int64_t offset(const Slab& slab, std::int64_t slot) {
   std::int64_t found = 0;
-  slab.offsets({&slot, 1}, {&found, 1});
+  slab.find_offsets({&slot, 1}, {&found, 1});
   return found;
 }
 
@@ -59,9 +59,9 @@ std::int64_t allocate(Slab& slab, std::int64_t length) {
   return found;
 }
 
-bool holds(Slab& slab, std::int64_t slot) {
+bool has_claims(Slab& slab, std::int64_t slot) {
   bool found = false;
-  slab.holds({&slot, 1}, {&found, 1});
+  slab.has_claims({&slot, 1}, {&found, 1});
   return found;
 }
 
@@ -94,7 +94,7 @@ void a_slot_goes_one_way() {
   const auto other = attached(*one);
   CHECK(claim(*one, 2) == Claim::mine && offset(*one, 2) == -1);
   CHECK(claim(*one, 2) == Claim::busy && claim(*other, 2) == Claim::busy);
-  CHECK(holds(*one, 2) && !holds(*other, 2) && !holds(*one, 1));
+  CHECK(has_claims(*one, 2) && !has_claims(*other, 2) && !has_claims(*one, 1));
   CHECK(!publish(*other, 2, 0, 0));  // of this process, but of another claimer
   abandon(*other, 2);
   CHECK(claim(*other, 2) == Claim::busy);
@@ -102,7 +102,7 @@ void a_slot_goes_one_way() {
   CHECK(claim(*other, 2) == Claim::mine);
   CHECK(!publish(*one, 2, 0, 0));
   const std::int64_t at = allocate(*other, 100);
-  CHECK(publish(*other, 2, at, 100) && !holds(*other, 2) && !publish(*other, 2, at, 100));
+  CHECK(publish(*other, 2, at, 100) && !has_claims(*other, 2) && !publish(*other, 2, at, 100));
   CHECK(claim(*one, 2) == Claim::ready && offset(*one, 2) == at);
   abandon(*other, 2);
   CHECK(claim(*one, 2) == Claim::ready);
@@ -212,7 +212,7 @@ void a_damaged_table_stays_inside() {
   for (int round = 0; round < 100; ++round) {
     for (std::int64_t i = 0; i < slots; ++i)
       table[i] = random() >> (random() % 64);
-    slab->offsets(all, at);
+    slab->find_offsets(all, at);
     for (std::size_t i = 0; i < at.size(); ++i) {
       CHECK(at[i] >= -1 && at[i] <= 4096);
       const bool fits = at[i] >= 0 && at[i] + lengths[i] <= 4096;

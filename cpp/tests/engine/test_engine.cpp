@@ -58,7 +58,7 @@ class Reading {
 
   std::uint64_t submit(Engine& engine) const { return engine.submit(extents_, bounds_); }
 
-  void check(const Done& done) const {
+  void check(const Completion& done) const {
     std::vector<const Failure*> failures(extents_.size());
     for (const Failure& failure : done.failures) {
       CHECK(failures[failure.extent] == nullptr);
@@ -116,7 +116,7 @@ void drive(Engine& engine, const Dataset& data, Random& random, int count) {
       ++submitted;
       continue;
     }
-    for (const Done& ticket : engine.poll(1s)) {
+    for (const Completion& ticket : engine.poll(1s)) {
       open.at(ticket.id)->check(ticket);
       CHECK(open.erase(ticket.id) == 1);
       ++done;
@@ -145,11 +145,11 @@ void knobs_while_reading(const Dataset& data, Random& random) {
   std::thread turner([&] {
     Random own(7);
     while (!stop) {
-      engine.resize(1 + own() % 5);
-      engine.use(backends[own() % 3], own() % 2 == 0 ? Access::direct : Access::buffered);
+      engine.set_threads(1 + own() % 5);
+      engine.set_backend(backends[own() % 3], own() % 2 == 0 ? Access::direct : Access::buffered);
       engine.throttle(own() % 3 == 0 ? 5e7 + static_cast<double>(own() % 1'000'000'000) : 0.0);
       CHECK(engine.counters().tickets <= 600);
-      CHECK(!engine.closed());
+      CHECK(!engine.is_closed());
       std::this_thread::yield();
     }
   });
@@ -165,7 +165,7 @@ void resize_at_a_rate(const Dataset& data, Random& random) {
   std::atomic<bool> stop = false;
   std::thread turner([&] {
     for (std::size_t i = 0; !stop; ++i) {
-      engine.resize(1 + i % 6);
+      engine.set_threads(1 + i % 6);
       std::this_thread::yield();
     }
   });
@@ -189,7 +189,7 @@ void close_in_flight(const Dataset& data, Random& random) {
     readings.clear();  // nothing writes here any more, whoever closed
     poller.join();
     other.join();
-    CHECK(engine.closed());
+    CHECK(engine.is_closed());
     CHECK(engine.poll(30s).empty());
   }
 }
@@ -312,7 +312,7 @@ void turns(const Dataset& data, Random& random) {
     engine.throttle(0);
     std::vector<std::uint64_t> found;
     while (found.size() < wanted.size()) {
-      for (const Done& done : engine.poll(patience)) found.push_back(done.id);
+      for (const Completion& done : engine.poll(patience)) found.push_back(done.id);
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(found[i] == wanted[i].second);
   }

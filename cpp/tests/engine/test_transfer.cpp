@@ -57,9 +57,9 @@ bool try_columns(Random& random) {
   if (random() % 10 == 0) runs.clear();
   std::vector<Bytes> memory{Bytes(300), Bytes(280)};
   const std::vector<std::span<std::byte>> buffers{memory[0], memory[1]};
-  Placed placed;
+  PlacedRequests placed;
   try {
-    placed = place({file, offset, length, buffer, target, runs}, buffers, 2);
+    placed = place_requests({file, offset, length, buffer, target, runs}, buffers, 2);
   } catch (const std::invalid_argument&) {
     return false;
   }
@@ -111,7 +111,7 @@ class Kernel {
   Kernel(Random& random, const Bytes& content, bool direct)
       : random_(random), content_(content), direct_(direct) {}
 
-  std::int64_t answer(const Transfer::Ask& ask) {
+  std::int64_t answer(const Transfer::ReadCall& ask) {
     const auto size = static_cast<std::int64_t>(content_.size());
     std::int64_t room = 0;
     for (unsigned i = 0; i < ask.count; ++i) room += static_cast<std::int64_t>(ask.parts[i].iov_len);
@@ -186,15 +186,15 @@ void any_answers(Random& random) {
     Kernel kernel(random, data.content(0), false);
     if (round % 4 >= 2) kernel.bad = below(random, 700'001);
     transfer.begin(files, run.ticket, 0, access);
-    CHECK(transfer.ready());
+    CHECK(transfer.is_ready());
     int asks = 0;
     bool done = false;
     while (!done) {
-      const auto ask = transfer.ask();
-      done = transfer.arrived(ask.count == 0 ? 0 : kernel.answer(ask));
+      const auto ask = transfer.prepare_read();
+      done = transfer.accept(ask.count == 0 ? 0 : kernel.answer(ask));
       CHECK(++asks < 20'000);
     }
-    CHECK(transfer.end(files) == run.ticket);
+    CHECK(transfer.finish(files) == run.ticket);
     check_run(run, data.content(0), kernel.bad);
   }
 }
@@ -212,10 +212,10 @@ void refused_for_ever(Random& random) {
     transfer.begin(files, ticket, 0, Access::buffered);
     int asks = 0;
     do {
-      transfer.ask();
+      transfer.prepare_read();
       CHECK(++asks < 10'000);
-    } while (!transfer.arrived(-error));
-    transfer.end(files);
+    } while (!transfer.accept(-error));
+    transfer.finish(files);
     CHECK(ticket->failures().size() == 2 && ticket->failures()[1].error == error);
   }
 }
@@ -236,7 +236,7 @@ void ends_of_the_range(Random& random) {
         transfer.begin(files, ticket, 0, access);
         while (!transfer.read()) {
         }
-        transfer.end(files);
+        transfer.finish(files);
         CHECK(ticket->failures().size() == (length > 0 ? 1u : 0u));
         CHECK(length == 0 || ticket->failures()[0].got == 0);
       }

@@ -1,4 +1,4 @@
-// The window gives the same bytes however it reads, and hops only where records are large; CRC-32C.
+// The reader gives the same bytes however it reads, and hops only where records are large; CRC-32C.
 #include "index/buffered_reader.hpp"
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include "tests/support/memory_source.hpp"
 
 using penstock::MemorySource;
-using penstock::Reach;
-using penstock::Window;
+using penstock::ReadPolicy;
+using penstock::BufferedReader;
 
 namespace {
 
@@ -26,9 +26,9 @@ void the_bytes_are_right_at_every_step() {
   for (const std::size_t step : {1000u, 4000u, 60000u, 70000u, 300000u})
     for (const std::size_t length : {1u, 12u, 512u, 5000u, 1u << 20}) {
       MemorySource source(text);
-      Window window(source, Reach::local());
+      BufferedReader reader(source, ReadPolicy::local());
       for (std::size_t at = 0; at < text.size(); at += step) {
-        const std::byte* p = window.at(at, length);
+        const std::byte* p = reader.view(at, length);
         CHECK((p != nullptr) == (at + length <= text.size()));
         if (p != nullptr) CHECK(std::memcmp(p, text.data() + at, length) == 0);
       }
@@ -37,8 +37,8 @@ void the_bytes_are_right_at_every_step() {
 
 std::size_t read_bytes(const std::string& text, std::size_t step) {
   MemorySource source(text);
-  Window window(source, Reach::local());
-  for (std::size_t at = 0; at + 12 <= text.size(); at += step) CHECK(window.at(at, 12) != nullptr);
+  BufferedReader reader(source, ReadPolicy::local());
+  for (std::size_t at = 0; at + 12 <= text.size(); at += step) CHECK(reader.view(at, 12) != nullptr);
   return source.read_bytes;
 }
 
@@ -52,49 +52,49 @@ void large_records_are_hopped_over() {
 void it_changes_its_mind() {
   const std::string text = numbered(48 << 20);
   MemorySource source(text);
-  Window window(source, Reach::local());
+  BufferedReader reader(source, ReadPolicy::local());
   std::size_t at = 0;
-  for (; at < (16u << 20); at += 1000) CHECK(window.at(at, 12) != nullptr);
+  for (; at < (16u << 20); at += 1000) CHECK(reader.view(at, 12) != nullptr);
   const std::size_t small = source.read_bytes;
-  for (; at < (32u << 20); at += 200000) CHECK(window.at(at, 12) != nullptr);
+  for (; at < (32u << 20); at += 200000) CHECK(reader.view(at, 12) != nullptr);
   CHECK(source.read_bytes - small < 8u << 20);
   const std::size_t reads = source.reads;
-  for (; at + 12 < text.size(); at += 1000) CHECK(window.at(at, 12) != nullptr);
+  for (; at + 12 < text.size(); at += 1000) CHECK(reader.view(at, 12) != nullptr);
   CHECK(source.reads - reads < 100);
 }
 
 void parts_join_to_the_whole() {
   const std::string text = numbered(5 << 20);
   MemorySource source(text);
-  Window window(source, Reach::local());
+  BufferedReader reader(source, ReadPolicy::local());
   std::string joined;
   while (joined.size() < text.size()) {
-    const auto part = window.some(joined.size(), text.size() - joined.size());
+    const auto part = reader.view_some(joined.size(), text.size() - joined.size());
     CHECK(!part.empty());
     joined.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
   CHECK(joined == text);
-  CHECK(window.some(text.size(), 1).empty());
+  CHECK(reader.view_some(text.size(), 1).empty());
 }
 
 void errors_stay() {
   const std::string text = numbered(100);
   MemorySource source(text);
   source.error = 5;
-  Window window(source, Reach::local());
-  CHECK(window.at(0, 1) == nullptr && window.error() == 5);
+  BufferedReader reader(source, ReadPolicy::local());
+  CHECK(reader.view(0, 1) == nullptr && reader.error() == 5);
   source.error = 0;
-  CHECK(window.at(0, 1) == nullptr);
+  CHECK(reader.view(0, 1) == nullptr);
 }
 
 void a_file_that_shrank_gives_nothing() {
   MemorySource source("short");
   source.size = 1000;
-  Window window(source, Reach::local());
-  CHECK(window.at(0, 5) != nullptr);
-  CHECK(window.at(0, 6) == nullptr && window.error() == 0);
-  CHECK(window.at(900, 1) == nullptr);
-  CHECK(window.at(UINT64_MAX, 1) == nullptr);
+  BufferedReader reader(source, ReadPolicy::local());
+  CHECK(reader.view(0, 5) != nullptr);
+  CHECK(reader.view(0, 6) == nullptr && reader.error() == 0);
+  CHECK(reader.view(900, 1) == nullptr);
+  CHECK(reader.view(UINT64_MAX, 1) == nullptr);
 }
 
 void checksums() {

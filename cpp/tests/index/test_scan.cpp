@@ -56,8 +56,8 @@ std::vector<std::string> list(const Names& names) {
   return found;
 }
 
-Listing scan(const Folder& folder, unsigned threads, std::vector<std::string> extensions = {}) {
-  return penstock::scan(folder.path(), {std::move(extensions), threads}, nullptr);
+Listing scan_folder(const Folder& folder, unsigned threads, std::vector<std::string> extensions = {}) {
+  return penstock::scan_folder(folder.path(), {std::move(extensions), threads}, nullptr);
 }
 
 using Strings = std::vector<std::string>;
@@ -67,7 +67,7 @@ void order_is_that_of_whole_paths() {
   const Strings names = {"a-b/x", "a.txt", "a/x", "a/y/z", "a/yy", "a0/x", "b"};
   for (const auto& name : names) folder.file(name, name.size());
   for (unsigned threads : {1u, 2u, 8u}) {
-    const Listing found = scan(folder, threads);
+    const Listing found = scan_folder(folder, threads);
     CHECK(list(found.files) == names);
     CHECK(found.failures.empty());
     for (std::size_t i = 0; i < names.size(); ++i)
@@ -81,7 +81,7 @@ void hidden_files_sidecars_and_other_extensions_are_left_out() {
   const Folder folder;
   for (const auto* name : {".hidden", ".d/x.jpg", "x.penstock", "x.JPG", "y.jpeg", "z.txt"})
     folder.file(name);
-  CHECK((list(scan(folder, 2, {".jpg", ".jpeg"}).files) == Strings{"x.JPG", "y.jpeg"}));
+  CHECK((list(scan_folder(folder, 2, {".jpg", ".jpeg"}).files) == Strings{"x.JPG", "y.jpeg"}));
 }
 
 void links_are_followed_and_loops_end() {
@@ -92,7 +92,7 @@ void links_are_followed_and_loops_end() {
   folder.link(elsewhere.path() + "/far", "file");
   folder.link("..", "d/up");
   folder.link("self", "self");
-  const Listing found = scan(folder, 4);
+  const Listing found = scan_folder(folder, 4);
   CHECK((list(found.files) == Strings{"d/near", "file", "link/far"}));
   CHECK(found.size[1] == 3);
   CHECK(found.failures.size() == 1);
@@ -103,17 +103,17 @@ void mazes_of_links_end() {
   const Folder folder;
   for (const auto* from : {"a", "b", "c"})
     for (const auto* to : {"a", "b", "c"}) folder.link("../" + std::string(to), std::string(from) + "/" + to);
-  CHECK(scan(folder, 4).files.ends.empty());
+  CHECK(scan_folder(folder, 4).files.ends.empty());
 }
 
 void failures_are_values() {
   const Folder folder;
   folder.link("nowhere", "b");
   folder.link("nowhere", "a");
-  const Listing found = scan(folder, 2);
+  const Listing found = scan_folder(folder, 2);
   CHECK(found.failures.size() == 2);
   CHECK(found.failures[0].path == "a" && found.failures[0].error == ENOENT);
-  const Listing missing = penstock::scan(folder.path() + "/none", {{}, 2}, nullptr);
+  const Listing missing = penstock::scan_folder(folder.path() + "/none", {{}, 2}, nullptr);
   CHECK(missing.failures.size() == 1 && missing.failures[0].error == ENOENT);
 }
 
@@ -121,10 +121,10 @@ void many_files_are_the_same_for_any_number_of_threads() {
   const Folder folder;
   for (int i = 0; i < 3000; ++i) folder.file("flat/" + std::to_string(i * 7919 % 3001));
   for (int i = 0; i < 300; ++i) folder.file("deep/" + std::to_string(i % 30) + "/" + std::to_string(i));
-  const Strings one = list(scan(folder, 1).files);
+  const Strings one = list(scan_folder(folder, 1).files);
   CHECK(one.size() == 3300);
   CHECK(std::is_sorted(one.begin(), one.end()));
-  CHECK(list(scan(folder, 8).files) == one);
+  CHECK(list(scan_folder(folder, 8).files) == one);
 }
 
 void stat_answers_for_each_name() {
@@ -137,7 +137,7 @@ void stat_answers_for_each_name() {
     names.ends.push_back(static_cast<std::int64_t>(names.text.size()));
   }
   fs::create_directories(folder.path() + "/1");
-  const penstock::Stats found = penstock::stat(folder.path(), names.text, names.ends, 4);
+  const penstock::Stats found = penstock::stat_files(folder.path(), names.text, names.ends, 4);
   CHECK(found.error[1] == EISDIR);
   for (std::size_t i = 2; i < 2000; ++i) {
     CHECK(found.error[i] == (i % 2 == 0 ? 0 : ENOENT));
@@ -148,7 +148,7 @@ void stat_answers_for_each_name() {
 void cancelling_ends_the_scan() {
   const Folder folder;
   for (int i = 0; i < 64; ++i) folder.file(std::to_string(i) + "/x");
-  const Listing found = penstock::scan(folder.path(), {{}, 2}, [](std::uint64_t) { return false; });
+  const Listing found = penstock::scan_folder(folder.path(), {{}, 2}, [](std::uint64_t) { return false; });
   CHECK(found.cancelled && found.files.ends.empty());
 }
 

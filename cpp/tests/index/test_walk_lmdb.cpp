@@ -55,8 +55,8 @@ std::string key(const lmdb::Walk& found, std::size_t i) {
 }
 
 void same(const std::string& bytes, const lmdb::Walk& found, const Pairs& pairs) {
-  if (found.flaw) std::fprintf(stderr, "%s\n", found.flaw->message.c_str());
-  CHECK(!found.flaw && found.error == 0);
+  if (found.parse_error) std::fprintf(stderr, "%s\n", found.parse_error->message.c_str());
+  CHECK(!found.parse_error && found.read_error == 0);
   CHECK(found.offset.size == pairs.size() && found.length.size == pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     CHECK(key(found, i) == pairs[i].first);
@@ -94,7 +94,7 @@ void empty_and_named() {
     const std::string bytes =
         LmdbWriter(version).write_named({{"empty", {}}, {"one", one}, {"two", two}});
     const lmdb::Walk unnamed = walk(bytes);
-    CHECK(unnamed.flaw && unnamed.flaw->message.find("database=") != std::string::npos);
+    CHECK(unnamed.parse_error && unnamed.parse_error->message.find("database=") != std::string::npos);
     lmdb::Options options;
     options.database = "one";
     same(bytes, walk(bytes, options), one);
@@ -105,7 +105,7 @@ void empty_and_named() {
     options.database = "";
     same(bytes, walk(bytes, options), {});
     options.database = "three";
-    CHECK(walk(bytes, options).flaw->message.find("'one', 'two'") != std::string::npos);
+    CHECK(walk(bytes, options).parse_error->message.find("'one', 'two'") != std::string::npos);
   }
 }
 
@@ -225,20 +225,20 @@ void every_damage_is_told() {
     for (const auto& each : cases) {
       for (unsigned threads : {1u, 4u}) {
         const lmdb::Walk found = walk(each.bytes, {}, threads);
-        if (!found.flaw || found.flaw->message.find(each.reason) == std::string::npos)
+        if (!found.parse_error || found.parse_error->message.find(each.reason) == std::string::npos)
           std::fprintf(stderr, "version %u: expected '%s', found '%s'\n", version, each.reason,
-                       found.flaw ? found.flaw->message.c_str() : "nothing");
-        CHECK(found.flaw && found.flaw->message.find(each.reason) != std::string::npos);
-        CHECK(found.flaw->offset <= each.bytes.size());
+                       found.parse_error ? found.parse_error->message.c_str() : "nothing");
+        CHECK(found.parse_error && found.parse_error->message.find(each.reason) != std::string::npos);
+        CHECK(found.parse_error->offset <= each.bytes.size());
       }
     }
     if (version > 1) {
-      CHECK(walk(u64(leaf + 8, 8)).flaw->message.find("transaction 8") != std::string::npos);
-      CHECK(walk(u16(h + 28, 0x2008)).flaw->message.find("encrypted") != std::string::npos);
+      CHECK(walk(u64(leaf + 8, 8)).parse_error->message.find("transaction 8") != std::string::npos);
+      CHECK(walk(u16(h + 28, 0x2008)).parse_error->message.find("encrypted") != std::string::npos);
     }
     for (std::size_t n = 0; n + 1 < good.size(); n += n < 2 * page ? 7 : 101) {
       const lmdb::Walk found = walk(std::string_view(good).substr(0, n));
-      CHECK(found.flaw && found.flaw->offset <= good.size());
+      CHECK(found.parse_error && found.parse_error->offset <= good.size());
     }
     same(good, walk(good + std::string(5000, '\0')), pairs);
   }
@@ -249,8 +249,8 @@ void any_byte_may_be_wrong() {
   for (std::size_t at = 0; at < good.size(); ++at)
     for (const char value : {'\0', '\xff', '\x01'}) {
       const lmdb::Walk found = walk(with(good, at, value), {}, 1);
-      CHECK(found.error == 0 && (!found.flaw || found.flaw->offset <= good.size()));
-      for (std::size_t i = 0; i < found.offset.size && !found.flaw; ++i)
+      CHECK(found.read_error == 0 && (!found.parse_error || found.parse_error->offset <= good.size()));
+      for (std::size_t i = 0; i < found.offset.size && !found.parse_error; ++i)
         CHECK(found.offset[i] + found.length[i] <= static_cast<std::int64_t>(good.size()));
     }
 }
@@ -259,13 +259,13 @@ void other_builds_are_refused() {
   std::string bytes(4096, '\0');
   const std::uint32_t magic = 0xBEEFC0DE;
   const auto reason = [&](std::size_t at, std::uint32_t word, std::uint32_t version) {
-    return walk(with(with(bytes, at, word), at + 4, version)).flaw->message;
+    return walk(with(with(bytes, at, word), at + 4, version)).parse_error->message;
   };
   CHECK(reason(12, magic, 1).find("32-bit") != std::string::npos);
   CHECK(reason(16, magic, 2).find("32-bit") != std::string::npos);
   CHECK(reason(12, 0xDEC0EFBE, 0x01000000).find("big-endian") != std::string::npos);
   CHECK(reason(24, 0xDEC0EFBE, 0x03000000).find("big-endian") != std::string::npos);
-  CHECK(walk(bytes).flaw->message.find("no magic") != std::string::npos);
+  CHECK(walk(bytes).parse_error->message.find("no magic") != std::string::npos);
 }
 
 void a_node_named_often_is_no_bomb() {
@@ -278,7 +278,7 @@ void a_node_named_often_is_no_bomb() {
   std::memcpy(&node, bytes.data() + leaf + 16, 2);
   bytes = with(bytes, leaf + 12, static_cast<std::uint16_t>(16 + 2 * 10000));
   for (std::size_t i = 0; i < 10000; ++i) bytes = with(bytes, leaf + 16 + 2 * i, node);
-  CHECK(walk(bytes).flaw->message.find("do not ascend") != std::string::npos);
+  CHECK(walk(bytes).parse_error->message.find("do not ascend") != std::string::npos);
 }
 
 std::string varint(std::uint64_t n) {
@@ -301,7 +301,7 @@ void datums_are_opened() {
   for (const bool concurrent : {true, false}) {
     options.concurrent = concurrent;
     const lmdb::Walk found = walk(good, options);
-    CHECK(!found.flaw && found.labelled && found.label.size == 300);
+    CHECK(!found.parse_error && found.labelled && found.label.size == 300);
     for (std::size_t i = 0; i < 300; ++i) {
       CHECK(found.label[i] == (i % 2 ? static_cast<std::int64_t>(i) : -1));
       CHECK(found.length[i] == static_cast<std::int64_t>(i % 4 == 0 ? 0 : i % 50 == 7 ? 40000 : i));
@@ -314,7 +314,7 @@ void datums_are_opened() {
                                  std::string("\x35"
                                              "abcd"),
                                  std::string("\x0b"), std::string(12, '\xff')})
-    CHECK(walk(LmdbWriter().write({{"k", bad}}), options).flaw->message.find("no Caffe Datum") !=
+    CHECK(walk(LmdbWriter().write({{"k", bad}}), options).parse_error->message.find("no Caffe Datum") !=
           std::string::npos);
   const std::string image =
       "\x08\x01\x10\x02\x18\x03\x22\x06"
@@ -328,7 +328,7 @@ void failing_reads_are_errors() {
   MemorySource source(bytes);
   source.error = EIO;
   const lmdb::Walk found = lmdb::walk(source, {});
-  CHECK(found.error == EIO && !found.flaw);
+  CHECK(found.read_error == EIO && !found.parse_error);
 }
 
 }  // namespace

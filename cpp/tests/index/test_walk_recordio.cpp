@@ -7,7 +7,7 @@
 #include "tests/support/memory_source.hpp"
 
 using penstock::MemorySource;
-using penstock::Reach;
+using penstock::ReadPolicy;
 namespace recordio = penstock::recordio;
 
 namespace {
@@ -27,7 +27,7 @@ std::string part(unsigned kind, const std::string& data) {
 
 recordio::Walk walk(std::string_view bytes, const recordio::Options& options = {}) {
   MemorySource source(bytes);
-  return recordio::walk(source, Reach::local(), options);
+  return recordio::walk(source, ReadPolicy::local(), options);
 }
 
 std::string joined(const std::string& bytes, const recordio::Walk& found, std::size_t record) {
@@ -42,7 +42,7 @@ std::string joined(const std::string& bytes, const recordio::Walk& found, std::s
 void parts_are_joined_with_the_magic_between() {
   const std::string bytes = part(0, "one") + part(1, "") + part(2, "abcd") + part(3, "e") + part(0, "");
   const auto found = walk(bytes);
-  CHECK(!found.flaw);
+  CHECK(!found.parse_error);
   CHECK((found.first == std::vector<std::int64_t>{0, 1, 4, 5}));
   CHECK((found.at == std::vector<std::int64_t>{0, 12, 12 + 8 + 12 + 12}));
   CHECK(joined(bytes, found, 0) == "one");
@@ -58,13 +58,13 @@ void headers_are_read_across_parts() {
                             part(0, head + little(9, 8) + little(0, 8) + "other");
   for (const bool strip : {false, true}) {
     const auto found = walk(bytes, {true, strip});
-    CHECK(!found.flaw);
+    CHECK(!found.parse_error);
     CHECK(found.label[0] == 7.0f && found.label[1] == 7.0f);
     CHECK(found.id[0] == recordio::magic && found.id[1] == 9);
     CHECK(joined(bytes, found, 0) == (strip ? "image" : head + magic + rest + "image"));
     CHECK(joined(bytes, found, 1).ends_with("other"));
   }
-  CHECK(walk(part(0, "too short"), {true, false}).flaw);
+  CHECK(walk(part(0, "too short"), {true, false}).parse_error);
 }
 
 void every_cut_is_seen() {
@@ -72,7 +72,7 @@ void every_cut_is_seen() {
   const std::string bytes = whole + part(1, "abcd") + part(2, "") + part(3, "xyz");
   for (std::size_t n = 1; n < bytes.size(); ++n) {
     const auto found = walk(std::string_view(bytes).substr(0, n));
-    CHECK(found.flaw.has_value() == (n != whole.size()));
+    CHECK(found.parse_error.has_value() == (n != whole.size()));
   }
 }
 

@@ -10,7 +10,7 @@
 #include "tests/support/tar_writer.hpp"
 
 using penstock::MemorySource;
-using penstock::Reach;
+using penstock::ReadPolicy;
 using penstock::tar_member;
 namespace tar = penstock::tar;
 
@@ -20,7 +20,7 @@ const std::string end(1024, '\0');
 
 tar::Walk walk(std::string_view bytes, const tar::Options& options = {}) {
   MemorySource source(bytes);
-  return tar::walk(source, Reach::local(), options);
+  return tar::walk(source, ReadPolicy::local(), options);
 }
 
 std::string several() {
@@ -35,7 +35,7 @@ void members_form_samples() {
   options.label = "cls";
   const std::string bytes = several();
   const tar::Walk found = walk(bytes, options);
-  CHECK(!found.flaw && found.error == 0 && found.dropped == 1);
+  CHECK(!found.parse_error && found.read_error == 0 && found.dropped == 1);
   CHECK(found.at.size() == 3);
   CHECK(found.keys[0] == "d/a" && found.keys[1] == "d/b");
   CHECK(found.keys[2] == std::string(150, 'n'));
@@ -53,7 +53,7 @@ void many_keys_are_told_apart() {
   CHECK(walk(bytes + end).at.size() == 5000);
   for (const auto* again : {"0.x", "999.x", "1234.x", "4999.x"}) {
     const auto found = walk(bytes + tar_member("between.x", "") + tar_member(again, "") + end);
-    CHECK(found.flaw && found.flaw->offset == bytes.size() + 512);
+    CHECK(found.parse_error && found.parse_error->offset == bytes.size() + 512);
   }
 }
 
@@ -61,7 +61,7 @@ void every_cut_is_seen() {
   const std::string bytes = several();
   for (std::size_t n = 0; n + 1024 < bytes.size(); ++n) {
     const tar::Walk found = walk(std::string_view(bytes).substr(0, n));
-    CHECK(found.flaw && found.flaw->offset <= n);
+    CHECK(found.parse_error && found.parse_error->offset <= n);
   }
 }
 
@@ -81,8 +81,8 @@ void failed_reads_are_no_flaws() {
   const std::string bytes = several();
   MemorySource source(bytes);
   source.error = 5;
-  const tar::Walk found = tar::walk(source, Reach::local(), {});
-  CHECK(found.error == 5);
+  const tar::Walk found = tar::walk(source, ReadPolicy::local(), {});
+  CHECK(found.read_error == 5);
 }
 
 // Enough members for columns to grow; extensions come in their order, in another, and now and then.
@@ -103,7 +103,7 @@ void many_members_in_any_order() {
       bytes += tar_member(number + "." + extensions[extension], data);
     }
   const tar::Walk found = walk(bytes + std::string(1024, '\0'));
-  CHECK(!found.flaw && found.at.size() == 3000 && found.extensions.ends.size() == 3);
+  CHECK(!found.parse_error && found.at.size() == 3000 && found.extensions.ends.size() == 3);
   CHECK(found.sample == expected.sample && found.extension == expected.extension);
   CHECK(found.offset == expected.offset && found.length == expected.length);
   CHECK(found.keys[0] == "10000" && found.keys[2999] == "12999");

@@ -8,7 +8,7 @@
 #include "tests/support/memory_source.hpp"
 
 using penstock::MemorySource;
-using penstock::Reach;
+using penstock::ReadPolicy;
 namespace tfrecord = penstock::tfrecord;
 using tfrecord::Check;
 
@@ -20,13 +20,13 @@ std::string little(std::uint64_t v, int bytes) {
   return out;
 }
 
-std::string masked(const std::string& text) {
-  return little(tfrecord::masked(penstock::crc32c(std::as_bytes(std::span(text)))), 4);
+std::string mask_crc(const std::string& text) {
+  return little(tfrecord::mask_crc(penstock::crc32c(std::as_bytes(std::span(text)))), 4);
 }
 
 std::string framed(const std::string& data) {
   const std::string length = little(data.size(), 8);
-  return length + masked(length) + data + masked(data);
+  return length + mask_crc(length) + data + mask_crc(data);
 }
 
 std::string message(int number, const std::string& value) {
@@ -46,14 +46,14 @@ std::string example() {
 
 tfrecord::Walk walk(std::string_view bytes, const tfrecord::Options& options) {
   MemorySource source(bytes);
-  return tfrecord::walk(source, Reach::local(), options);
+  return tfrecord::walk(source, ReadPolicy::local(), options);
 }
 
 void records_are_found() {
   const std::string bytes = framed("") + framed("data") + framed(std::string(3 << 20, 'x'));
   for (const Check check : {Check::none, Check::length, Check::all}) {
     const auto found = walk(bytes, {check, {}});
-    CHECK(!found.flaw);
+    CHECK(!found.parse_error);
     CHECK((found.offset == std::vector<std::int64_t>{12, 28, 48}));
     CHECK((found.length == std::vector<std::int64_t>{0, 4, 3 << 20}));
   }
@@ -62,17 +62,17 @@ void records_are_found() {
 void checks_find_what_they_check() {
   std::string bytes = framed("data");
   bytes[13] ^= 1;
-  CHECK(!walk(bytes, {Check::length, {}}).flaw);
-  CHECK(walk(bytes, {Check::all, {}}).flaw->offset == 12);
+  CHECK(!walk(bytes, {Check::length, {}}).parse_error);
+  CHECK(walk(bytes, {Check::all, {}}).parse_error->offset == 12);
   bytes[9] ^= 1;
-  CHECK(!walk(bytes, {Check::none, {}}).flaw);
-  CHECK(walk(bytes, {Check::length, {}}).flaw->offset == 8);
+  CHECK(!walk(bytes, {Check::none, {}}).parse_error);
+  CHECK(walk(bytes, {Check::length, {}}).parse_error->offset == 8);
 }
 
 void features_are_extents() {
   const std::string bytes = framed("") + framed(example());
   const auto found = walk(bytes, {Check::all, {"i", "missing", "f", "a"}});
-  CHECK(!found.flaw);
+  CHECK(!found.parse_error);
   const auto& f = found.features;
   CHECK((f.kind == std::vector<std::uint8_t>{0, 0, 0, 0, 3, 0, 2, 1}));
   CHECK(f.value[4] == 5 && f.values[4] == 2);
@@ -84,7 +84,7 @@ void every_cut_is_seen() {
   const std::string bytes = framed("data") + framed(example());
   for (std::size_t n = 1; n < bytes.size(); ++n) {
     const auto found = walk(std::string_view(bytes).substr(0, n), {Check::all, {"a"}});
-    CHECK((found.flaw && found.flaw->offset <= n) || n == 20);
+    CHECK((found.parse_error && found.parse_error->offset <= n) || n == 20);
   }
 }
 

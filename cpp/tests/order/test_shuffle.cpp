@@ -8,12 +8,12 @@
 #include "tests/support/check.hpp"
 
 using penstock::Permutation;
-using penstock::Reach;
+using penstock::CacheLimits;
 using Bytes = std::vector<std::byte>;
 
 namespace {
 
-constexpr Reach everything{.bytes = std::size_t{1} << 40, .streams = 1};
+constexpr CacheLimits everything{.bytes = std::size_t{1} << 40, .streams = 1};
 
 Bytes numbered(std::size_t bytes) {
   Bytes made(bytes);
@@ -32,7 +32,7 @@ Bytes expected(const Permutation& permutation, const Bytes& in, std::size_t row_
 }
 
 // `offset` moves the rows away from where cache lines begin.
-void compare(std::size_t count, std::size_t row_bytes, unsigned threads, const Reach& reach,
+void compare(std::size_t count, std::size_t row_bytes, unsigned threads, const CacheLimits& caches,
              std::size_t offset) {
   const Permutation permutation(count, 7);
   const std::size_t bytes = count * row_bytes;
@@ -40,11 +40,11 @@ void compare(std::size_t count, std::size_t row_bytes, unsigned threads, const R
   const Bytes right = expected(permutation, in, row_bytes);
   Bytes out(bytes + offset + 1, std::byte{0xA5});
   const std::span<std::byte> place{out.data() + offset, bytes};
-  shuffle(permutation, in, place, row_bytes, threads, reach);
+  shuffle_rows(permutation, in, place, row_bytes, threads, caches);
   CHECK(std::memcmp(place.data(), right.data(), bytes) == 0);
   CHECK(out.back() == std::byte{0xA5} && (offset == 0 || out[offset - 1] == std::byte{0xA5}));
   std::memcpy(place.data(), in.data(), bytes);
-  shuffle(permutation, place, place, row_bytes, threads, reach);
+  shuffle_rows(permutation, place, place, row_bytes, threads, caches);
   CHECK(std::memcmp(place.data(), right.data(), bytes) == 0);
 }
 
@@ -68,7 +68,7 @@ void refusals() {
         {&four, &four, 1u, 0u}}) {
     bool refused = false;
     try {
-      shuffle(permutation, *in, *out, row_bytes, threads);
+      shuffle_rows(permutation, *in, *out, row_bytes, threads);
     } catch (const std::invalid_argument&) {
       refused = true;
     }

@@ -16,9 +16,9 @@
 
 #include "tests/support/check.hpp"
 
-using penstock::Act;
-using penstock::ActColumns;
-using penstock::ActResults;
+using penstock::OperationKind;
+using penstock::OperationColumns;
+using penstock::OperationResults;
 using penstock::monotonic_ns;
 using penstock::Replay;
 
@@ -56,7 +56,7 @@ struct Acts {
   std::vector<std::uint32_t> file;
   std::vector<std::int64_t> offset, length, think_ns, result, late_ns, duration_ns;
 
-  void add(Act act, std::uint32_t of, std::int64_t at = 0, std::int64_t bytes = 0,
+  void add(OperationKind act, std::uint32_t of, std::int64_t at = 0, std::int64_t bytes = 0,
            std::int64_t think = 0) {
     kind.push_back(static_cast<std::uint8_t>(act));
     file.push_back(of);
@@ -69,8 +69,8 @@ struct Acts {
   }
 
   std::size_t perform(Replay& replay, bool paced, std::int64_t& due_ns) {
-    const ActColumns acts{kind, file, offset, length, think_ns};
-    const ActResults results{result, late_ns, duration_ns};
+    const OperationColumns acts{kind, file, offset, length, think_ns};
+    const OperationResults results{result, late_ns, duration_ns};
     return replay.perform(acts, paced, due_ns, results);
   }
 };
@@ -89,20 +89,20 @@ void gives_what_the_system_gives() {
   {
     Replay replay(folder.names(), folder.ends(), 10);
     Acts acts;
-    acts.add(Act::open, 0);
-    acts.add(Act::read, 0, 100, 200);
-    acts.add(Act::read, 0, file_bytes - 10, 200);
-    acts.add(Act::read, 0, file_bytes + 10, 200);
-    acts.add(Act::read, 0, 0, 0);
-    acts.add(Act::read, 0, 0, std::int64_t{1} << 30);  // longer than any memory that it takes
-    acts.add(Act::close, 0);
-    acts.add(Act::close, 0);  // once more than was opened
-    acts.add(Act::open, 2);
-    acts.add(Act::stat, 1);
-    acts.add(Act::stat, 2);
-    acts.add(Act::read, 1, 0, 7);  // of a file whose opening nobody saw
-    acts.add(Act::read, 2, 0, 7);
-    acts.add(Act::map, 2, 0, 7);
+    acts.add(OperationKind::open, 0);
+    acts.add(OperationKind::read, 0, 100, 200);
+    acts.add(OperationKind::read, 0, file_bytes - 10, 200);
+    acts.add(OperationKind::read, 0, file_bytes + 10, 200);
+    acts.add(OperationKind::read, 0, 0, 0);
+    acts.add(OperationKind::read, 0, 0, std::int64_t{1} << 30);  // longer than any memory that it takes
+    acts.add(OperationKind::close, 0);
+    acts.add(OperationKind::close, 0);  // once more than was opened
+    acts.add(OperationKind::open, 2);
+    acts.add(OperationKind::stat, 1);
+    acts.add(OperationKind::stat, 2);
+    acts.add(OperationKind::read, 1, 0, 7);  // of a file whose opening nobody saw
+    acts.add(OperationKind::read, 2, 0, 7);
+    acts.add(OperationKind::map, 2, 0, 7);
     std::int64_t due_ns = monotonic_ns();
     CHECK(acts.perform(replay, false, due_ns) == acts.kind.size());
     const std::vector<std::int64_t> expected{0, 200, 10, 0, 0, file_bytes, 0, 0, -ENOENT,
@@ -110,7 +110,7 @@ void gives_what_the_system_gives() {
     CHECK(acts.result == expected);
     for (const std::int64_t late : acts.late_ns) CHECK(late == 0);
     for (const std::int64_t took : acts.duration_ns) CHECK(took >= 0);
-    CHECK(replay.untold_opens() == 2);
+    CHECK(replay.unrecorded_opens() == 2);
     CHECK(open_descriptors() == before + 1);  // file 1 is kept
   }
   CHECK(open_descriptors() == before);
@@ -121,17 +121,17 @@ void keeps_no_more_open_than_it_may() {
   const int before = open_descriptors();
   Replay replay(folder.names(), folder.ends(), 0);
   Acts acts;
-  for (int i = 0; i < 10; ++i) acts.add(Act::read, 1, 0, 7);
+  for (int i = 0; i < 10; ++i) acts.add(OperationKind::read, 1, 0, 7);
   std::int64_t due_ns = 0;
   CHECK(acts.perform(replay, false, due_ns) == 10);
-  CHECK(replay.untold_opens() == 10 && open_descriptors() == before);
+  CHECK(replay.unrecorded_opens() == 10 && open_descriptors() == before);
 }
 
 void begins_when_it_is_due() {
   const Folder folder;
   Replay replay(folder.names(), folder.ends(), 10);
   Acts acts;
-  for (int i = 0; i < 5; ++i) acts.add(Act::read, 0, 0, 100, 2'000'000);
+  for (int i = 0; i < 5; ++i) acts.add(OperationKind::read, 0, 0, 100, 2'000'000);
   const std::int64_t began_ns = monotonic_ns();
   std::int64_t due_ns = began_ns;
   CHECK(acts.perform(replay, true, due_ns) == 5);
@@ -147,8 +147,8 @@ void stops_while_it_waits() {
   const Folder folder;
   Replay replay(folder.names(), folder.ends(), 10);
   Acts acts;
-  acts.add(Act::read, 0, 0, 100);
-  acts.add(Act::read, 0, 0, 100, std::int64_t{3600} * 1'000'000'000);
+  acts.add(OperationKind::read, 0, 0, 100);
+  acts.add(OperationKind::read, 0, 0, 100, std::int64_t{3600} * 1'000'000'000);
   std::thread stopping([&] { replay.stop(); });
   std::int64_t due_ns = monotonic_ns();
   CHECK(acts.perform(replay, true, due_ns) < 2);
@@ -174,7 +174,7 @@ void refuses_what_cannot_be() {
     }
   };
   Acts acts;
-  acts.add(Act::read, 3);
+  acts.add(OperationKind::read, 3);
   tried(acts);
   acts.file[0] = 0;
   acts.kind[0] = 6;
@@ -203,10 +203,10 @@ void many_threads_share_files() {
         for (int round = 0; round < 20; ++round) {
           Acts acts;
           for (const std::uint32_t file : {0u, 1u}) {
-            acts.add(Act::open, file);
-            for (int i = 0; i < 5; ++i) acts.add(Act::read, file, 100 * i, 1000);
-            acts.add(Act::close, file);
-            acts.add(Act::read, file, 0, 10);
+            acts.add(OperationKind::open, file);
+            for (int i = 0; i < 5; ++i) acts.add(OperationKind::read, file, 100 * i, 1000);
+            acts.add(OperationKind::close, file);
+            acts.add(OperationKind::read, file, 0, 10);
           }
           std::int64_t due_ns = 0;
           CHECK(acts.perform(replay, false, due_ns) == acts.kind.size());

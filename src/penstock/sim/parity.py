@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from .results import Result
 from .scenario import Epochs, Ideal, Scenario
 
 Ints = npt.NDArray[np.int64]
+Item = TypeVar("Item", bound=np.generic)
+"""Type of the values of a column."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
     return found
 
 
-def _column(parts: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+def _column(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)
 
 

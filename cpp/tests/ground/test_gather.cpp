@@ -23,7 +23,7 @@ void joins() {
   const std::span<const std::byte> all(data);
   for (const std::size_t at : {0u, 1u, 7u, 64u, 2500u, 4999u, 5000u}) {
     const auto joined =
-        crc32c_joined(crc32c(all.first(at)), crc32c(all.subspan(at)), all.size() - at);
+        crc32c_concat(crc32c(all.first(at)), crc32c(all.subspan(at)), all.size() - at);
     CHECK(joined == crc32c(all));
   }
 }
@@ -43,7 +43,7 @@ void collects() {
   for (const unsigned threads : {1u, 3u}) {
     std::vector<std::byte> out(room, std::byte{0xff});
     std::vector<std::uint32_t> sums(sizes.size(), 7);
-    collect(from, lengths, 64, out, threads, sums);
+    pack_extents(from, lengths, 64, out, threads, sums);
     std::size_t at = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const std::size_t padded = (sizes[i] + 63) / 64 * 64;
@@ -59,7 +59,7 @@ void collects() {
     std::vector<std::byte> out(wrong);
     bool thrown = false;
     try {
-      collect(from, lengths, 64, out, 2, sums);
+      pack_extents(from, lengths, 64, out, 2, sums);
     } catch (const std::out_of_range&) {
       thrown = true;
     }

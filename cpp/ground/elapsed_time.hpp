@@ -1,4 +1,4 @@
-// The time that something took, added to a sum.
+// Time that a scope takes, added to a sum.
 #pragma once
 
 #include <atomic>
@@ -7,17 +7,17 @@
 
 namespace penstock {
 
-// Adds the nanoseconds that it lives.
-class Timed {
+// Adds its lifetime, in nanoseconds, to a sum.
+class ElapsedTime {
  public:
-  explicit Timed(std::atomic<std::uint64_t>& sum_ns)
+  explicit ElapsedTime(std::atomic<std::uint64_t>& sum_ns)
       : sum_ns_(sum_ns), began_(std::chrono::steady_clock::now()) {}
-  ~Timed() {
+  ~ElapsedTime() {
     const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began_;
     sum_ns_.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
   }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
+  ElapsedTime(const ElapsedTime&) = delete;
+  ElapsedTime& operator=(const ElapsedTime&) = delete;
 
  private:
   std::atomic<std::uint64_t>& sum_ns_;
