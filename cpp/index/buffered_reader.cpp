@@ -35,7 +35,7 @@ const std::byte* BufferedReader::fetch(std::uint64_t offset, std::size_t length)
   if (error_ != 0 || offset > source_.size || length > source_.size - offset) return nullptr;
   if (length > capacity_) return nullptr;
   choose_mode(offset);
-  // What is there already is kept, what follows is read.
+  // Bytes that are there already are kept; those that follow are read.
   std::size_t kept = 0;
   if (offset >= start_ && offset - start_ < filled_) {
     kept = filled_ - static_cast<std::size_t>(offset - start_);

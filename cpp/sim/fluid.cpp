@@ -40,7 +40,7 @@ class Storage {
     }
   }
 
-  // From this time on steps below `ring` may be staged, and those below `demand` ask for the rest.
+  // Open steps at this time: those below `ring` may be staged, those below `demand` request the rest.
   void open(std::size_t ring, std::size_t demand, std::int64_t time) {
     while (!ends_.empty() && next() <= time) complete();
     serve(time);

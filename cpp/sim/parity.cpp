@@ -174,7 +174,7 @@ class Simulation {
     return found;
   }
 
-  void count(std::size_t self, Source source) { ++out_.reads[self * kSources + source]; }
+  void count(std::size_t self, Source source) { ++out_.reads[self * kSources + static_cast<std::size_t>(source)]; }
 
   void log_demand(std::size_t self, Source source, double time) {
     count(self, source);
@@ -183,7 +183,7 @@ class Simulation {
 
   void count_moved(Source source, double megabytes) {
     const auto step = static_cast<std::size_t>(std::min(now_, steps_ - 1));
-    out_.megabytes[step * kSources + source] += megabytes;
+    out_.megabytes[step * kSources + static_cast<std::size_t>(source)] += megabytes;
   }
 
   // Time at which the node has the sample that it requests now.

@@ -299,7 +299,7 @@ void the_dead_claim_nothing() {
   CHECK(info.si_status == 7 && claim(*slab, 0) == Claim::mine);
   result_of(child);
   CHECK(claim(*slab, 1) == Claim::mine && slab->counters().taken_over == 2);
-  // What the dead one had allocated is not given out again: a read of it may still be under way.
+  // Memory of a dead process is not given out again: a read of it may still be under way.
   CHECK(allocate(*slab, 1000) == 1024 && publish(*slab, 0, 1024, 1000));
   CHECK(slab->counters().allocated_bytes - slab->counters().published_bytes == 1024);
 }

@@ -292,7 +292,7 @@ void timeouts(const Dataset& data) {
   release.join();
 }
 
-// What waits is read by turn: the time of its submission and its patience; equals as they came. A
+// Tickets are read by turn: the time of submission plus patience; equal turns as they came. A
 // thread that owes the rate for what it has read lets all of it be submitted first.
 void turns(const Dataset& data, Random& random) {
   constexpr std::chrono::nanoseconds patiences[] = {0s, 1000s, 2000s, 3000s};
