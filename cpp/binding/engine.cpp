@@ -32,8 +32,8 @@ Access choose_access(bool direct) { return direct ? Access::direct : Access::buf
 // File names need not be valid text, so Python passes bytes.
 std::string to_path(const nb::bytes& path) { return {path.c_str(), path.size()}; }
 
-// An engine with the arrays that it reads, and those that it writes to until their ticket is reported.
-// They are kept here, because in Python a signal may arrive between two steps.
+// An engine with the arrays that it reads, and those that it writes to until their ticket is
+// reported. They are kept here, because in Python a signal may arrive between two steps.
 class EngineHandle {
   using BuffersByTicket = std::map<std::uint64_t, std::vector<Bytes>>;
 
@@ -154,7 +154,8 @@ void bind_engine(nb::module_& m) {
            "Returns at once if nothing is outstanding, or if the engine is closed.")
       .def("close", &EngineHandle::close,
            "Drop queued requests, wait for those under way, and join the threads.")
-      .def("set_threads", [](EngineHandle& self, std::size_t threads) { (*self).set_threads(threads); },
+      .def("set_threads",
+           [](EngineHandle& self, std::size_t threads) { (*self).set_threads(threads); },
            "threads"_a, "Change the number of threads; takes effect within one chunk.")
       .def("throttle", [](EngineHandle& self, double rate) { (*self).throttle(rate); },
            "bytes_per_s"_a, "Limit the rate of reading; 0 removes the limit.")

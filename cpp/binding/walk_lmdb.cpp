@@ -58,7 +58,8 @@ WalkResult walk_environment(int file, const std::optional<ReadFunction>& read, s
 }  // namespace
 
 void bind_walk_lmdb(nb::module_& m) {
-  m.def("walk_lmdb", &walk_environment, nb::arg("file"), nb::arg("read").none(), nb::arg("size"), nb::kw_only(),
+  m.def("walk_lmdb", &walk_environment, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::kw_only(),
         nb::arg("database").none() = nb::none(), nb::arg("exclude") = std::vector<nb::bytes>{},
         nb::arg("file_order") = false, nb::arg("datum") = false,
         nb::arg("verify").none() = nb::none(), nb::arg("threads") = 0,

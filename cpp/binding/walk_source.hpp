@@ -31,8 +31,8 @@ using WalkResult = Tuple<nb::typed<nb::dict, nb::str, nb::any>,
 
 inline constexpr unsigned reads_between_signals = 64;
 
-// A file that is walked without the GIL, perhaps by several threads. The calling thread takes the GIL
-// now and then to handle signals such as Ctrl-C.
+// A file that is walked without the GIL, perhaps by several threads. The calling thread takes the
+// GIL now and then to handle signals such as Ctrl-C.
 struct InterruptibleFile : FileSource {
   using FileSource::FileSource;
 

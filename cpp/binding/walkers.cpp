@@ -48,7 +48,8 @@ WalkResult walk_tfrecord(int file, const std::optional<ReadFunction>& read, std:
   return make_result(columns, result.parse_error);
 }
 
-WalkResult walk_recordio(int file, const std::optional<ReadFunction>& read, std::uint64_t size, bool header,
+WalkResult walk_recordio(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                         bool header,
                         bool strip) {
   auto result = walk_file(file, read, size, [&](Source& source, bool local) {
     return recordio::walk(source, choose_policy(local), {header || strip, strip});
@@ -66,7 +67,8 @@ WalkResult walk_recordio(int file, const std::optional<ReadFunction>& read, std:
   return make_result(columns, result.parse_error);
 }
 
-WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint64_t size, bool ignore_zeros,
+WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                    bool ignore_zeros,
                    bool end_required, bool duplicates, std::optional<std::string> label) {
   tar::Options options{ignore_zeros, end_required, duplicates, std::move(label)};
   auto result = walk_file(file, read, size, [&](Source& source, bool local) {

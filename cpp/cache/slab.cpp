@@ -84,8 +84,8 @@ class Descriptor {
   int fd_;
 };
 
-// Start time of a process, from /proc/<pid>/stat; nullopt, and errno, if that cannot be read. A zombie
-// has ended: ESRCH.
+// Start time of a process, from /proc/<pid>/stat; nullopt, and errno, if that cannot be read. A
+// zombie has ended: ESRCH.
 std::optional<std::uint64_t> read_start_time(pid_t pid) {
   const Descriptor file(
       ::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -257,7 +257,8 @@ void Slab::claim(std::span<const std::int64_t> slots, std::span<Claim> found) {
   check(slots);
   if (is_inherited()) throw std::logic_error("a forked child cannot claim");
   const std::lock_guard lock(mutex_);
-  std::uint64_t known_alive = claimed_by_me_;  // asked once a batch, because asking takes up to three system calls
+  // Asked once a batch, because asking takes up to three system calls.
+  std::uint64_t known_alive = claimed_by_me_;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Atomic slot(word(slots[i]));
     std::uint64_t seen = slot.load(std::memory_order_acquire);

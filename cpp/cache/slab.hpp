@@ -1,14 +1,14 @@
 // Memory that the processes of a host share: slots that are filled once, by one process each.
 //
-// A slab is a memfd: a header, a word for each slot, and data. A slot is empty, or claimed by a process
-// that is about to fill it, or ready at an offset; ready slots stay. Words change by compare-and-swap,
-// so a process that is killed at any point leaves nothing locked: its claims name the process, and
-// another process that finds it dead takes them over. The memory has no name in any file system, so it
-// is freed with the last process that has it.
+// A slab is a memfd: a header, a word for each slot, and data. A slot is empty, or claimed by a
+// process that is about to fill it, or ready at an offset; ready slots stay. Words change by
+// compare-and-swap, so a process that is killed at any point leaves nothing locked: its claims name
+// the process, and another process that finds it dead takes them over. The memory has no name in
+// any file system, so it is freed with the last process that has it.
 //
 // Memory that a dead process had allocated is not given out again, because reads that it began may
-// still write there. Such memory is counted as allocated and not published, like memory that is being
-// filled.
+// still write there. Such memory is counted as allocated and not published, like memory that is
+// being filled.
 #pragma once
 
 #include <sys/types.h>
@@ -54,9 +54,9 @@ class Slab {
     std::uint64_t dropped;          // slots that were ready and found damaged
   };
 
-  // Create a slab, or attach one through any process that has it, by that process's pid and descriptor.
-  // Throw std::system_error if the system refuses, std::invalid_argument if the shape is invalid or if
-  // the descriptor is not the expected slab.
+  // Create a slab, or attach one through any process that has it, by that process's pid and
+  // descriptor. Throw std::system_error if the system refuses, std::invalid_argument if the shape
+  // is invalid or if the descriptor is not the expected slab.
   static std::shared_ptr<Slab> create(const Shape& shape, const Identity& identity);
   static std::shared_ptr<Slab> attach(pid_t pid, int fd, const Identity& identity);
 
@@ -86,7 +86,8 @@ class Slab {
   // True for slots that are claimed through this object.
   void has_claims(std::span<const std::int64_t> slots, std::span<bool> found);
 
-  // Make slots ready that are claimed through this object. `done` is false if the claim was not held.
+  // Make slots ready that are claimed through this object. `done` is false if the claim was not
+  // held.
   void publish(std::span<const std::int64_t> slots, std::span<const std::int64_t> at,
                std::span<const std::int64_t> lengths, std::span<bool> done);
 
@@ -94,8 +95,8 @@ class Slab {
   void abandon(std::span<const std::int64_t> slots);
   void abandon_all();
 
-  // Make slots empty whose bytes were found damaged at these offsets. The slots may be claimed again;
-  // their memory is not given out again.
+  // Make slots empty whose bytes were found damaged at these offsets. The slots may be claimed
+  // again; their memory is not given out again.
   void drop(std::span<const std::int64_t> slots, std::span<const std::int64_t> at);
 
   // Copy extents of the data to `out`; see gather.hpp.

@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Size of the chunk that a thread takes: large enough that taking it costs nothing beside the reading,
-// small enough that threads finish a ticket together and that a changed limit takes effect soon.
+// Size of the chunk that a thread takes: large enough that taking it costs nothing beside the
+// reading, small enough that threads finish a ticket together and that a changed limit takes effect
+// soon.
 constexpr std::int64_t chunk_bytes = 512 << 10;
 constexpr std::size_t chunk_runs_max = 256;
 constexpr std::size_t many_threads = 32;  // more than processors could use
@@ -178,8 +179,8 @@ std::chrono::nanoseconds Engine::settle_debt() {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
 }
 
-// The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is surplus
-// or nothing can be taken now.
+// The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is
+// surplus or nothing can be taken now.
 Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number) {
   for (;;) {
     if (closing_) return {};

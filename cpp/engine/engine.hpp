@@ -1,11 +1,11 @@
 // The engine: tickets in, bytes to their destinations, observer out.
 //
 // Life of a ticket: submit -> queue -> chunks of runs taken by threads -> all runs ended -> done,
-// until poll reports it. A ticket's turn is the time of its submission plus its patience, and threads
-// take chunks of the ticket with the earliest turn. Among tickets of equal patience the oldest is
-// finished first; an urgent ticket goes before a patient one, unless that one has waited longer than
-// its patience. A thread that waits in poll takes chunks itself if the work is copying only (mapped),
-// which saves the hand-off between cores.
+// until poll reports it. A ticket's turn is the time of its submission plus its patience, and
+// threads take chunks of the ticket with the earliest turn. Among tickets of equal patience the
+// oldest is finished first; an urgent ticket goes before a patient one, unless that one has waited
+// longer than its patience. A thread that waits in poll takes chunks itself if the work is copying
+// only (mapped), which saves the hand-off between cores.
 #pragma once
 
 #include <sys/types.h>

@@ -176,8 +176,9 @@ Opened Files::open(std::uint32_t file, Access access) {
   }
   if (fd < 0) return {-1, error, 1, false, false};
   if (slot == nullptr) return {fd, 0, alignment, true, direct};
-  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read. On local
-  // disks readahead stays on: there it also makes the page cache use large pages, which are cheaper.
+  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read. On
+  // local disks readahead stays on: there it also makes the page cache use large pages, which are
+  // cheaper.
   if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
   return {keep_first(*slot, fd), 0, alignment, false, direct};

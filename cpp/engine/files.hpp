@@ -45,9 +45,9 @@ struct Mapped {
   bool owned = false;
 };
 
-// The files of an index. Up to `keep_max` files are kept open (and mapped) once used; a table of more
-// files opens a file for each read, which suits a tree of one file per sample. Thread-safe. Throws
-// std::invalid_argument if the columns do not fit each other.
+// The files of an index. Up to `keep_max` files are kept open (and mapped) once used; a table of
+// more files opens a file for each read, which suits a tree of one file per sample. Thread-safe.
+// Throws std::invalid_argument if the columns do not fit each other.
 class Files {
  public:
   Files(FileColumns columns, std::size_t keep_max);
@@ -58,8 +58,8 @@ class Files {
   std::size_t count() const { return columns_.ends.size(); }
   std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
 
-  // Open a file; ESTALE if its size or modification time differ from the index. A direct request gives
-  // a buffered descriptor (`direct` false) if the file system has no O_DIRECT.
+  // Open a file; ESTALE if its size or modification time differ from the index. A direct request
+  // gives a buffered descriptor (`direct` false) if the file system has no O_DIRECT.
   Opened open(std::uint32_t file, Access access);
   void release(Opened& opened);
 

@@ -1,7 +1,7 @@
 // Copies from a map: the cheapest way to small extents that are in the page cache.
 //
-// A page that cannot be read (the file was cut short, or the storage failed) turns an access to the map
-// into SIGBUS. The copy runs under a guard: the signal handler jumps back to the copy that
+// A page that cannot be read (the file was cut short, or the storage failed) turns an access to the
+// map into SIGBUS. The copy runs under a guard: the signal handler jumps back to the copy that
 // faulted, and a read by system call finds out what there is and why there is no more. Bytes
 // between the new end of a file and the end of its last page read as zeros without a signal, so
 // the file is looked at again after the copy. Faults that are not ours go to the handler that was
@@ -44,8 +44,8 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-// A handler that was installed after our first use has ours as its previous one. If it restores ours and
-// raises the signal again, as faulthandler does, the process must end.
+// A handler that was installed after our first use has ours as its previous one. If it restores
+// ours and raises the signal again, as faulthandler does, the process must end.
 void pass_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction* previous = previous_action.load(std::memory_order_acquire);
   const bool has_handler = previous != nullptr && previous->sa_handler != SIG_DFL &&
@@ -134,8 +134,8 @@ struct ExtentSource {
   }
 }
 
-// Copy from the first extent on; return the one whose page could not be read, or their count. No object
-// with a destructor may live here, because a fault jumps out.
+// Copy from the first extent on; return the one whose page could not be read, or their count. No
+// object with a destructor may live here, because a fault jumps out.
 std::size_t copy_guarded(const ChunkFile* files, const ExtentSource* from, const Extent* extents,
                          std::size_t first, std::size_t count) {
   Guard guard;

@@ -25,8 +25,8 @@ struct PlacedRequests {
   std::vector<std::size_t> runs;
 };
 
-// Check requests and give them addresses. Throws std::invalid_argument, which names the first invalid
-// column and row.
+// Check requests and give them addresses. Throws std::invalid_argument, which names the first
+// invalid column and row.
 PlacedRequests place_requests(const RequestColumns& columns, std::span<const std::span<std::byte>> buffers,
              std::size_t file_count);
 

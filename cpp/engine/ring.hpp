@@ -25,8 +25,8 @@ class Ring {
   // Queue a read; the caller never has more than `entries` between push and pop.
   void push(std::uint8_t opcode, int fd, const void* address, std::uint32_t length,
             std::int64_t offset, std::uint64_t tag);
-  // Hand the queued entries to the kernel and wait for `events_min` events. Returns 0 or errno: EAGAIN
-  // or EBUSY if the kernel is short of memory or its queue is full, and it took nothing.
+  // Hand the queued entries to the kernel and wait for `events_min` events. Returns 0 or errno:
+  // EAGAIN or EBUSY if the kernel is short of memory or its queue is full, and it took nothing.
   int enter(unsigned events_min);
   // Wait for events, and hand nothing over.
   int wait(unsigned events_min);

@@ -43,7 +43,8 @@ class Ticket {
     return {extents.data() + runs[j], runs[j + 1] - runs[j]};
   }
 
-  // If no memory is left to record a failure, the process ends: missing bytes must not pass for data.
+  // If no memory is left to record a failure, the process ends: missing bytes must not pass for
+  // data.
   void fail(std::size_t extent, int error, std::int64_t got) noexcept {
     const std::lock_guard lock(mutex_);
     failures_.push_back({extent, error, got});

@@ -19,7 +19,8 @@ constexpr std::size_t sink_bytes = 64 << 10;
 constexpr unsigned refusals_max = 1000;  // EINTR and EAGAIN in a row, beyond which they are errors
 constexpr std::int64_t offset_max = std::numeric_limits<std::int64_t>::max();
 
-// Target of bytes between extents; one per thread, so that threads do not contend for its cache lines.
+// Target of bytes between extents; one per thread, so that threads do not contend for its cache
+// lines.
 std::byte* sink() {
   thread_local std::unique_ptr<std::byte[]> bytes;
   if (!bytes) bytes = std::make_unique_for_overwrite<std::byte[]>(sink_bytes);

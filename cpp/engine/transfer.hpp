@@ -30,11 +30,11 @@ class Bounce {
   std::size_t size_ = 0;
 };
 
-// Life: begin -> (prepare_read -> accept)* until accept returns true -> finish. Buffered runs of one
-// extent and aligned direct ones go straight to the destination; buffered runs of several extents
-// scatter by iovec, gaps into a sink; other direct runs go through the bounce buffer. If a run of
-// several extents meets an error, its missing extents are read one by one, so that the error is
-// reported only for the extents that it concerns.
+// Life: begin -> (prepare_read -> accept)* until accept returns true -> finish. Buffered runs of
+// one extent and aligned direct ones go straight to the destination; buffered runs of several
+// extents scatter by iovec, gaps into a sink; other direct runs go through the bounce buffer. If a
+// run of several extents meets an error, its missing extents are read one by one, so that the error
+// is reported only for the extents that it concerns.
 class Transfer {
  public:
   struct ReadCall {
@@ -52,8 +52,8 @@ class Transfer {
   bool read();
   // Take the result of the system call: bytes, or -errno. True when the run has ended.
   bool accept(std::int64_t result);
-  // Report the missing extents, release the file, and return the ticket to be counted down. Every run
-  // ends after a bounded number of calls.
+  // Report the missing extents, release the file, and return the ticket to be counted down. Every
+  // run ends after a bounded number of calls.
   TicketPtr finish(Files& files);
 
  private:

@@ -66,8 +66,8 @@ class UringReader final : public Reader {
     if (in_kernel() == 0) return read_by_call();
     const bool short_of_room = error == EAGAIN || error == EBUSY;  // an event frees some
     if (short_of_room && ring_->wait(1) == 0) return;
-    // The ring is gone (a descriptor closed by others?) while the kernel may write to buffers: there is
-    // no safe way to continue.
+    // The ring is gone (a descriptor closed by others?) while the kernel may write to buffers:
+    // there is no safe way to continue.
     std::fprintf(stderr, "penstock: io_uring_enter: %s\n", std::strerror(error));
     std::abort();
   }

@@ -18,8 +18,8 @@ T field(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// Each page that is none of an overflow run's inner ones carries its number; the others hold values,
-// of which no walker knows anything.
+// Each page that is none of an overflow run's inner ones carries its number; the others hold
+// values, of which no walker knows anything.
 void number_pages(std::string& bytes) {
   const std::size_t header = field<std::uint32_t>(bytes, 16) == 0xBEEFC0DE ? 16 : 24;
   const std::size_t page = field<std::uint32_t>(bytes, header + 24);

@@ -122,7 +122,8 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
 }
 
 std::uint32_t crc32c_concat(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) {
-  // Zeros behind the first are a multiplication by x^(8 * bytes); bit 31 is x^0, as it is reflected.
+  // Zeros behind the first are a multiplication by x^(8 * bytes); bit 31 is x^0, as it is
+  // reflected.
   const auto times = [](std::uint32_t a, std::uint32_t b) {
     std::uint32_t product = 0;
     for (; a != 0; a <<= 1) {

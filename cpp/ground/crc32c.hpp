@@ -7,7 +7,8 @@
 
 namespace penstock {
 
-// The checksum of `data`; or of preceding bytes and `data`, if `before` is the checksum of the former.
+// The checksum of `data`; or of preceding bytes and `data`, if `before` is the checksum of the
+// former.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before = 0);
 
 // The checksum of two concatenated pieces, computed from their checksums.

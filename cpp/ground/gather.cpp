@@ -38,7 +38,8 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t length) 
   std::memcpy(to, from, length);
 }
 
-// Sum and copy in small pieces, so that a piece is still in the nearest cache and memory is read once.
+// Sum and copy in small pieces, so that a piece is still in the nearest cache and memory is read
+// once.
 std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t length) {
   constexpr std::size_t near_bytes = std::size_t{6} << 10;  // twice what crc32c takes at a time
   std::uint32_t sum = 0;

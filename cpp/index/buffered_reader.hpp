@@ -1,7 +1,8 @@
-// A reader of a file that walkers read forward: it reads whole blocks if records are small, and only
-// the requested bytes and their surroundings (a hop) if they are large.
+// A reader of a file that walkers read forward: it reads whole blocks if records are small, and
+// only the requested bytes and their surroundings (a hop) if they are large.
 //
-// The cheaper of the two is measured while walking, by the mean distance between requested places. A read of a few KiB costs one latency; a block costs its bytes.
+// The cheaper of the two is measured while walking, by the mean distance between requested places.
+// A read of a few KiB costs one latency; a block costs its bytes.
 #pragma once
 
 #include <cstddef>

@@ -19,8 +19,8 @@ constexpr std::uint64_t peek_bytes = 256;  // of a value too large to be read wh
 // The part of the file that was read ahead.
 class ReadAhead {
  public:
-  // At least `least` bytes from `offset` on; fewer only at the end of the file or if `error` is set. If
-  // they were not read yet, `ahead` bytes are read.
+  // At least `least` bytes from `offset` on; fewer only at the end of the file or if `error` is
+  // set. If they were not read yet, `ahead` bytes are read.
   std::span<const std::byte> view(Source& source, std::uint64_t offset, std::uint64_t least,
                                   std::uint64_t ahead) {
     if (offset < start_ || offset + least > start_ + filled_) {

@@ -1,7 +1,7 @@
 // Growth of the columns that a walk fills.
 //
-// Columns that double move into fresh pages each time, and the faults of these pages cost a quarter of
-// the parsing. The number of rows in the part that was walked predicts the number in the file.
+// Columns that double move into fresh pages each time, and the faults of these pages cost a quarter
+// of the parsing. The number of rows in the part that was walked predicts the number in the file.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ class ColumnGrowth {
  public:
   explicit ColumnGrowth(std::uint64_t file_bytes) : file_bytes_(file_bytes) {}
 
-  // Reserve memory for the rows to come; call with each row. The first `walked` bytes of the file had
-  // `rows` rows. The columns are vectors or strings of any sizes: all grow by one factor.
+  // Reserve memory for the rows to come; call with each row. The first `walked` bytes of the file
+  // had `rows` rows. The columns are vectors or strings of any sizes: all grow by one factor.
   template <typename... Columns>
   void reserve(std::uint64_t walked, std::size_t rows, Columns&... columns) {
     if (rows < due_) return;

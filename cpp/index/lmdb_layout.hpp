@@ -1,4 +1,5 @@
-// The layout of LMDB's metas, databases and pages, and the set of pages of a file that were reached.
+// The layout of LMDB's metas, databases and pages, and the set of pages of a file that were
+// reached.
 #pragma once
 
 #include <atomic>

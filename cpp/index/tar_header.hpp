@@ -27,7 +27,8 @@ struct Header {
 // Parse a header whose checksum is right; return a description of its damage, or null.
 const char* parse_header(const std::byte* block, Header& out);
 
-// Values of pax records for members. Unset: no record gives the value; an empty path counts as unset.
+// Values of pax records for members. Unset: no record gives the value; an empty path counts as
+// unset.
 struct Pax {
   std::optional<std::string> path;
   std::optional<std::uint64_t> size;

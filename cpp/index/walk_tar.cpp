@@ -26,8 +26,8 @@ std::string quote(std::string_view name) {
   return out + (name.size() > 200 ? "...'" : "'");
 }
 
-// The part of a path that forbids it as a key, or null. Keys are never used as paths here, but they are
-// elsewhere.
+// The part of a path that forbids it as a key, or null. Keys are never used as paths here, but they
+// are elsewhere.
 const char* find_unsafe_part(std::string_view path) {
   if (path.find('\0') != path.npos) return "a zero byte";
   if (path.starts_with('/')) return "an absolute path";
@@ -91,8 +91,9 @@ class Interned {
   std::size_t next_ = 0;
 };
 
-// The set of keys. While keys ascend, as those of most archives do, the last one is enough; from the
-// first that does not ascend on, an open hash table of sample numbers, whose names lie in the blob.
+// The set of keys. While keys ascend, as those of most archives do, the last one is enough; from
+// the first that does not ascend on, an open hash table of sample numbers, whose names lie in the
+// blob.
 class Keys {
  public:
   explicit Keys(const Blob& blob) : blob_(blob) {}

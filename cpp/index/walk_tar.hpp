@@ -2,8 +2,8 @@
 // WebDataset: the key is the path up to the first dot of its last part, the rest, in lower case,
 // is the extension.
 //
-// Formats: V7, ustar, GNU (long names, base-256 sizes) and pax (path and size, of the next member or
-// of all). Members without verbatim bytes are refused: sparse members, links, parts of
+// Formats: V7, ustar, GNU (long names, base-256 sizes) and pax (path and size, of the next member
+// or of all). Members without verbatim bytes are refused: sparse members, links, parts of
 // archives of several volumes.
 #pragma once
 

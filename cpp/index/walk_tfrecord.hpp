@@ -42,7 +42,8 @@ struct Walk {
 
 Walk walk(Source& source, const ReadPolicy& policy, const Options& options);
 
-// The masked form of a checksum that files store, so that data that holds checksums has good checksums.
+// The masked form of a checksum that files store, so that data that holds checksums has good
+// checksums.
 constexpr std::uint32_t mask_crc(std::uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }

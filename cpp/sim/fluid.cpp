@@ -19,9 +19,9 @@ std::int64_t duration(double bytes, double rate) {
   return static_cast<std::int64_t>(std::ceil(bytes / rate));
 }
 
-// Shared storage: clients have equal shares of a rate that depends on how many they are. All of them
-// have been served the same number of bytes since the beginning, if idle ones are thought to have
-// been; a read ends when that number has grown by its size.
+// Shared storage: clients have equal shares of a rate that depends on how many they are. All of
+// them have been served the same number of bytes since the beginning, if idle ones are thought to
+// have been; a read ends when that number has grown by its size.
 class Storage {
  public:
   Storage(const FluidCluster& cluster, const FluidTraffic& traffic)
@@ -40,7 +40,8 @@ class Storage {
     }
   }
 
-  // Open steps at this time: those below `ring` may be staged, those below `demand` request the rest.
+  // Open steps at this time: those below `ring` may be staged, those below `demand` request the
+  // rest.
   void open(std::size_t ring, std::size_t demand, std::int64_t time) {
     while (!ends_.empty() && next() <= time) complete();
     serve(time);

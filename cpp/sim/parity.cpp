@@ -174,7 +174,9 @@ class Simulation {
     return found;
   }
 
-  void count(std::size_t self, Source source) { ++out_.reads[self * kSources + static_cast<std::size_t>(source)]; }
+  void count(std::size_t self, Source source) {
+    ++out_.reads[self * kSources + static_cast<std::size_t>(source)];
+  }
 
   void log_demand(std::size_t self, Source source, double time) {
     count(self, source);
@@ -233,7 +235,8 @@ class Simulation {
     return &*found;
   }
 
-  // Drop the entries of earlier steps. An entry that was staged after its step had been dropped stays.
+  // Drop the entries of earlier steps. An entry that was staged after its step had been dropped
+  // stays.
   void drop(Node& node) const {
     if (node.dropped == now_) return;
     auto entry = node.staged.begin() + node.stranded;

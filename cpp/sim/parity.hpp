@@ -43,7 +43,8 @@ struct ParityPolicy {
   // Reads of shared storage before the start, of each node, one after the other.
   std::span<const double> log;
   std::span<const std::int64_t> log_bounds;  // nodes + 1
-  // Samples that each node's class prefetchers read: one list a node, all of one length; or nothing.
+  // Samples that each node's class prefetchers read: one list a node, all of one length; or
+  // nothing.
   std::span<const std::int64_t> lists;
 };
 
@@ -53,7 +54,8 @@ struct ParityRun {
   std::vector<double> megabytes;       // moved, by source and by the step in which it was requested
 };
 
-// Run the simulator. samples: those of each global batch, step by step; a node has one stretch of each.
+// Run the simulator. samples: those of each global batch, step by step; a node has one stretch of
+// each.
 ParityRun run_parity(const ParityCluster& cluster, const ParityPolicy& policy,
                      std::span<const double> sizes, std::span<const std::int64_t> samples);
 

@@ -14,7 +14,8 @@ namespace penstock {
 
 enum class OperationKind : std::uint8_t { read, open, open_direct, stat, close, map };
 
-// Operations of one thread, in order. think_ns: time between the end of the operation before and each.
+// Operations of one thread, in order. think_ns: time between the end of the operation before and
+// each.
 struct OperationColumns {
   std::span<const std::uint8_t> kind;
   std::span<const std::uint32_t> file;
@@ -45,12 +46,12 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   // Perform the operations one after the other and return their number, which is less than all only
-  // after `stop`. `due_ns` is the time at which the operation before the first should have ended, and
-  // afterwards the time at which the last one should have ended. An operation is due when its think
-  // time has passed since then; its duration is whatever storage takes. Without `paced`, think times
-  // are dropped and nothing is late. Nothing is written or created. Reads through a descriptor that
-  // the job opened with O_DIRECT are direct as well. Throws std::invalid_argument for columns that do
-  // not fit each other.
+  // after `stop`. `due_ns` is the time at which the operation before the first should have ended,
+  // and afterwards the time at which the last one should have ended. An operation is due when its
+  // think time has passed since then; its duration is whatever storage takes. Without `paced`,
+  // think times are dropped and nothing is late. Nothing is written or created. Reads through a
+  // descriptor that the job opened with O_DIRECT are direct as well. Throws std::invalid_argument
+  // for columns that do not fit each other.
   std::size_t perform(const OperationColumns& acts, bool paced, std::int64_t& due_ns,
                       const OperationResults& results);
 

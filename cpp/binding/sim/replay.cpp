@@ -24,8 +24,8 @@ class ReplayHandle {
         ends_(std::move(ends)),
         replay_(view_text(names_), view(ends_), keep_max) {}
 
-  Tuple<std::size_t, std::int64_t> perform(const Column<std::uint8_t>& kind, const Column<std::uint32_t>& file,
-                    const Ints& offset, const Ints& length, const Ints& think_ns, bool paced,
+  Tuple<std::size_t, std::int64_t> perform(const Column<std::uint8_t>& kind,
+                                           const Column<std::uint32_t>& file, const Ints& offset, const Ints& length, const Ints& think_ns, bool paced,
                     std::int64_t due_ns, const Results& result, const Results& late_ns,
                     const Results& duration_ns) {
     const OperationColumns acts{view(kind), view(file), view(offset), view(length), view(think_ns)};

@@ -168,7 +168,8 @@ void attaches_to_slabs_only() {
   CHECK(throws<std::invalid_argument>([&] { Slab::attach(::getpid(), ends[0], identity); }));
   CHECK(throws<std::system_error>([&] { Slab::attach(::getpid(), 1'000'000, identity); }));
   ::close(ends[0]), ::close(ends[1]);
-  // Somebody else's memfd of our name, of every length up to the header's, and with a damaged header.
+  // Somebody else's memfd of our name, of every length up to the header's, and with a damaged
+  // header.
   const int forged = ::memfd_create("penstock-slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   for (off_t size : {0, 1, 100, 4096}) {
     CHECK(::ftruncate(forged, size) == 0);
