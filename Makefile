@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-ray test-gpu check sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-ray test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
 
 help:  ## list the targets
@@ -51,6 +51,10 @@ check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+
+stubs: $(STAMPS)/penstock  ## write the stubs of the compiled modules again, from the build
+	$(RUN) -m nanobind.stubgen -q -m penstock._core -m penstock._sim -O src/penstock
+	$(RUN) -m ruff format -q src/penstock/_core.pyi src/penstock/_sim.pyi
 
 sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+UBSan and under TSan
 
@@ -136,7 +140,7 @@ $(STAMPS)/venv:
 
 $(STAMPS)/tools: | $(STAMPS)/venv
 	@echo "setup 2/4: build tools (CMake, Ninja, nanobind)"
-	@$(INSTALL) cmake ninja 'scikit-build-core>=0.10' 'nanobind>=2.4'
+	@$(INSTALL) cmake ninja 'scikit-build-core>=0.10' 'nanobind>=3.1'
 	@touch $@
 
 # First and alone: whatever is installed later finds the right build of torch in place.

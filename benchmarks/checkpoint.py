@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import penstock
+import torch
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.dcp.storage import Storage
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 import triton
 import triton.language as tl
+
+import torch
 
 ROUNDS = 24
 MULTIPLIER = 0xD2B74407B1CE6E93

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import penstock
 import torch
 from torch import nn
-
-import penstock
 
 from .images import Decode
 

@@ -7,10 +7,10 @@ and a state of five batches continues on another number of ranks too.
 import os
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import torch
 from penstock.torch.loader import DataLoader
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 import penstock
+import torch
 from penstock.checkpoint import Checkpoints
 
 SAMPLES, WIDTH, BATCH, STEPS, EVERY = 480, 16, 24, 60, 5

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import ray.train
-import torch
 import torch.distributed as dist
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
 import penstock
+import torch
 
 
 def train(config: dict[str, Any]) -> list[int]:

@@ -10,11 +10,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import penstock
+import torch
 
 SAMPLES, WIDTH, EPOCHS = 4000, 64, 2
 

@@ -187,6 +187,7 @@ LAYERS = {
 }
 
 # Reading, permuting, scanning folders, sharing; the simulators' inner loops.
+COMPILED = {"_core", "_sim"}
 NATIVE = {"native", "order", "rows", "store", "tier", "sim.parity", "sim.corrected"} | {
     "bench.replay",
     "checkpoint.staging",
@@ -264,7 +265,7 @@ def path_of(name: str) -> Path:
 def exists(module: str) -> bool:
     """Whether a full module name is a file of the package, or the compiled core."""
     below = module.removeprefix("penstock.")
-    return below in names() or below == "_core"
+    return below in names() or below in COMPILED
 
 
 def executed(tree: ast.AST) -> Iterator[ast.AST]:
@@ -315,7 +316,7 @@ def test_imports_lower_layers_only(name: str) -> None:
     allowed = LAYERS[layer].uses | {layer}
     for module, line in imports(name):
         target = own(module)
-        if target is None or target == "_core":
+        if target is None or target in COMPILED:
             continue
         top = target.split(".")[0]
         assert layer_of(target) in allowed or top in allowed, (
@@ -329,7 +330,7 @@ def test_only_few_import_core_and_torch(name: str) -> None:
     """The compiled core and torch each have their few importers."""
     for module, line in imports(name):
         where = f"{path_of(name)}:{line}"
-        assert own(module) != "_core" or name in NATIVE, f"{where}: only {NATIVE} import _core"
+        assert own(module) not in COMPILED or name in NATIVE, f"{where}: only {NATIVE} import it"
         assert module.split(".")[0] != "torch" or name in TORCH, (
             f"{where}: only {TORCH} import torch"
         )
@@ -397,8 +398,8 @@ def test_public_names() -> None:
 
 
 def test_limits_agree_with_the_core() -> None:
-    """Every bound of cpp/limits.hpp has a twin of the same name and value in limits.py."""
-    header = (ROOT / "cpp" / "limits.hpp").read_text()
+    """Every bound of cpp/ground/limits.hpp has a twin of the same name and value in limits.py."""
+    header = (ROOT / "cpp" / "ground" / "limits.hpp").read_text()
     bounds = re.findall(r"^inline constexpr [\w:]+ (\w+) = (.+);", header, re.MULTILINE)
     assert len(bounds) == header.count("inline constexpr"), "a bound is written in another way"
     for name, expression in bounds:

@@ -87,7 +87,6 @@ class Torch(Stepping):
 
     def __init__(self, options: argparse.Namespace, path: str) -> None:
         import torch
-
         from benchmarks.baselines import torch_dataset
 
         super().__init__(options.step_ms / 1e3)

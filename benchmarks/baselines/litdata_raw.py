@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import numpy as np
-import torch
 from litdata import StreamingRawDataset
 from litdata.streaming import downloader
 
+import torch
 from benchmarks.baselines.serve import Epochs, serve
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import torch
 
+import torch
 from benchmarks.baselines.jpeg_decode import decode_jpeg
 
 

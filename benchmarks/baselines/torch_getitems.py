@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 import torch
-
 from benchmarks.baselines.serve import Epochs, serve
 from benchmarks.baselines.torch_dataset import BatchedRecords
 from benchmarks.baselines.torch_loader import loader_epochs

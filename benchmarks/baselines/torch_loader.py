@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
+import torch
 from benchmarks.baselines import torch_dataset
 from benchmarks.baselines.serve import Epochs, serve
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import numpy as np
-import torch
 import webdataset
 
+import torch
 from benchmarks.baselines.litdata_raw import stacked
 from benchmarks.baselines.serve import Epochs, serve
 

@@ -1,8 +1,8 @@
-// The checksum of containers that are written.
+// The checksum of containers and checkpoints.
 #include <nanobind/nanobind.h>
 
-#include "crc32c.hpp"
-#include "gil.hpp"
+#include "binding/gil.hpp"
+#include "ground/crc32c.hpp"
 
 namespace nb = nanobind;
 
@@ -11,15 +11,15 @@ namespace {
 
 constexpr Py_ssize_t bytes_with_gil_max = 64 << 10;
 
-// Bytes, or anything else that lends its contiguous memory.
-class Lent {
+// Contiguous memory of an object that has the buffer protocol.
+class BufferView {
  public:
-  explicit Lent(const nb::object& owner) {
+  explicit BufferView(const nb::object& owner) {
     if (PyObject_GetBuffer(owner.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
   }
-  ~Lent() { PyBuffer_Release(&view_); }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  ~BufferView() { PyBuffer_Release(&view_); }
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
 
   Py_ssize_t size() const { return view_.len; }
   std::span<const std::byte> bytes() const {
@@ -30,18 +30,22 @@ class Lent {
   Py_buffer view_;
 };
 
-std::uint32_t of(const nb::object& data, std::uint32_t before) {
-  const Lent lent(data);
-  if (lent.size() <= bytes_with_gil_max) return crc32c(lent.bytes(), before);
+std::uint32_t checksum_object(const nb::object& data, std::uint32_t before) {
+  const BufferView view(data);
+  if (view.size() <= bytes_with_gil_max) return crc32c(view.bytes(), before);
   const WithoutGil released;
-  return crc32c(lent.bytes(), before);
+  return crc32c(view.bytes(), before);
 }
 
 }  // namespace
 
-void checksum(nb::module_& m) {
-  m.def("crc32c", &of, nb::arg("data"), nb::arg("before") = 0,
-        "CRC-32C of bytes, or of what came before and these, given the checksum of the former.");
+void bind_checksum(nb::module_& m) {
+  m.def("crc32c", &checksum_object, nb::arg("data"), nb::arg("before") = 0,
+        // numpy's stubs declare arrays as buffers from Python 3.12 on only.
+        nb::sig("def crc32c(data: typing_extensions.Buffer | numpy.typing.NDArray[typing.Any], "
+                "before: int = 0) -> int"),
+        "CRC-32C of contiguous bytes.\n\n"
+        "before: checksum of the bytes that precede `data`; the result is the checksum of both.");
 }
 
 }  // namespace penstock::binding

@@ -1,6 +1,5 @@
-// Engine, arena and facts about storage: conversion only.
+// The engine, its memory, and probes of storage.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,11 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "arena.hpp"
-#include "engine.hpp"
-#include "gil.hpp"
-#include "requests.hpp"
-#include "storage.hpp"
+#include "engine/arena.hpp"
+#include "engine/engine.hpp"
+#include "binding/arrays.hpp"
+#include "binding/gil.hpp"
+#include "engine/requests.hpp"
+#include "engine/storage.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,24 +22,20 @@ using namespace nb::literals;
 namespace penstock::binding {
 namespace {
 
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = WritableColumn<std::uint8_t>;
+using Failures = List<Tuple<std::size_t, int, std::int64_t>>;
+using CompletionList = List<Tuple<std::uint64_t, Failures>>;
+using CounterTuple = Tuple<std::uint64_t, nb::ellipsis>;
 
-template <class T>
-std::span<const T> view(const Column<T>& column) {
-  return {column.data(), column.shape(0)};
-}
+Access choose_access(bool direct) { return direct ? Access::direct : Access::buffered; }
 
-Access access(bool direct) { return direct ? Access::direct : Access::buffered; }
+// File names need not be valid text, so Python passes bytes.
+std::string to_path(const nb::bytes& path) { return {path.c_str(), path.size()}; }
 
-// Names of files may be no text: Python hands them over as bytes.
-std::string path_of(const nb::bytes& path) { return {path.c_str(), path.size()}; }
-
-// Owns the engine and holds the arrays it looks into, and those it writes to until their ticket is
-// reported: here and not in Python, where a signal may strike between two steps.
+// An engine with the arrays that it reads, and those that it writes to until their ticket is
+// reported. They are kept here, because in Python a signal may arrive between two steps.
 class EngineHandle {
-  using Held = std::map<std::uint64_t, std::vector<Bytes>>;
+  using BuffersByTicket = std::map<std::uint64_t, std::vector<Bytes>>;
 
  public:
   EngineHandle(const nb::bytes& root, Column<std::uint8_t> names, Column<std::int64_t> ends,
@@ -50,16 +46,13 @@ class EngineHandle {
         size_(std::move(size)),
         mtime_ns_(std::move(mtime_ns)),
         engine_(std::make_unique<Engine>(
-            FileColumns{path_of(root),
-                        {reinterpret_cast<const char*>(names_.data()), names_.shape(0)},
-                        view(ends_),
-                        view(size_),
+            FileColumns{to_path(root), view_text(names_), view(ends_), view(size_),
                         view(mtime_ns_)},
-            keep_max, static_cast<Backend>(backend), access(direct), threads)) {}
+            keep_max, static_cast<Backend>(backend), choose_access(direct), threads)) {}
 
   ~EngineHandle() {
-    // In a forked child the threads are gone and the locks undefined: let it be.
-    if (engine_->inherited()) {
+    // In a forked child the threads are gone and the locks undefined, so the engine is leaked.
+    if (engine_->is_inherited()) {
       (void)engine_.release();
       return;
     }
@@ -75,18 +68,17 @@ class EngineHandle {
                        const std::vector<Bytes>& buffers, std::int64_t patience_ns) {
     std::vector<std::span<std::byte>> places;
     places.reserve(buffers.size());
-    for (const Bytes& bytes : buffers) {
-      places.emplace_back(reinterpret_cast<std::byte*>(bytes.data()), bytes.shape(0));
-    }
+    for (const Bytes& bytes : buffers) places.push_back(view_bytes(bytes));
     const RequestColumns columns{view(file),   view(offset), view(length),
                                  view(buffer), view(target), view(runs)};
-    Placed placed = place(columns, places, engine_->file_count());
-    Held one;  // allocated before the engine writes: what follows cannot fail
-    auto node = (one.emplace(0, buffers), one.extract(0));
+    PlacedRequests placed = place_requests(columns, places, engine_->file_count());
+    // The node is allocated before the engine writes, so that nothing below can fail.
+    BuffersByTicket single;
+    auto node = (single.emplace(0, buffers), single.extract(0));
     node.key() = engine_->submit(std::move(placed.extents), std::move(placed.runs),
                                  std::chrono::nanoseconds(patience_ns));
     const std::uint64_t ticket = node.key();
-    held_.insert(std::move(node));
+    buffers_.insert(std::move(node));
     return ticket;
   }
 
@@ -95,23 +87,23 @@ class EngineHandle {
       const WithoutGil released;
       engine_->close();
     }
-    held_.clear();
+    buffers_.clear();
   }
 
-  nb::list poll(std::int64_t timeout_ns) {
-    std::vector<Done> done;
+  CompletionList poll(std::int64_t timeout_ns) {
+    std::vector<Completion> completions;
     {
       const WithoutGil released;
-      done = engine_->poll(std::chrono::nanoseconds(timeout_ns));
+      completions = engine_->poll(std::chrono::nanoseconds(timeout_ns));
     }
     nb::list result;
-    for (const Done& ticket : done) {
+    for (const Completion& completion : completions) {
       nb::list failures;
-      for (const Failure& f : ticket.failures) {
+      for (const Failure& f : completion.failures) {
         failures.append(nb::make_tuple(f.extent, f.error, f.got));
       }
-      held_.erase(ticket.id);
-      result.append(nb::make_tuple(ticket.id, failures));
+      buffers_.erase(completion.id);
+      result.append(nb::make_tuple(completion.id, failures));
     }
     return result;
   }
@@ -121,11 +113,11 @@ class EngineHandle {
   Column<std::int64_t> ends_;
   Column<std::int64_t> size_;
   Column<std::int64_t> mtime_ns_;
-  Held held_;  // by ticket; guarded by the GIL
+  BuffersByTicket buffers_;  // guarded by the GIL
   std::unique_ptr<Engine> engine_;
 };
 
-nb::ndarray<nb::numpy, std::uint8_t> take(const std::shared_ptr<Arena>& arena, std::size_t bytes) {
+OwnedArray<std::uint8_t> take(const std::shared_ptr<Arena>& arena, std::size_t bytes) {
   std::unique_ptr<Block> block;
   {
     const WithoutGil released;
@@ -136,59 +128,74 @@ nb::ndarray<nb::numpy, std::uint8_t> take(const std::shared_ptr<Arena>& arena, s
   return {data, {bytes}, owner};
 }
 
-// The arena outlives this object for as long as blocks are out.
+// An arena, which outlives this object while its blocks are lent.
 struct ArenaHandle {
   std::shared_ptr<Arena> arena;
 };
 
 }  // namespace
 
-void engine(nb::module_& m) {
-  nb::class_<EngineHandle>(m, "Engine")
-      .def(nb::init<const nb::bytes&, Column<std::uint8_t>, Column<std::int64_t>,
-                    Column<std::int64_t>, Column<std::int64_t>, std::size_t, int, bool, std::size_t>(),
+void bind_engine(nb::module_& m) {
+  nb::class_<EngineHandle>(m, "Engine",
+                           "Threads that read extents of files into buffers.\n\n"
+                           "`backend` is 0 for pread, 1 for io_uring, 2 for mmap.")
+      .def(nb::init<const nb::bytes&, Column<std::uint8_t>, Ints, Ints, Ints, std::size_t, int,
+                    bool, std::size_t>(),
            "root"_a, "names"_a, "ends"_a, "size"_a, "mtime_ns"_a, "keep_max"_a, "backend"_a,
            "direct"_a, "threads"_a)
       // Never a converted copy: the bytes would go to it.
       .def("submit", &EngineHandle::submit, "file"_a.noconvert(), "offset"_a.noconvert(),
            "length"_a.noconvert(), "buffer"_a.noconvert(), "target"_a.noconvert(),
-           "runs"_a.noconvert(), "buffers"_a.noconvert(), "patience_ns"_a)
-      .def("poll", &EngineHandle::poll, "timeout_ns"_a)
-      .def("close", &EngineHandle::close)
-      .def("resize", [](EngineHandle& self, std::size_t threads) { (*self).resize(threads); },
-           "threads"_a)
+           "runs"_a.noconvert(), "buffers"_a.noconvert(), "patience_ns"_a,
+           "Queue requests and return their ticket; see `penstock.extent.Requests`.\n\n"
+           "ValueError names the first column and row that is invalid.")
+      .def("poll", &EngineHandle::poll, "timeout_ns"_a,
+           "Wait for completions: (ticket, failures); a failure is (extent, errno, bytes read).\n\n"
+           "Returns at once if nothing is outstanding, or if the engine is closed.")
+      .def("close", &EngineHandle::close,
+           "Drop queued requests, wait for those under way, and join the threads.")
+      .def("set_threads",
+           [](EngineHandle& self, std::size_t threads) { (*self).set_threads(threads); },
+           "threads"_a, "Change the number of threads; takes effect within one chunk.")
       .def("throttle", [](EngineHandle& self, double rate) { (*self).throttle(rate); },
-           "bytes_per_s"_a)
-      .def("use", [](EngineHandle& self, int backend, bool direct) {
-             (*self).use(static_cast<Backend>(backend), access(direct));
+           "bytes_per_s"_a, "Limit the rate of reading; 0 removes the limit.")
+      .def("set_backend", [](EngineHandle& self, int backend, bool direct) {
+             (*self).set_backend(static_cast<Backend>(backend), choose_access(direct));
            },
-           "backend"_a, "direct"_a)
+           "backend"_a, "direct"_a, "Change how chunks are read that no thread has begun.")
       .def("counters",
-           [](EngineHandle& self) {
+           [](EngineHandle& self) -> CounterTuple {
              const Counters c = (*self).counters();
              return nb::make_tuple(c.bytes, c.runs, c.extents, c.tickets, c.opens, c.open_ns,
                                    c.work_ns, c.busy_ns);
-           })
-      .def_prop_ro("closed", [](EngineHandle& self) { return (*self).closed(); })
-      .def_prop_ro("inherited", [](EngineHandle& self) { return (*self).inherited(); });
+           },
+           "Totals: (bytes, runs, extents, tickets, opens, open_ns, work_ns, busy_ns).")
+      .def_prop_ro("is_closed", [](EngineHandle& self) { return (*self).is_closed(); })
+      .def_prop_ro("is_inherited", [](EngineHandle& self) { return (*self).is_inherited(); },
+                   "True in a forked child, where the engine has no threads and must not be used.");
 
-  nb::class_<ArenaHandle>(m, "Arena")
+  nb::class_<ArenaHandle>(m, "Arena", "Recycled, touched, page-aligned memory for batches.")
       .def("__init__",
            [](ArenaHandle* self, std::size_t kept_bytes_max) {
              new (self) ArenaHandle{std::make_shared<Arena>(kept_bytes_max)};
            },
            "kept_bytes_max"_a)
       .def("take", [](ArenaHandle& self, std::size_t bytes) { return take(self.arena, bytes); },
-           "bytes"_a)
-      .def_prop_ro("kept_bytes", [](ArenaHandle& self) { return self.arena->kept_bytes(); })
-      .def_prop_ro("lent_bytes", [](ArenaHandle& self) { return self.arena->lent_bytes(); });
+           "bytes"_a,
+           "Lend an array that returns its memory when the last view of it is gone.")
+      .def_prop_ro("kept_bytes", [](ArenaHandle& self) { return self.arena->kept_bytes(); },
+                   "Bytes of memory that waits to be lent again.")
+      .def_prop_ro("lent_bytes", [](ArenaHandle& self) { return self.arena->lent_bytes(); },
+                   "Bytes of memory in arrays that are alive.");
 
-  m.def("io_uring_refusal", &io_uring_refusal);
-  m.def("file_system", [](const nb::bytes& path) { return file_system(path_of(path)); }, "path"_a);
-  m.def("direct_refusal", [](const nb::bytes& path) { return direct_refusal(path_of(path)); },
-        "path"_a);
-  m.def("resident_fraction", [](const nb::bytes& path) { return resident_fraction(path_of(path)); },
-        "path"_a);
+  m.def("probe_io_uring", &probe_io_uring,
+        "errno of creating an io_uring; 0 if the kernel grants one.");
+  m.def("get_file_system", [](const nb::bytes& path) { return get_file_system(to_path(path)); },
+        "path"_a, "Name of the file system of a path, or its number in hexadecimal.");
+  m.def("probe_direct_io", [](const nb::bytes& path) { return probe_direct_io(to_path(path)); },
+        "path"_a, "errno of reading a file by O_DIRECT; 0 if that works or the file cannot be opened.");
+  m.def("measure_residency", [](const nb::bytes& path) { return measure_residency(to_path(path)); },
+        "path"_a, "Part of a file that is in the page cache, 0 to 1; -1 if the kernel does not tell.");
 }
 
 }  // namespace penstock::binding

@@ -1,38 +1,48 @@
-// The module: conversion only, no logic. Each noun of the core binds itself in a file of its own.
+// The module `_core`. Each noun of the core binds itself in a file of its own.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
 
 namespace penstock::binding {
-void order(nanobind::module_& m);
-void shuffle(nanobind::module_& m);
-void engine(nanobind::module_& m);
-void scan(nanobind::module_& m);
-void slab(nanobind::module_& m);
-void checksum(nanobind::module_& m);
-void walk_lmdb(nanobind::module_& m);
-void walk(nanobind::module_& m);
-void sim(nanobind::module_& m);
-void replay(nanobind::module_& m);
-void collect(nanobind::module_& m);
+void bind_order(nanobind::module_& m);
+void bind_shuffle(nanobind::module_& m);
+void bind_engine(nanobind::module_& m);
+void bind_scan(nanobind::module_& m);
+void bind_slab(nanobind::module_& m);
+void bind_checksum(nanobind::module_& m);
+void bind_walk_lmdb(nanobind::module_& m);
+void bind_walkers(nanobind::module_& m);
+void bind_gather(nanobind::module_& m);
+
+namespace {
+
+std::optional<std::string> get_sanitizers() {
+#ifdef PENSTOCK_SANITIZED
+  return PENSTOCK_SANITIZED;
+#else
+  return std::nullopt;
+#endif
+}
+
+}  // namespace
 }  // namespace penstock::binding
 
 NB_MODULE(_core, m) {
-  m.doc() = "The compiled core of penstock: arrays in, arrays out.";
+  m.doc() = "The data path of penstock in C++: arrays in, arrays out.";
   // Loaders alive when the interpreter ends are normal use, not a leak.
   nanobind::set_leak_warnings(false);
-#ifdef PENSTOCK_SANITIZED
-  m.attr("sanitized") = PENSTOCK_SANITIZED;
-#else
-  m.attr("sanitized") = nanobind::none();
-#endif
-  penstock::binding::order(m);
-  penstock::binding::shuffle(m);
-  penstock::binding::engine(m);
-  penstock::binding::scan(m);
-  penstock::binding::slab(m);
-  penstock::binding::checksum(m);
-  penstock::binding::walk_lmdb(m);
-  penstock::binding::walk(m);
-  penstock::binding::sim(m);
-  penstock::binding::replay(m);
-  penstock::binding::collect(m);
+  m.def("get_sanitizers", &penstock::binding::get_sanitizers,
+        "Names of the sanitizers that the module was built with, or None.");
+  penstock::binding::bind_order(m);
+  penstock::binding::bind_shuffle(m);
+  penstock::binding::bind_engine(m);
+  penstock::binding::bind_scan(m);
+  penstock::binding::bind_slab(m);
+  penstock::binding::bind_checksum(m);
+  penstock::binding::bind_walk_lmdb(m);
+  penstock::binding::bind_walkers(m);
+  penstock::binding::bind_gather(m);
 }

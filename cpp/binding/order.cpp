@@ -1,87 +1,99 @@
-#include "order.hpp"
+// The order of samples.
+#include "order/order.hpp"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "binding/arrays.hpp"
+
 namespace nb = nanobind;
 
 namespace penstock::binding {
 namespace {
 
-using In = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Out = nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using In = Column<std::uint64_t>;
+using Out = WritableColumn<std::uint64_t>;
 
-const Level& level_named(std::string_view name) {
+const Level& find_level(std::string_view name) {
   const auto all = levels();
   if (name.empty()) return all.back();
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const Level& level) { return level.name == name; });
-  if (found == all.end()) throw nb::value_error("this processor has no such level");
-  return *found;
+  const auto level =
+      std::find_if(all.begin(), all.end(), [&](const Level& each) { return each.name == name; });
+  if (level == all.end()) throw nb::value_error("this processor has no such level");
+  return *level;
 }
 
-// Binds a member function from values to values, of a Permutation or of Groups.
+// Bind a member function from values to values, of a Permutation or of Groups.
 template <auto map, class Mapping>
-std::size_t mapped(const Mapping& mapping, const In& in, const Out& out) {
+std::size_t map_values(const Mapping& mapping, const In& in, const Out& out) {
   if (in.size() != out.size()) throw nb::value_error("the arrays differ in size");
   const nb::gil_scoped_release release;
-  return (mapping.*map)({in.data(), in.size()}, {out.data(), out.size()});
+  return (mapping.*map)(view(in), view(out));
 }
 
 std::size_t run(const Permutation& permutation, std::uint64_t start, const Out& out) {
   const nb::gil_scoped_release release;
-  return permutation.run(start, {out.data(), out.size()});
+  return permutation.run(start, view(out));
 }
+
+constexpr auto forward_doc =
+    "Write the sample at each position to `samples`.\n\n"
+    "Returns the index of the first position outside [0, count), or the size if there is none.";
+constexpr auto inverse_doc =
+    "Write the position of each sample to `positions`.\n\n"
+    "Returns the index of the first sample outside [0, count), or the size if there is none.";
 
 }  // namespace
 
-void order(nb::module_& m) {
+void bind_order(nb::module_& m) {
   using namespace nb::literals;
 
-  nb::class_<Permutation>(m, "Permutation", "A permutation of [0, count), drawn from a state.")
+  nb::class_<Permutation>(m, "Permutation",
+                          "A permutation of [0, count), drawn from a 64-bit state.\n\n"
+                          "cipher: use the cipher for small counts too, in place of a table.\n"
+                          "level:  instruction set, see `list_order_levels`; the fastest if empty.")
       .def(
           "__init__",
           [](Permutation* self, std::uint64_t count, std::uint64_t state, bool cipher,
              std::string_view level) {
             new (self) Permutation(count, state, cipher ? Small::cipher : Small::table,
-                                   level_named(level));
+                                   find_level(level));
           },
           "count"_a, "state"_a, "cipher"_a = false, "level"_a = "")
-      .def("forward", mapped<&Permutation::forward, Permutation>, "positions"_a.noconvert(),
-           "samples"_a.noconvert(),
-           "Position -> sample; returns the index of the first position outside, or the size.")
-      .def("inverse", mapped<&Permutation::inverse, Permutation>, "samples"_a.noconvert(),
-           "positions"_a.noconvert(),
-           "Sample -> position; returns the index of the first sample outside, or the size.")
+      .def("forward", map_values<&Permutation::forward, Permutation>, "positions"_a.noconvert(),
+           "samples"_a.noconvert(), forward_doc)
+      .def("inverse", map_values<&Permutation::inverse, Permutation>, "samples"_a.noconvert(),
+           "positions"_a.noconvert(), inverse_doc)
       .def("run", run, "start"_a, "samples"_a.noconvert(),
-           "The samples at positions start, start + 1, ...; returns as forward does.");
+           "Write the samples at positions start, start + 1, ... to `samples`; returns as "
+           "`forward` does.");
 
-  nb::class_<Groups>(m, "Groups", "[0, count) in groups of span, each permuted by its own key.")
+  nb::class_<Groups>(m, "Groups",
+                     "A permutation of [0, count) in groups of `span`, each with a key of its own.")
       .def(
           "__init__",
           [](Groups* self, std::uint64_t count, std::uint64_t span, std::uint64_t state,
              std::string_view level) {
-            new (self) Groups(count, span, state, level_named(level));
+            new (self) Groups(count, span, state, find_level(level));
           },
           "count"_a, "span"_a, "state"_a, "level"_a = "")
-      .def("forward", mapped<&Groups::forward, Groups>, "positions"_a.noconvert(),
-           "samples"_a.noconvert(), "As Permutation.forward.")
-      .def("inverse", mapped<&Groups::inverse, Groups>, "samples"_a.noconvert(),
-           "positions"_a.noconvert(), "As Permutation.inverse.");
+      .def("forward", map_values<&Groups::forward, Groups>, "positions"_a.noconvert(),
+           "samples"_a.noconvert(), forward_doc)
+      .def("inverse", map_values<&Groups::inverse, Groups>, "samples"_a.noconvert(),
+           "positions"_a.noconvert(), inverse_doc);
 
   m.def(
-      "order_levels",
+      "list_order_levels",
       [] {
         std::vector<std::string_view> names;
         for (const Level& level : levels()) names.push_back(level.name);
         return names;
       },
-      "The instruction sets that this processor runs, the fastest last.");
+      "Names of the instruction sets that this processor runs, the fastest last.");
 }
 
 }  // namespace penstock::binding

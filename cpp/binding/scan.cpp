@@ -1,21 +1,30 @@
-#include "scan.hpp"
+// Files below a folder.
+#include "index/scan.hpp"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <utility>
 
-#include "columns.hpp"
+#include "binding/arrays.hpp"
 
 namespace nb = nanobind;
 
 namespace penstock::binding {
 namespace {
 
-nb::tuple scan_folder(const nb::bytes& root, const std::vector<nb::bytes>& extensions,
-                      unsigned threads, const nb::object& tick) {
+using Tick = nb::typed<nb::callable, nb::object(std::uint64_t)>;
+using ListingColumns =
+    Tuple<OwnedArray<std::uint8_t>, OwnedArray<std::int64_t>, OwnedArray<std::int64_t>,
+          OwnedArray<std::int64_t>, OwnedArray<std::int32_t>, OwnedArray<std::uint8_t>,
+          OwnedArray<std::int64_t>, OwnedArray<std::int64_t>, List<Tuple<int, nb::bytes>>>;
+using StatColumns =
+    Tuple<OwnedArray<std::int64_t>, OwnedArray<std::int64_t>, OwnedArray<std::int32_t>>;
+
+ListingColumns scan(const nb::bytes& root, const std::vector<nb::bytes>& extensions,
+                    unsigned threads, const std::optional<Tick>& tick) {
   ScanOptions options;
   options.threads = threads;
   for (const auto& e : extensions) options.extensions.emplace_back(e.c_str(), e.size());
@@ -23,52 +32,50 @@ nb::tuple scan_folder(const nb::bytes& root, const std::vector<nb::bytes>& exten
   const auto call = [&tick](std::uint64_t files) {
     nb::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!tick.is_none()) tick(files);
+    if (tick) (*tick)(files);
     return true;
   };
-  Listing found;
+  Listing listing;
   {
     nb::gil_scoped_release release;
-    found = scan(path, options, call);
+    listing = scan_folder(path, options, call);
   }
   nb::list failures;
-  for (const auto& f : found.failures)
+  for (const auto& f : listing.failures)
     failures.append(nb::make_tuple(f.error, nb::bytes(f.path.data(), f.path.size())));
-  return nb::make_tuple(
-      array<std::uint8_t>(std::move(found.files.text)),
-      array<std::int64_t>(std::move(found.files.ends)), array<std::int64_t>(std::move(found.size)),
-      array<std::int64_t>(std::move(found.mtime_ns)), array<std::int32_t>(std::move(found.folder)),
-      array<std::uint8_t>(std::move(found.folders.text)),
-      array<std::int64_t>(std::move(found.folders.ends)),
-      array<std::int64_t>(std::move(found.folder_mtime_ns)), failures);
+  return nb::make_tuple(make_array<std::uint8_t>(std::move(listing.files.text)),
+                        make_array<std::int64_t>(std::move(listing.files.ends)),
+                        make_array<std::int64_t>(std::move(listing.size)),
+                        make_array<std::int64_t>(std::move(listing.mtime_ns)),
+                        make_array<std::int32_t>(std::move(listing.folder)),
+                        make_array<std::uint8_t>(std::move(listing.folders.text)),
+                        make_array<std::int64_t>(std::move(listing.folders.ends)),
+                        make_array<std::int64_t>(std::move(listing.folder_mtime_ns)), failures);
 }
 
-using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ints = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-nb::tuple stat_files(const nb::bytes& root, const Bytes& names, const Ints& ends,
-                     unsigned threads) {
+StatColumns stat(const nb::bytes& root, const Column<std::uint8_t>& names, const Ints& ends,
+                 unsigned threads) {
   const std::string path(root.c_str(), root.size());
-  Stats found;
+  Stats stats;
   {
     nb::gil_scoped_release release;
-    found = stat(path, {reinterpret_cast<const char*>(names.data()), names.size()},
-                 {ends.data(), ends.size()}, threads);
+    stats = stat_files(path, view_text(names), view(ends), threads);
   }
-  return nb::make_tuple(array<std::int64_t>(std::move(found.size)),
-                        array<std::int64_t>(std::move(found.mtime_ns)),
-                        array<std::int32_t>(std::move(found.error)));
+  return nb::make_tuple(make_array<std::int64_t>(std::move(stats.size)),
+                        make_array<std::int64_t>(std::move(stats.mtime_ns)),
+                        make_array<std::int32_t>(std::move(stats.error)));
 }
 
 }  // namespace
 
-void scan(nb::module_& m) {
-  m.def("scan", &scan_folder, nb::arg("root"), nb::arg("extensions"), nb::arg("threads"),
+void bind_scan(nb::module_& m) {
+  m.def("scan_folder", &scan, nb::arg("root"), nb::arg("extensions"), nb::arg("threads"),
         nb::arg("tick").none(),
-        "Files below a folder: (names, ends, size, mtime_ns, folder, folder_names, folder_ends, "
-        "folder_mtime_ns, failures).");
-  m.def("stat", &stat_files, nb::arg("root"), nb::arg("names"), nb::arg("ends"),
-        nb::arg("threads"), "Sizes and times of named files: (size, mtime_ns, errno).");
+        "List the files below a folder.\n\n"
+        "Returns (names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_mtime_ns,\n"
+        "failures); a failure is (errno, path). `tick` is called with the number of files so far.");
+  m.def("stat_files", &stat, nb::arg("root"), nb::arg("names"), nb::arg("ends"),
+        nb::arg("threads"), "Read sizes and times of named files: (size, mtime_ns, errno).");
 }
 
 }  // namespace penstock::binding

@@ -1,8 +1,7 @@
-// The slab: conversion only.
-#include "slab.hpp"
+// Memory that the processes of a host share.
+#include "cache/slab.hpp"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "columns.hpp"
-#include "gather.hpp"
-#include "gil.hpp"
+#include "binding/arrays.hpp"
+#include "binding/gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,15 +19,7 @@ using namespace nb::literals;
 namespace penstock::binding {
 namespace {
 
-using Ints = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Source = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::span<const std::int64_t> view(const Ints& column) {
-  return {column.data(), column.shape(0)};
-}
-
-Slab::Identity identity_of(const nb::bytes& bytes) {
+Slab::Identity to_identity(const nb::bytes& bytes) {
   Slab::Identity identity;
   if (bytes.size() != identity.size()) throw nb::value_error("an identity has 16 bytes");
   std::copy_n(reinterpret_cast<const std::byte*>(bytes.c_str()), identity.size(),
@@ -37,9 +27,9 @@ Slab::Identity identity_of(const nb::bytes& bytes) {
   return identity;
 }
 
-// OSError, with its number, where the system refused.
+// Call without the GIL; a std::system_error becomes OSError with its errno.
 template <class Call>
-auto asked(const Call& call) {
+auto call_system(const Call& call) {
   try {
     const WithoutGil released;
     return call();
@@ -50,41 +40,41 @@ auto asked(const Call& call) {
   }
 }
 
-// Views of the data, and calls on other threads, keep a slab alive that is closed meanwhile.
+// A slab that lives on after close() while views of its data, or calls on other threads, need it.
 struct SlabHandle {
   std::shared_ptr<Slab> slab;
 
-  std::shared_ptr<Slab> held() const {
+  std::shared_ptr<Slab> get() const {
     if (!slab) throw nb::value_error("it is closed");
     return slab;
   }
 };
 
 template <class T>
-std::vector<T> filled(const Ints& column, const auto& call) {
-  std::vector<T> found(column.shape(0));
+std::vector<T> fill_column(const Ints& column, const auto& call) {
+  std::vector<T> values(column.shape(0));
   const WithoutGil released;
-  call(view(column), std::span<T>(found));
-  return found;
+  call(view(column), std::span<T>(values));
+  return values;
 }
 
-// A column of truths, which a vector cannot lend.
-nb::object mask(const Ints& column, const auto& call) {
+// A column of bool, whose memory a vector cannot lend.
+OwnedArray<bool> fill_mask(const Ints& column, const auto& call) {
   const std::size_t count = column.shape(0);
-  auto found = std::make_unique<bool[]>(count);
+  auto values = std::make_unique<bool[]>(count);
   {
     const WithoutGil released;
-    call(view(column), std::span<bool>(found.get(), count));
+    call(view(column), std::span<bool>(values.get(), count));
   }
-  bool* data = found.release();
+  bool* data = values.release();
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<bool*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {count}, owner));
+  return {data, {count}, owner};
 }
 
-nb::ndarray<nb::numpy, std::uint8_t> data_of(const SlabHandle& self) {
-  auto held = self.held();
-  const std::span<std::byte> data = held->data();
-  nb::capsule owner(new std::shared_ptr<Slab>(std::move(held)), [](void* p) noexcept {
+OwnedArray<std::uint8_t> view_data(const SlabHandle& self) {
+  auto slab = self.get();
+  const std::span<std::byte> data = slab->data();
+  nb::capsule owner(new std::shared_ptr<Slab>(std::move(slab)), [](void* p) noexcept {
     delete static_cast<std::shared_ptr<Slab>*>(p);
   });
   return {reinterpret_cast<std::uint8_t*>(data.data()), {data.size()}, owner};
@@ -92,121 +82,125 @@ nb::ndarray<nb::numpy, std::uint8_t> data_of(const SlabHandle& self) {
 
 }  // namespace
 
-void slab(nb::module_& m) {
-  nb::class_<SlabHandle>(m, "Slab")
+void bind_slab(nb::module_& m) {
+  nb::class_<SlabHandle>(m, "Slab",
+                         "Slots in memory that the processes of a host share; each is filled once.")
       .def_static(
           "create",
           [](std::uint64_t slots, std::uint64_t data_bytes, std::uint64_t alignment, bool inside,
              const nb::bytes& identity) {
             const Slab::Shape shape{slots, data_bytes, alignment,
                                     inside ? Slab::Data::inside : Slab::Data::outside};
-            const Slab::Identity whose = identity_of(identity);
-            return SlabHandle{asked([&] { return Slab::create(shape, whose); })};
+            const Slab::Identity whose = to_identity(identity);
+            return SlabHandle{call_system([&] { return Slab::create(shape, whose); })};
           },
-          "slots"_a, "data_bytes"_a, "alignment"_a, "inside"_a, "identity"_a)
+          "slots"_a, "data_bytes"_a, "alignment"_a, "inside"_a, "identity"_a,
+          "Create a slab of empty slots; `inside`: the data is part of the shared memory.")
       .def_static(
           "attach",
           [](int pid, int fd, const nb::bytes& identity) {
-            const Slab::Identity whose = identity_of(identity);
-            return SlabHandle{asked([&] { return Slab::attach(pid, fd, whose); })};
+            const Slab::Identity whose = to_identity(identity);
+            return SlabHandle{call_system([&] { return Slab::attach(pid, fd, whose); })};
           },
-          "pid"_a, "fd"_a, "identity"_a)
+          "pid"_a, "fd"_a, "identity"_a,
+          "Attach the slab that a living process has open as descriptor `fd`.")
       .def("close",
            [](SlabHandle& self) {
-             if (self.slab && !self.slab->inherited()) self.slab->abandon_all();
+             if (self.slab && !self.slab->is_inherited()) self.slab->abandon_all();
              self.slab.reset();
-           })
-      .def_prop_ro("closed", [](const SlabHandle& self) { return !self.slab; })
-      .def_prop_ro("inherited", [](const SlabHandle& self) { return self.held()->inherited(); })
-      .def_prop_ro("fd", [](const SlabHandle& self) { return self.held()->fd(); })
-      .def_prop_ro("slots", [](const SlabHandle& self) { return self.held()->shape().slots; })
-      .def_prop_ro("inside",
+           },
+           "Give back all claims, unless this process inherited them; may be called again.")
+      .def_prop_ro("is_closed", [](const SlabHandle& self) { return !self.slab; })
+      .def_prop_ro("is_inherited", [](const SlabHandle& self) { return self.get()->is_inherited(); },
+                   "True in a forked child, which has no claims and cannot claim.")
+      .def_prop_ro("fd", [](const SlabHandle& self) { return self.get()->fd(); })
+      .def_prop_ro("slots", [](const SlabHandle& self) { return self.get()->shape().slots; })
+      .def_prop_ro("is_data_inside",
                    [](const SlabHandle& self) {
-                     return self.held()->shape().data == Slab::Data::inside;
+                     return self.get()->shape().data == Slab::Data::inside;
                    })
-      .def_prop_ro("data", &data_of, nb::rv_policy::automatic)
+      .def_prop_ro("data", &view_data, nb::rv_policy::automatic)
       .def("counters",
-           [](const SlabHandle& self) {
-             const Slab::Counters c = self.held()->counters();
+           [](const SlabHandle& self) -> Tuple<std::uint64_t, nb::ellipsis> {
+             const Slab::Counters c = self.get()->counters();
              return nb::make_tuple(c.ready, c.allocated_bytes, c.published_bytes, c.taken_over,
                                    c.dropped);
-           })
+           },
+           "(ready slots, allocated bytes, published bytes, claims taken over, slots dropped).")
       .def("claim",
            [](const SlabHandle& self, const Ints& slots) {
-             const auto slab = self.held();
-             return array<std::uint8_t>(filled<Slab::Claim>(
+             const auto slab = self.get();
+             return make_array<std::uint8_t>(fill_column<Slab::Claim>(
                  slots, [&](auto in, auto out) { slab->claim(in, out); }));
            },
-           "slots"_a.noconvert())
-      .def("offsets",
+           "slots"_a.noconvert(),
+           "Claim slots: 0 if ready, 1 if claimed by this call, 2 if another claim stands.")
+      .def("find_offsets",
            [](const SlabHandle& self, const Ints& slots) {
-             const auto slab = self.held();
-             return array<std::int64_t>(filled<std::int64_t>(
-                 slots, [&](auto in, auto out) { slab->offsets(in, out); }));
+             const auto slab = self.get();
+             return make_array<std::int64_t>(fill_column<std::int64_t>(
+                 slots, [&](auto in, auto out) { slab->find_offsets(in, out); }));
            },
-           "slots"_a.noconvert())
+           "slots"_a.noconvert(),
+           "Offsets of ready slots; -1 for others.")
       .def("allocate",
            [](const SlabHandle& self, const Ints& lengths) {
-             const auto slab = self.held();
-             return array<std::int64_t>(filled<std::int64_t>(
+             const auto slab = self.get();
+             return make_array<std::int64_t>(fill_column<std::int64_t>(
                  lengths, [&](auto in, auto out) { slab->allocate(in, out); }));
            },
-           "lengths"_a.noconvert())
-      .def("holds",
+           "lengths"_a.noconvert(),
+           "Offsets of room for so many bytes each; -1 if there is no more.")
+      .def("has_claims",
            [](const SlabHandle& self, const Ints& slots) {
-             const auto slab = self.held();
-             return mask(slots, [&](auto in, auto out) { slab->holds(in, out); });
+             const auto slab = self.get();
+             return fill_mask(slots, [&](auto in, auto out) { slab->has_claims(in, out); });
            },
-           "slots"_a.noconvert())
+           "slots"_a.noconvert(),
+           "True for slots that are claimed through this object.")
       .def("publish",
            [](const SlabHandle& self, const Ints& slots, const Ints& at, const Ints& lengths) {
-             const auto slab = self.held();
-             return mask(slots, [&](auto in, auto out) {
+             const auto slab = self.get();
+             return fill_mask(slots, [&](auto in, auto out) {
                slab->publish(in, view(at), view(lengths), out);
              });
            },
-           "slots"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert())
+           "slots"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert(),
+           "Make slots ready at these offsets; False if the claim was not held here.")
       .def("abandon",
            [](const SlabHandle& self, const Ints& slots) {
-             const auto slab = self.held();
+             const auto slab = self.get();
              const WithoutGil released;
              slab->abandon(view(slots));
            },
-           "slots"_a.noconvert())
+           "slots"_a.noconvert(),
+           "Give claims back; slots that are not claimed here are ignored.")
       .def("drop",
            [](const SlabHandle& self, const Ints& slots, const Ints& at) {
-             const auto slab = self.held();
+             const auto slab = self.get();
              const WithoutGil released;
              slab->drop(view(slots), view(at));
            },
-           "slots"_a.noconvert(), "at"_a.noconvert())
+           "slots"_a.noconvert(), "at"_a.noconvert(),
+           "Make slots empty whose bytes were found damaged at these offsets.")
       // Never a converted copy: the bytes would go to it.
       .def("gather",
            [](const SlabHandle& self, const Ints& at, const Ints& lengths, const Ints& targets,
-              const Bytes& out) {
-             const auto slab = self.held();
+              const WritableColumn<std::uint8_t>& out) {
+             const auto slab = self.get();
              const WithoutGil released;
              slab->gather(view(at), view(lengths), view(targets),
-                          {reinterpret_cast<std::byte*>(out.data()), out.shape(0)});
+                          view_bytes(out));
            },
            "at"_a.noconvert(), "lengths"_a.noconvert(), "targets"_a.noconvert(),
-           "out"_a.noconvert())
-      .def("populate", [](const SlabHandle& self) {
-        const auto slab = self.held();
-        asked([&] { slab->populate(); });
-      });
-
-  m.def("fence", &fence);
-  m.def("gather",
-        [](const Source& source, const Ints& at, const Ints& lengths, const Ints& targets,
-           const Bytes& out) {
-          const WithoutGil released;
-          gather({reinterpret_cast<const std::byte*>(source.data()), source.shape(0)}, view(at),
-                 view(lengths), view(targets),
-                 {reinterpret_cast<std::byte*>(out.data()), out.shape(0)});
-        },
-        "source"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert(),
-        "targets"_a.noconvert(), "out"_a.noconvert());
+           "out"_a.noconvert(),
+           "Copy `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`, for each i.")
+      .def("populate",
+           [](const SlabHandle& self) {
+             const auto slab = self.get();
+             call_system([&] { slab->populate(); });
+           },
+           "Take all memory from the system now.");
 }
 
 }  // namespace penstock::binding

@@ -1,11 +1,11 @@
 // Any bytes as an LMDB environment. Page numbers and counters are made right first where the first
 // byte asks for it: mutations alone seldom pass them.
-#include "walk_lmdb.hpp"
+#include "index/walk_lmdb.hpp"
 
 #include <cstring>
 #include <string>
 
-#include "walked.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 
@@ -18,8 +18,8 @@ T field(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// Each page that is none of an overflow run's inner ones carries its number; the others hold values,
-// of which no walker knows anything.
+// Each page that is none of an overflow run's inner ones carries its number; the others hold
+// values, of which no walker knows anything.
 void number_pages(std::string& bytes) {
   const std::size_t header = field<std::uint32_t>(bytes, 16) == 0xBEEFC0DE ? 16 : 24;
   const std::size_t page = field<std::uint32_t>(bytes, header + 24);
@@ -29,13 +29,13 @@ void number_pages(std::string& bytes) {
 }
 
 // The counter that a walk found wrong becomes what it counted.
-bool correct_counter(std::string& bytes, const Flaw& flaw) {
+bool correct_counter(std::string& bytes, const ParseError& error) {
   const std::string start = "the database says ", middle = " and has ";
-  const std::size_t found = flaw.message.rfind(middle);
-  if (flaw.message.compare(0, start.size(), start) != 0 || found == std::string::npos) return false;
-  const std::uint64_t counted = std::stoull(flaw.message.substr(found + middle.size()));
-  require(flaw.offset + sizeof counted <= bytes.size());
-  std::memcpy(bytes.data() + flaw.offset, &counted, sizeof counted);
+  const std::size_t found = error.message.rfind(middle);
+  if (error.message.compare(0, start.size(), start) != 0 || found == std::string::npos) return false;
+  const std::uint64_t counted = std::stoull(error.message.substr(found + middle.size()));
+  require(error.offset + sizeof counted <= bytes.size());
+  std::memcpy(bytes.data() + error.offset, &counted, sizeof counted);
   return true;
 }
 
@@ -60,13 +60,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.concurrent = (how & 64) == 0;
   if ((how & 1) != 0) number_pages(bytes);
   lmdb::Walk found = walk(bytes, options);
-  for (int more = 8; (how & 1) != 0 && more > 0 && found.flaw; --more) {
-    if (!correct_counter(bytes, *found.flaw)) break;
+  for (int more = 8; (how & 1) != 0 && more > 0 && found.parse_error; --more) {
+    if (!correct_counter(bytes, *found.parse_error)) break;
     found = walk(bytes, options);
   }
-  require(found.error == 0);
-  if (found.flaw) {
-    require(found.flaw->offset <= bytes.size() && !found.flaw->message.empty());
+  require(found.read_error == 0);
+  if (found.parse_error) {
+    require(found.parse_error->offset <= bytes.size() && !found.parse_error->message.empty());
     return 0;
   }
   require(found.key_ends.size == found.offset.size && found.length.size == found.offset.size);

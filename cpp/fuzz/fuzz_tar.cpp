@@ -1,10 +1,10 @@
 // Any bytes as a tar archive. Checksums are made right first, since no mutation finds them.
-#include "walk_tar.hpp"
+#include "index/walk_tar.hpp"
 
 #include <cstdio>
 #include <string>
 
-#include "walked.hpp"
+#include "fuzz/require.hpp"
 
 using namespace penstock;
 
@@ -30,10 +30,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if ((how & 16) != 0) options.label = "cls";
   MemorySource source(bytes);
   const tar::Walk found =
-      tar::walk(source, (how & 32) != 0 ? small_reach : Reach::local(), options);
-  require(found.error == 0);
-  require_inside(found.flaw, bytes.size());
-  if (found.flaw) return 0;
+      tar::walk(source, (how & 32) != 0 ? small_policy : ReadPolicy::local(), options);
+  require(found.read_error == 0);
+  require_inside(found.parse_error, bytes.size());
+  if (found.parse_error) return 0;
   require_inside(found.offset, found.length, bytes.size());
   require(found.sample.size() == found.offset.size());
   require(found.keys.ends.size() == found.at.size());

@@ -1,6 +1,6 @@
 """Every bound of the library, in one place. Units come last in each name.
 
-The engine's own bounds have a twin in `cpp/limits.hpp`; a test compares the two.
+The engine's own bounds have a twin in `cpp/ground/limits.hpp`; a test compares the two.
 """
 
 from __future__ import annotations

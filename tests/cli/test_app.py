@@ -172,10 +172,10 @@ def test_interrupting_leaves_nothing_half_written(tmp_path):
         (root / str(number) / "x").touch()
     code = (
         "import os, signal, penstock.cli.app, penstock.engine.store as s\n"
-        "scan = s._core.scan\n"
+        "scan = s._core.scan_folder\n"
         "class Core:\n"
-        "    stat = staticmethod(s._core.stat)\n"
-        "    def scan(self, *a):\n"
+        "    stat_files = staticmethod(s._core.stat_files)\n"
+        "    def scan_folder(self, *a):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        return scan(*a)\n"
         "s._core = Core()\n"

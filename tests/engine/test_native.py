@@ -793,7 +793,7 @@ engine.adopt(budget)  # from what was known
 assert read(engine, reading) == ()
 with pytest.raises(UsageError):
     engine.survey()
-engine._core.use(1, False)
+engine._core.set_backend(1, False)
 assert read(engine, reading) == ()
 engine.close()
 print("done")

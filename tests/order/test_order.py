@@ -25,7 +25,7 @@ from penstock.order.order import Order, key_state
 if order_module.compiled:
     from penstock import _core
 
-    LEVELS = list(_core.order_levels())
+    LEVELS = list(_core.list_order_levels())
 else:
     LEVELS = []
 IMPLEMENTATIONS = [*LEVELS, "numpy"]

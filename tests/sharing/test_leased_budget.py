@@ -153,7 +153,7 @@ def test_the_rate_of_a_lease_is_kept(path: Path, dataset: penstock.Dataset) -> N
         before, began_s = loader.counters(), time.monotonic()
         walked.steps(60)
         spent, taken_s = loader.counters().since(before), time.monotonic() - began_s
-        # One chunk of the engine may be under way before the rate holds; see cpp/engine.cpp.
+        # One chunk of the engine may be under way before the rate holds; see cpp/engine/engine.cpp.
         assert spent.engine["bytes"] <= rate * (taken_s + 0.01) + 2 * 512 * 1024
 
 

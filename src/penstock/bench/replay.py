@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import _core, limits
+from .. import _sim, limits
 from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, assign_lanes, open_files_max
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
@@ -134,7 +134,7 @@ def replay(
         )
     _raise_file_limit()
     names = Names.of([os.path.abspath(path) for path in paths])
-    core = _core.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
+    core = _sim.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
     # All have started by then, and wait.
     began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
     players = [_Player(core, trace, each, speed, began_ns, paths) for each in threads]
@@ -166,7 +166,7 @@ class _Player(threading.Thread):
 
     def __init__(
         self,
-        core: _core.Replay,
+        core: _sim.Replay,
         trace: Trace,
         threads: Sequence[int],
         speed: float | None,

@@ -11,7 +11,7 @@ for as long as the job runs; nothing is evicted. The work of a rank is
 
 and what is BUSY is asked for again, or read from storage. All calls take many slots, release the
 GIL and may come from any thread. A rank that is killed loses nothing of the others': its claims
-name it, and the next rank that wants one of them takes it over. cpp/slab.hpp says how.
+name it, and the next rank that wants one of them takes it over. cpp/cache/slab.hpp says how.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SlotTable:
             what,
             "attach through another process of the same user that has it",
         )
-        if core.inside != cls._inside:
+        if core.is_data_inside != cls._inside:
             raise StateError(f"{what}, is of another kind: attach a {cls.__name__} to one")
         return cls(core)
 
@@ -150,7 +150,7 @@ class SlotTable:
 
     def offsets(self, slots: Int) -> Int:
         """Where the bytes of each slot lie; -1 where it is not ready."""
-        found: Int = self._call(self._core.offsets, slots)
+        found: Int = self._call(self._core.find_offsets, slots)
         return found
 
     def allocate(self, lengths: Int) -> Int:
@@ -160,7 +160,7 @@ class SlotTable:
 
     def holds(self, slots: Int) -> Mask:
         """Which slots are claimed here."""
-        held: Mask = self._call(self._core.holds, slots)
+        held: Mask = self._call(self._core.has_claims, slots)
         return held
 
     def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
@@ -196,7 +196,7 @@ class SlotTable:
         try:
             return function(*columns)
         except RuntimeError:
-            if not self._core.inherited:
+            if not self._core.is_inherited:
                 raise
             raise ForkError(
                 "this tier's claims belong to the process that was forked: attach in the child"

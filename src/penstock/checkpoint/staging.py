@@ -127,5 +127,5 @@ def staged_bytes(cuts: Sequence[Cut]) -> int:
 def _copied(addresses: list[int], lengths: list[int], memory: Memory, threads: int) -> Staged:
     sums = np.zeros(len(lengths), np.uint32)
     sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
-    _core.collect(*sources, ALIGNMENT, memory, threads, sums)
+    _core.pack_extents(*sources, ALIGNMENT, memory, threads, sums)
     return Staged(memory, sums.tolist())

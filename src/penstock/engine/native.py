@@ -32,8 +32,10 @@ from .store import LOCAL
 crc32c = _core.crc32c
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
 
-if _core.sanitized:  # nobody should time this build
-    warnings.warn(f"penstock's core was built with sanitizers: {_core.sanitized}", stacklevel=2)
+if _core.get_sanitizers():  # nobody should time this build
+    warnings.warn(
+        f"penstock's core was built with sanitizers: {_core.get_sanitizers()}", stacklevel=2
+    )
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
 """How is read; "object" is `penstock.engine.objects`, which shares the words for it."""
@@ -246,19 +248,19 @@ def open_files_max() -> int:
 def resident_fraction(path: str) -> float | None:
     """The part of a file that is in the page cache, from up to 64 places spread over it; None where
     the kernel does not tell."""
-    fraction = float(_core.resident_fraction(os.fsencode(path)))
+    fraction = _core.measure_residency(os.fsencode(path))
     return None if fraction < 0 else fraction
 
 
 def io_uring_refusal() -> int:
     """Why the kernel makes no ring for this process: an errno; 0 where it does."""
-    return int(_core.io_uring_refusal())
+    return _core.probe_io_uring()
 
 
 def file_system(path: str) -> str:
     """What the file system of a file or folder is called ("ext4", "tmpfs", "nfs", ...), or its
     number in hexadecimal."""
-    return str(_core.file_system(os.fsencode(path)))
+    return _core.get_file_system(os.fsencode(path))
 
 
 def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
@@ -268,14 +270,14 @@ def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     first = os.fsencode(files.path(0) if count else files.root)
     resident = [resident_fraction(files.path(i)) for i in probed]
     return Facts(
-        file_system=_core.file_system(first),
+        file_system=_core.get_file_system(first),
         kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
         resident=min((-1.0 if each is None else each for each in resident), default=-1.0),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        ring_refusal=_core.io_uring_refusal(),
-        direct_refusal=_core.direct_refusal(first) if count else 0,
+        ring_refusal=_core.probe_io_uring(),
+        direct_refusal=_core.probe_direct_io(first) if count else 0,
         cores=len(os.sched_getaffinity(0)),
     )
 
@@ -340,7 +342,7 @@ class NativeEngine:
         ]
 
     def close(self) -> None:
-        if not self._core.inherited:
+        if not self._core.is_inherited:
             self._core.close()
 
     def adopt(self, budget: Budget) -> None:
@@ -358,8 +360,8 @@ class NativeEngine:
     def _take(self, facts: Facts, budget: Budget) -> None:
         choice = choose(facts, budget)
         self._facts, self._budget, self.choice = facts, budget, choice
-        self._core.use(_backend_number[choice.backend], choice.direct)
-        self._core.resize(choice.threads)
+        self._core.set_backend(_backend_number[choice.backend], choice.direct)
+        self._core.set_threads(choice.threads)
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def counters(self) -> dict[str, int]:
@@ -374,11 +376,11 @@ class NativeEngine:
 
     def _check_usable(self) -> None:
         self._check_process()
-        if self._core.closed:
+        if self._core.is_closed:
             raise UsageError("this engine is closed: create another")
 
     def _check_process(self) -> None:
-        if self._core.inherited:
+        if self._core.is_inherited:
             raise ForkError(
                 "this engine's threads belong to the process that was forked: "
                 "create the loader in the child, or start processes by 'spawn' or 'forkserver'"

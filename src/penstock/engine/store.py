@@ -67,7 +67,7 @@ class StoreFile:
 
     @property
     def local(self) -> bool:
-        return self._file >= 0 and _core.file_system(os.fsencode(self.path)) in LOCAL
+        return self._file >= 0 and _core.get_file_system(os.fsencode(self.path)) in LOCAL
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes of a range; fewer where the file ends."""
@@ -167,7 +167,7 @@ class Posix:
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
         suffixes = [os.fsencode(extension.lower()) for extension in extensions]
         names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_ns, failures = (
-            _core.scan(os.fsencode(self.root), suffixes, limits.scan_threads, progress)
+            _core.scan_folder(os.fsencode(self.root), suffixes, limits.scan_threads, progress)
         )
         if failures:
             raise self._scan_error(failures)
@@ -219,7 +219,7 @@ class Posix:
             start = int(files.ends[first - 1]) if first else 0
             ends = files.ends[part] - start
             names = files.names[start : start + int(ends[-1])]
-            size[part], mtime_ns[part], errors[part] = _core.stat(
+            size[part], mtime_ns[part], errors[part] = _core.stat_files(
                 root, names, ends, limits.scan_threads
             )
             if progress is not None:

@@ -32,11 +32,11 @@ from ..errors import UsageError
 from .feistel_numpy import GOLDEN, WORD, Words, first_outside, mix64
 
 try:
-    from .._core import Groups, Permutation  # type: ignore[import-not-found,unused-ignore]
+    from .._core import Groups, Permutation
 
     compiled = True
 except ModuleNotFoundError:
-    from .feistel_numpy import Groups, Permutation
+    from .feistel_numpy import Groups, Permutation  # type: ignore[assignment]
 
     compiled = False
 

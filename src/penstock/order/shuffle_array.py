@@ -54,7 +54,8 @@ def shuffle(
     same = rows.ctypes.data == out.ctypes.data
     if not same and np.may_share_memory(rows, out):
         rows = rows.copy()
-    _core.shuffle(order._map, _bytes(rows), _bytes(out), rows.nbytes // count, used)
+    assert isinstance(order._map, _core.Permutation)
+    _core.shuffle_rows(order._map, _bytes(rows), _bytes(out), rows.nbytes // count, used)
     return out
 
 

@@ -8,7 +8,7 @@ for all nodes and for the whole run: that at which the fullest link is full (`Ne
 2. Where a policy uses both, they are there at once, with demands times these factors: times what is
    left then, which is at least a half, as loads add up.
 
-The links of the nodes themselves are the model's own (cpp/sim_fluid.hpp): those to peers and those
+The links of the nodes themselves are the model's own (cpp/sim/fluid.hpp): those to peers and those
 to storage are apart there, so here a node's link carries both, and what narrows is in between.
 """
 

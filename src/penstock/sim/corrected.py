@@ -1,4 +1,4 @@
-"""The corrected model: bandwidth that is shared is shared (cpp/sim_fluid.hpp).
+"""The corrected model: bandwidth that is shared is shared (cpp/sim/fluid.hpp).
 
 `policies` say which bytes go where, the core when; this module hands one to the other and states
 the bound that no policy can beat.
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from .. import _core
+from .. import _sim
 from ..errors import UsageError
 from . import contention, frequency, policies, sampled
 from .devices import Floats, rates_at, shares
@@ -102,7 +102,7 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
             "batches"
         )
     tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
-    ends: Ints = _core.sim_fluid(
+    ends: Ints = _sim.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
         batch=1 if traffic.batches else scenario.batch,

@@ -1,7 +1,7 @@
 """The published simulator of clairvoyant prefetching, reproduced with its faults.
 
 numpy's legacy generator gives ids and sizes, as there; the core goes through the accesses one by
-one (cpp/sim_parity.hpp). docs/simulator.md lists the rules and which of them are faults; the model
+one (cpp/sim/parity.hpp). docs/simulator.md lists the rules and which of them are faults; the model
 without them is `corrected`.
 """
 
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .._core import sim_parity  # type: ignore[import-not-found,unused-ignore]
+from .._sim import run_parity
 from ..errors import UsageError
 from .devices import Floats, rates_at, shares
 from .results import Result
 from .scenario import Epochs, Ideal, Scenario
 
 Ints = npt.NDArray[np.int64]
+Item = TypeVar("Item", bound=np.generic)
+"""Type of the values of a column."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
     logs = list(rule.logs) or [np.empty(0)] * training.nodes
     held = [(node, each) for node, each in enumerate(rule.held) if len(each.samples)]
     empty = [np.empty(0)]
-    found: tuple[Floats, Ints, Floats] = sim_parity(
+    found: tuple[Floats, Ints, Floats] = run_parity(
         nodes=training.nodes,
         batch=training.global_batch,
         compute=training.compute_mb_s,
@@ -204,7 +207,7 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
     return found
 
 
-def _column(parts: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+def _column(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)
 
 

@@ -1,6 +1,6 @@
 """MixFeistel in Triton: the order computed where the data is, bit-equal to the compiled core.
 
-Everything is 32-bit unsigned arithmetic that wraps on purpose, as in `cpp/order_kernel.hpp`, so
+Everything is 32-bit unsigned arithmetic that wraps on purpose (cpp/order/order_kernel.hpp), so
 that launches switch Triton's overflow checks off. Words of a cipher are plain arguments, exempt
 from specialisation: another seed or size compiles nothing again. Under TRITON_INTERPRET=1, set
 before this module is imported, the kernels run on CPU tensors through numpy.
@@ -14,9 +14,10 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import triton
 import triton.language as tl
+
+import torch
 
 from ..order import TABLE_COUNT_MAX, Order, Permutation
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
 import torch
 
 from ..errors import UsageError

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import torch.utils.data
+
+import torch
 
 from .samples import ByNumber
 from .task import Task

@@ -1,0 +1,46 @@
+// Copies between memories of one process.
+#include "ground/gather.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include "binding/arrays.hpp"
+#include "binding/gil.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::binding {
+
+void bind_gather(nb::module_& m) {
+  m.def("gather",
+        [](const Column<std::uint8_t>& source, const Ints& at, const Ints& lengths,
+           const Ints& targets, const WritableColumn<std::uint8_t>& out) {
+          const WithoutGil released;
+          gather(view_bytes(source), view(at), view(lengths), view(targets), view_bytes(out));
+        },
+        "source"_a.noconvert(), "at"_a.noconvert(), "lengths"_a.noconvert(),
+        "targets"_a.noconvert(), "out"_a.noconvert(),
+        "Copy `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for each i.\n\n"
+        "IndexError, with nothing copied, if an extent leaves `source` or `out`.");
+  m.def(
+      "pack_extents",
+      [](const Column<std::uint64_t>& addresses, const Ints& lengths, std::size_t alignment,
+         const WritableColumn<std::uint8_t>& out, unsigned threads,
+         const WritableColumn<std::uint32_t>& checksums) {
+        const WithoutGil released;
+        pack_extents(view(addresses), view(lengths), alignment, view_bytes(out), threads,
+                     view(checksums));
+      },
+      "addresses"_a.noconvert(), "lengths"_a.noconvert(), "alignment"_a, "out"_a.noconvert(),
+      "threads"_a, "checksums"_a.noconvert(),
+      "Copy `lengths[i]` bytes from each address into `out`, one after the other.\n\n"
+      "Zeros fill each extent up to a multiple of `alignment`; `checksums[i]` becomes the CRC-32C\n"
+      "of extent i with its zeros. IndexError unless the extents fill `out` exactly. The addresses\n"
+      "are not checked.");
+  m.def("fence", &fence,
+        "Order this thread's accesses to shared memory.\n\n"
+        "A thread that reads a value written after this call, and then calls `fence` itself, sees\n"
+        "all values written before this call.");
+}
+
+}  // namespace penstock::binding

@@ -1,0 +1,110 @@
+// The walkers of TFRecord, RecordIO and tar.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "binding/arrays.hpp"
+#include "index/walk_recordio.hpp"
+#include "index/walk_tar.hpp"
+#include "index/walk_tfrecord.hpp"
+#include "binding/walk_source.hpp"
+
+namespace nb = nanobind;
+
+namespace penstock::binding {
+namespace {
+
+// Reads go far ahead if each of them is a round trip.
+ReadPolicy choose_policy(bool local) {
+  return local ? ReadPolicy::local() : ReadPolicy::remote();
+}
+
+WalkResult walk_tfrecord(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                        const std::string& check, std::vector<std::string> features) {
+  using tfrecord::Check;
+  tfrecord::Options options;
+  if (check == "none") options.check = Check::none;
+  else if (check == "length") options.check = Check::length;
+  else if (check == "all") options.check = Check::all;
+  else throw nb::value_error("check is none of 'none', 'length', 'all'");
+  options.features = std::move(features);
+  auto result = walk_file(file, read, size, [&](Source& source, bool local) {
+    return tfrecord::walk(source, choose_policy(local), options);
+  });
+  nb::dict columns;
+  columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
+  columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  if (!options.features.empty()) {
+    auto& f = result.features;
+    columns["feature_kind"] = make_array<std::uint8_t>(std::move(f.kind));
+    columns["feature_values"] = make_array<std::int64_t>(std::move(f.values));
+    columns["feature_offset"] = make_array<std::int64_t>(std::move(f.offset));
+    columns["feature_length"] = make_array<std::int64_t>(std::move(f.length));
+    columns["feature_value"] = make_array<std::int64_t>(std::move(f.value));
+  }
+  return make_result(columns, result.parse_error);
+}
+
+WalkResult walk_recordio(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                         bool header,
+                        bool strip) {
+  auto result = walk_file(file, read, size, [&](Source& source, bool local) {
+    return recordio::walk(source, choose_policy(local), {header || strip, strip});
+  });
+  nb::dict columns;
+  columns["first"] = make_array<std::int64_t>(std::move(result.first));
+  columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
+  columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  columns["at"] = make_array<std::int64_t>(std::move(result.at));
+  if (header || strip) {
+    columns["flag"] = make_array<std::uint32_t>(std::move(result.flag));
+    columns["label"] = make_array<float>(std::move(result.label));
+    columns["id"] = make_array<std::uint64_t>(std::move(result.id));
+  }
+  return make_result(columns, result.parse_error);
+}
+
+WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                    bool ignore_zeros,
+                   bool end_required, bool duplicates, std::optional<std::string> label) {
+  tar::Options options{ignore_zeros, end_required, duplicates, std::move(label)};
+  auto result = walk_file(file, read, size, [&](Source& source, bool local) {
+    return tar::walk(source, choose_policy(local), options);
+  });
+  nb::dict columns;
+  columns["key_text"] = make_array<std::uint8_t>(std::move(result.keys.text));
+  columns["key_ends"] = make_array<std::int64_t>(std::move(result.keys.ends));
+  columns["at"] = make_array<std::int64_t>(std::move(result.at));
+  columns["sample"] = make_array<std::int64_t>(std::move(result.sample));
+  columns["extension"] = make_array<std::int32_t>(std::move(result.extension));
+  columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
+  columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  columns["extension_text"] = make_array<std::uint8_t>(std::move(result.extensions.text));
+  columns["extension_ends"] = make_array<std::int64_t>(std::move(result.extensions.ends));
+  columns["label_value"] = make_array<std::int64_t>(std::move(result.label_value));
+  columns["label_is_integer"] = make_array<std::uint8_t>(std::move(result.label_is_integer));
+  columns["label_text"] = make_array<std::uint8_t>(std::move(result.labels.text));
+  columns["label_ends"] = make_array<std::int64_t>(std::move(result.labels.ends));
+  columns["dropped"] = result.dropped;
+  return make_result(columns, result.parse_error);
+}
+
+}  // namespace
+
+void bind_walkers(nb::module_& m) {
+  m.def("walk_tfrecord", &walk_tfrecord, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::arg("check") = "length", nb::arg("features") = std::vector<std::string>(),
+        "Find the records of a TFRecord file: (columns, None or (offset, message)).");
+  m.def("walk_recordio", &walk_recordio, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::arg("header") = false, nb::arg("strip") = false,
+        "Find the records of a RecordIO file: (columns, None or (offset, message)).");
+  m.def("walk_tar", &walk_tar, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::arg("ignore_zeros") = false, nb::arg("end_required") = true,
+        nb::arg("duplicates") = false, nb::arg("label").none() = nb::none(),
+        "Find the members of a tar archive and their samples: (columns, None or (offset, message)).");
+}
+
+}  // namespace penstock::binding

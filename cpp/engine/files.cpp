@@ -1,0 +1,228 @@
+#include "engine/files.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/storage.hpp"
+#include "ground/elapsed_time.hpp"
+
+namespace penstock {
+namespace {
+
+// Alignment if the kernel cannot be asked: right for every block device in use.
+constexpr std::size_t alignment_default = 4096;
+
+// Put `fresh` into the slot; if another thread was first, close `fresh` and return that thread's.
+int keep_first(std::atomic<int>& slot, int fresh) {
+  int expected = -1;
+  if (slot.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
+  ::close(fresh);
+  return expected;
+}
+
+}  // namespace
+
+std::size_t direct_alignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t both = std::max(info.stx_dio_offset_align, info.stx_dio_mem_align);
+    return info.stx_dio_offset_align == 0 || both > alignment_max ? 0 : both;
+  }
+#else
+  (void)fd;
+#endif
+  return alignment_default;
+}
+
+Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(columns)) {
+  if (columns_.size.size() != count() || columns_.mtime_ns.size() != count()) {
+    throw std::invalid_argument("file columns differ in length");
+  }
+  const char* root = columns_.root.empty() ? "." : columns_.root.c_str();
+  root_fd_ = ::open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (root_fd_ < 0) root_error_ = errno;
+  if (count() <= keep_max) kept_ = std::make_unique<Kept[]>(std::max<std::size_t>(count(), 1));
+}
+
+Files::~Files() {
+  for (std::size_t i = 0; kept_ && i < count(); ++i) {
+    if (const std::byte* data = kept_[i].data.load()) {
+      ::munmap(const_cast<std::byte*>(data), static_cast<std::size_t>(columns_.size[i]));
+    }
+    if (const int fd = kept_[i].buffered.load(); fd >= 0) ::close(fd);
+    if (const int fd = kept_[i].direct.load(); fd >= 0) ::close(fd);
+  }
+  if (root_fd_ >= 0) ::close(root_fd_);
+}
+
+int Files::open_new(std::uint32_t file, Access access, int& error) {
+  const ElapsedTime elapsed(open_ns_);
+  opens_.fetch_add(1, std::memory_order_relaxed);
+  return open_as_indexed(file, access, error);
+}
+
+void Files::close_timed(int fd) {
+  const ElapsedTime elapsed(open_ns_);
+  ::close(fd);
+}
+
+int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
+  if (root_fd_ < 0) {
+    error = root_error_;
+    return -1;
+  }
+  const std::int64_t start = file == 0 ? 0 : columns_.ends[file - 1];
+  const std::int64_t stop = columns_.ends[file];
+  if (start < 0 || stop < start || stop > static_cast<std::int64_t>(columns_.names.size())) {
+    error = ENOENT;
+    return -1;
+  }
+  const auto begin = static_cast<std::size_t>(start);
+  const auto length = static_cast<std::size_t>(stop - start);
+  std::array<char, PATH_MAX> path;
+  if (length >= path.size()) {
+    error = ENAMETOOLONG;
+    return -1;
+  }
+  std::memcpy(path.data(), columns_.names.data() + begin, length);
+  path[length] = '\0';
+  const int flags = O_RDONLY | O_CLOEXEC | (access == Access::direct ? O_DIRECT : 0);
+  // NONBLOCK: if a pipe has taken the place of a file, opening it must not wait for a writer.
+  const int fd = ::openat(root_fd_, path.data(), flags | O_NONBLOCK);
+  if (fd < 0) {
+    error = errno;
+    return -1;
+  }
+  error = check_unchanged(file, fd);
+  // A ring reports what is not in the page cache as EAGAIN while NONBLOCK is set.
+  if (error == 0 && ::fcntl(fd, F_SETFL, flags) != 0) error = errno;
+  if (error == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+int Files::check_unchanged(std::uint32_t file, int fd) const {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return errno;
+  const std::int64_t mtime_ns =
+      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (!S_ISREG(info.st_mode)) return ESTALE;
+  const bool same = info.st_size == columns_.size[file] && mtime_ns == columns_.mtime_ns[file];
+  return same ? 0 : ESTALE;
+}
+
+// Check a file that stays open again, once a tick of the coarse clock (some milliseconds): a system
+// call for each read of a small record would cost a quarter of the read.
+int Files::check_kept(std::uint32_t file, int fd) {
+  timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  const std::int64_t tick = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  auto& checked = kept_[file].checked;
+  if (checked.load(std::memory_order_relaxed) == tick) return 0;
+  const int error = check_unchanged(file, fd);
+  if (error == 0) checked.store(tick, std::memory_order_relaxed);
+  return error;
+}
+
+Opened Files::open(std::uint32_t file, Access access) {
+  if (access == Access::direct && direct_refused_.load(std::memory_order_relaxed)) {
+    access = Access::buffered;
+  }
+  const bool direct = access == Access::direct;
+  std::atomic<int>* slot =
+      kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
+  if (slot != nullptr) {
+    if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) {
+      if (const int error = check_kept(file, fd); error != 0) {
+        return {-1, error, 1, false, false};
+      }
+      return {fd, 0, direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1, false,
+              direct};
+    }
+  }
+  // Other threads that want the same file wait: an open may be a round trip to a busy server.
+  std::unique_lock<std::mutex> turn;
+  if (slot != nullptr) {
+    turn = std::unique_lock(opening_[file % opening_.size()]);
+    if (slot->load(std::memory_order_acquire) >= 0) {
+      turn.unlock();
+      return open(file, access);
+    }
+  }
+  int error = 0;
+  const int fd = open_new(file, access, error);
+  std::size_t alignment = 1;
+  if (direct) {
+    if (fd >= 0) alignment = direct_alignment(fd);
+    if ((fd < 0 && error == EINVAL) || alignment == 0) {
+      if (fd >= 0) ::close(fd);
+      direct_refused_.store(true, std::memory_order_relaxed);
+      if (turn) turn.unlock();
+      return open(file, Access::buffered);
+    }
+  }
+  if (fd < 0) return {-1, error, 1, false, false};
+  if (slot == nullptr) return {fd, 0, alignment, true, direct};
+  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read. On
+  // local disks readahead stays on: there it also makes the page cache use large pages, which are
+  // cheaper.
+  if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
+  return {keep_first(*slot, fd), 0, alignment, false, direct};
+}
+
+void Files::release(Opened& opened) {
+  if (opened.owned) close_timed(opened.fd);
+  opened = {};
+}
+
+Mapped Files::map(std::uint32_t file) {
+  const auto size = static_cast<std::size_t>(columns_.size[file]);
+  Opened opened = open(file, Access::buffered);
+  if (opened.fd < 0) return {nullptr, 0, -1, opened.error, false};
+  if (!opened.owned) {
+    if (const std::byte* data = kept_[file].data.load(std::memory_order_acquire)) {
+      return {data, size, opened.fd, 0, false};
+    }
+  }
+  if (size == 0) return {nullptr, 0, opened.fd, 0, opened.owned};  // an empty map is EINVAL
+  void* fresh = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, opened.fd, 0);
+  if (fresh == MAP_FAILED) {
+    const int error = errno;
+    release(opened);
+    return {nullptr, 0, -1, error, false};
+  }
+  const auto* data = static_cast<const std::byte*>(fresh);
+  if (opened.owned) return {data, size, opened.fd, 0, true};
+  // Random access: readahead around a fault would fetch pages that nobody requested.
+  ::madvise(fresh, size, MADV_RANDOM);
+  const std::byte* expected = nullptr;
+  if (!kept_[file].data.compare_exchange_strong(expected, data, std::memory_order_acq_rel)) {
+    ::munmap(fresh, size);
+    data = expected;
+  }
+  return {data, size, opened.fd, 0, false};
+}
+
+void Files::release(Mapped& mapped) {
+  if (mapped.owned) {
+    if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
+    close_timed(mapped.fd);
+  }
+  mapped = {};
+}
+
+}  // namespace penstock

@@ -1,0 +1,99 @@
+// The files of a dataset: opened by number, checked against what the index recorded.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+namespace penstock {
+
+// Columns of the index; the owner of the arrays outlives the table.
+struct FileColumns {
+  std::string root;
+  std::span<const char> names;          // all relative paths, joined
+  std::span<const std::int64_t> ends;   // path i is names[ends[i-1], ends[i])
+  std::span<const std::int64_t> size;   // bytes when indexed
+  std::span<const std::int64_t> mtime_ns;
+};
+
+enum class Access : std::uint8_t { buffered, direct };
+
+// A descriptor, or errno. Files::release closes it if it is `owned`.
+struct Opened {
+  int fd = -1;
+  int error = 0;
+  std::size_t alignment = 1;  // of offsets, lengths and addresses
+  bool owned = false;
+  bool direct = false;
+};
+
+// The alignment that O_DIRECT requires for a file; 0 if the file has no usable O_DIRECT.
+std::size_t direct_alignment(int fd);
+inline constexpr std::size_t alignment_max = 64 << 10;
+
+// A file mapped for reading, or errno.
+struct Mapped {
+  const std::byte* data = nullptr;
+  std::size_t size = 0;  // as indexed; the file may have shrunk since
+  int fd = -1;
+  int error = 0;
+  bool owned = false;
+};
+
+// The files of an index. Up to `keep_max` files are kept open (and mapped) once used; a table of
+// more files opens a file for each read, which suits a tree of one file per sample. Thread-safe.
+// Throws std::invalid_argument if the columns do not fit each other.
+class Files {
+ public:
+  Files(FileColumns columns, std::size_t keep_max);
+  ~Files();
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  std::size_t count() const { return columns_.ends.size(); }
+  std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
+
+  // Open a file; ESTALE if its size or modification time differ from the index. A direct request
+  // gives a buffered descriptor (`direct` false) if the file system has no O_DIRECT.
+  Opened open(std::uint32_t file, Access access);
+  void release(Opened& opened);
+
+  Mapped map(std::uint32_t file);
+  void release(Mapped& mapped);
+  // Number of files opened so far, and time that threads spent on opening and closing them.
+  std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
+  std::uint64_t open_ns() const { return open_ns_.load(std::memory_order_relaxed); }
+
+  // 0 if the open file is as it was indexed; ESTALE if not; errno if that cannot be read.
+  int check_unchanged(std::uint32_t file, int fd) const;
+
+ private:
+  struct Kept {
+    std::atomic<int> buffered{-1};
+    std::atomic<int> direct{-1};
+    std::atomic<std::size_t> alignment{0};  // of the direct one; written before it
+    std::atomic<const std::byte*> data{nullptr};
+    std::atomic<std::int64_t> checked{-1};  // tick of the coarse clock at which it was as indexed
+  };
+
+  int check_kept(std::uint32_t file, int fd);
+  int open_new(std::uint32_t file, Access access, int& error);
+  int open_as_indexed(std::uint32_t file, Access access, int& error);
+  void close_timed(int fd);
+
+  FileColumns columns_;
+  int root_fd_ = -1;
+  int root_error_ = 0;
+  std::unique_ptr<Kept[]> kept_;
+  std::array<std::mutex, 64> opening_;  // by file number
+  std::atomic<std::uint64_t> opens_{0};
+  std::atomic<std::uint64_t> open_ns_{0};
+  std::atomic<bool> direct_refused_{false};  // by one of the files: the others are not asked
+};
+
+}  // namespace penstock

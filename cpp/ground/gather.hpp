@@ -1,0 +1,28 @@
+// Copies of many extents from one memory to another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace penstock {
+
+// Copy `lengths[i]` bytes at `at[i]` of `source` to `targets[i]` of `out`. An extent that leaves
+// either throws std::out_of_range before anything is copied.
+void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
+            std::span<const std::int64_t> lengths, std::span<const std::int64_t> targets,
+            std::span<std::byte> out);
+
+// Copy `lengths[i]` bytes from each address into `out`, one after the other, each padded with zeros
+// to a multiple of `alignment`. checksums[i] becomes the CRC-32C of extent i with its padding. Runs
+// on `threads` threads, the caller included. Throws std::out_of_range unless the extents fill `out`
+// exactly; addresses are not checked. An extent that is already in its place is only summed.
+void pack_extents(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
+             std::size_t alignment, std::span<std::byte> out, unsigned threads,
+             std::span<std::uint32_t> checksums);
+
+// Order this thread's accesses to shared memory. A thread that reads a value written after this
+// call, and then calls fence() itself, sees all values written before this call.
+void fence();
+
+}  // namespace penstock

@@ -1,0 +1,33 @@
+// A source that is an open file.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "index/source.hpp"
+
+namespace penstock {
+
+// An open file. The caller keeps and closes the descriptor.
+struct FileSource : Source {
+  FileSource(int file, std::uint64_t bytes) : Source(bytes), descriptor(file) {}
+
+  std::int64_t read(std::uint64_t offset, std::span<std::byte> out) override {
+    std::size_t done = 0;
+    while (done < out.size()) {
+      const ::ssize_t n = ::pread(descriptor, out.data() + done, out.size() - done,
+                                  static_cast<::off_t>(offset + done));
+      if (n == 0) break;
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return -errno;
+      done += static_cast<std::size_t>(n);
+    }
+    return static_cast<std::int64_t>(done);
+  }
+
+  int descriptor;
+};
+
+}  // namespace penstock

@@ -1,0 +1,500 @@
+"""The data path of penstock in C++: arrays in, arrays out."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy
+import numpy.typing
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+def get_sanitizers() -> str | None:
+    """Names of the sanitizers that the module was built with, or None."""
+
+class Permutation:
+    """
+    A permutation of [0, count), drawn from a 64-bit state.
+
+    cipher: use the cipher for small counts too, in place of a table.
+    level:  instruction set, see `list_order_levels`; the fastest if empty.
+    """
+
+    def __init__(self, count: int, state: int, cipher: bool = False, level: str = "") -> None: ...
+    def forward(
+        self,
+        positions: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        samples: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the sample at each position to `samples`.
+
+        Returns the index of the first position outside [0, count), or the size if there is none.
+        """
+
+    def inverse(
+        self,
+        samples: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        positions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the position of each sample to `positions`.
+
+        Returns the index of the first sample outside [0, count), or the size if there is none.
+        """
+
+    def run(
+        self,
+        start: int,
+        samples: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the samples at positions start, start + 1, ... to `samples`; returns as `forward` does.
+        """
+
+class Groups:
+    """
+    A permutation of [0, count) in groups of `span`, each with a key of its own.
+    """
+
+    def __init__(self, count: int, span: int, state: int, level: str = "") -> None: ...
+    def forward(
+        self,
+        positions: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        samples: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the sample at each position to `samples`.
+
+        Returns the index of the first position outside [0, count), or the size if there is none.
+        """
+
+    def inverse(
+        self,
+        samples: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        positions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the position of each sample to `positions`.
+
+        Returns the index of the first sample outside [0, count), or the size if there is none.
+        """
+
+def list_order_levels() -> list[str]:
+    """
+    Names of the instruction sets that this processor runs, the fastest last.
+    """
+
+def shuffle_rows(
+    permutation: Permutation,
+    array: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    row_bytes: int,
+    threads: int,
+) -> None:
+    """
+    Copy row permutation(i) of `array` to row i of `out`, which may be the same memory.
+    """
+
+class Engine:
+    """
+    Threads that read extents of files into buffers.
+
+    `backend` is 0 for pread, 1 for io_uring, 2 for mmap.
+    """
+
+    def __init__(
+        self,
+        root: bytes,
+        names: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        ends: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        size: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        mtime_ns: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        keep_max: int,
+        backend: int,
+        direct: bool,
+        threads: int,
+    ) -> None: ...
+    def submit(
+        self,
+        file: Annotated[
+            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        offset: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        length: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        buffer: Annotated[
+            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        target: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        runs: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        buffers: Sequence[
+            Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+        ],
+        patience_ns: int,
+    ) -> int:
+        """
+        Queue requests and return their ticket; see `penstock.extent.Requests`.
+
+        ValueError names the first column and row that is invalid.
+        """
+
+    def poll(self, timeout_ns: int) -> list[tuple[int, list[tuple[int, int, int]]]]:
+        """
+        Wait for completions: (ticket, failures); a failure is (extent, errno, bytes read).
+
+        Returns at once if nothing is outstanding, or if the engine is closed.
+        """
+
+    def close(self) -> None:
+        """Drop queued requests, wait for those under way, and join the threads."""
+
+    def set_threads(self, threads: int) -> None:
+        """Change the number of threads; takes effect within one chunk."""
+
+    def throttle(self, bytes_per_s: float) -> None:
+        """Limit the rate of reading; 0 removes the limit."""
+
+    def set_backend(self, backend: int, direct: bool) -> None:
+        """Change how chunks are read that no thread has begun."""
+
+    def counters(self) -> tuple[int, ...]:
+        """
+        Totals: (bytes, runs, extents, tickets, opens, open_ns, work_ns, busy_ns).
+        """
+
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_inherited(self) -> bool:
+        """
+        True in a forked child, where the engine has no threads and must not be used.
+        """
+
+class Arena:
+    """Recycled, touched, page-aligned memory for batches."""
+
+    def __init__(self, kept_bytes_max: int) -> None: ...
+    def take(self, bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """
+        Lend an array that returns its memory when the last view of it is gone.
+        """
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that waits to be lent again."""
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of memory in arrays that are alive."""
+
+def probe_io_uring() -> int:
+    """errno of creating an io_uring; 0 if the kernel grants one."""
+
+def get_file_system(path: bytes) -> str:
+    """Name of the file system of a path, or its number in hexadecimal."""
+
+def probe_direct_io(path: bytes) -> int:
+    """
+    errno of reading a file by O_DIRECT; 0 if that works or the file cannot be opened.
+    """
+
+def measure_residency(path: bytes) -> float:
+    """
+    Part of a file that is in the page cache, 0 to 1; -1 if the kernel does not tell.
+    """
+
+def scan_folder(
+    root: bytes, extensions: Sequence[bytes], threads: int, tick: Callable[[int], object] | None
+) -> tuple[
+    Annotated[NDArray[numpy.uint8], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.uint8], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    list[tuple[int, bytes]],
+]:
+    """
+    List the files below a folder.
+
+    Returns (names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_mtime_ns,
+    failures); a failure is (errno, path). `tick` is called with the number of files so far.
+    """
+
+def stat_files(
+    root: bytes,
+    names: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    ends: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    threads: int,
+) -> tuple[
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+]:
+    """Read sizes and times of named files: (size, mtime_ns, errno)."""
+
+class Slab:
+    """
+    Slots in memory that the processes of a host share; each is filled once.
+    """
+
+    @staticmethod
+    def create(slots: int, data_bytes: int, alignment: int, inside: bool, identity: bytes) -> Slab:
+        """
+        Create a slab of empty slots; `inside`: the data is part of the shared memory.
+        """
+
+    @staticmethod
+    def attach(pid: int, fd: int, identity: bytes) -> Slab:
+        """Attach the slab that a living process has open as descriptor `fd`."""
+
+    def close(self) -> None:
+        """
+        Give back all claims, unless this process inherited them; may be called again.
+        """
+
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child, which has no claims and cannot claim."""
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def is_data_inside(self) -> bool: ...
+    @property
+    def data(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
+    def counters(self) -> tuple[int, ...]:
+        """
+        (ready slots, allocated bytes, published bytes, claims taken over, slots dropped).
+        """
+
+    def claim(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """
+        Claim slots: 0 if ready, 1 if claimed by this call, 2 if another claim stands.
+        """
+
+    def find_offsets(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """Offsets of ready slots; -1 for others."""
+
+    def allocate(
+        self,
+        lengths: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """Offsets of room for so many bytes each; -1 if there is no more."""
+
+    def has_claims(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> Annotated[NDArray[numpy.bool_], dict(shape=(None,))]:
+        """True for slots that are claimed through this object."""
+
+    def publish(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        at: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        lengths: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> Annotated[NDArray[numpy.bool_], dict(shape=(None,))]:
+        """
+        Make slots ready at these offsets; False if the claim was not held here.
+        """
+
+    def abandon(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """Give claims back; slots that are not claimed here are ignored."""
+
+    def drop(
+        self,
+        slots: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        at: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """Make slots empty whose bytes were found damaged at these offsets."""
+
+    def gather(
+        self,
+        at: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        lengths: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        targets: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    ) -> None:
+        """
+        Copy `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`, for each i.
+        """
+
+    def populate(self) -> None:
+        """Take all memory from the system now."""
+
+def crc32c(data: Buffer | numpy.typing.NDArray[Any], before: int = 0) -> int:
+    """
+    CRC-32C of contiguous bytes.
+
+    before: checksum of the bytes that precede `data`; the result is the checksum of both.
+    """
+
+def walk_lmdb(
+    file: int,
+    read: Callable[[int, int], bytes] | None,
+    size: int,
+    *,
+    database: bytes | None = None,
+    exclude: Sequence[bytes] = [],
+    file_order: bool = False,
+    datum: bool = False,
+    verify: bool | None = None,
+    threads: int = 0,
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """
+    Find the records of an LMDB environment: (columns, None or (offset, message)).
+    """
+
+def walk_tfrecord(
+    file: int,
+    read: Callable[[int, int], bytes] | None,
+    size: int,
+    check: str = "length",
+    features: Sequence[str] = [],
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """
+    Find the records of a TFRecord file: (columns, None or (offset, message)).
+    """
+
+def walk_recordio(
+    file: int,
+    read: Callable[[int, int], bytes] | None,
+    size: int,
+    header: bool = False,
+    strip: bool = False,
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """
+    Find the records of a RecordIO file: (columns, None or (offset, message)).
+    """
+
+def walk_tar(
+    file: int,
+    read: Callable[[int, int], bytes] | None,
+    size: int,
+    ignore_zeros: bool = False,
+    end_required: bool = True,
+    duplicates: bool = False,
+    label: str | None = None,
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """
+    Find the members of a tar archive and their samples: (columns, None or (offset, message)).
+    """
+
+def gather(
+    source: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    at: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    targets: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Copy `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for each i.
+
+    IndexError, with nothing copied, if an extent leaves `source` or `out`.
+    """
+
+def pack_extents(
+    addresses: Annotated[
+        NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    alignment: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    threads: int,
+    checksums: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Copy `lengths[i]` bytes from each address into `out`, one after the other.
+
+    Zeros fill each extent up to a multiple of `alignment`; `checksums[i]` becomes the CRC-32C
+    of extent i with its zeros. IndexError unless the extents fill `out` exactly. The addresses
+    are not checked.
+    """
+
+def fence() -> None:
+    """
+    Order this thread's accesses to shared memory.
+
+    A thread that reads a value written after this call, and then calls `fence` itself, sees
+    all values written before this call.
+    """

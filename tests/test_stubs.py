@@ -1,0 +1,31 @@
+"""The stubs of the compiled modules describe the modules that were built."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+STUBS = Path(penstock.__file__).parent
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+@pytest.mark.parametrize("module", ["_core", "_sim"])
+def test_stub_agrees_with_the_compiled_module(module: str, tmp_path: Path) -> None:
+    """Stubs that are generated from the build are those that lie beside the package."""
+    pytest.importorskip("nanobind", reason="writes the stubs")
+    ruff = shutil.which("ruff") or str(Path(sys.executable).parent / "ruff")
+    stub = tmp_path / f"{module}.pyi"
+    for command in (
+        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", f"penstock.{module}", "-o", stub],
+        [ruff, "format", "-q", "--config", PYPROJECT, stub],
+    ):
+        subprocess.run(command, check=True, timeout=60)
+    assert stub.read_text() == (STUBS / stub.name).read_text(), (
+        f"penstock/{stub.name} describes another build: run `make stubs`"
+    )
