@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from penstock.engine.probe import measure_copying
-from penstock.limits import lot_bytes_default
+from penstock.limits import cache_block_bytes_default
 from penstock.sim.calibrate import Calibration, Measured, calibrate, resized
 from penstock.sim.corrected import simulate
 from penstock.sim.record import merged, parse_rank
@@ -90,12 +90,12 @@ def run(bench: Bench, job: Job) -> Ran:
 
 
 def storage_mb_s(bench: Bench, clients: int) -> float:
-    """What so many hosts read together, in reads of a lot at random places, many in flight."""
+    """What so many hosts read together, in reads of a cache block at random places, many in flight."""
     return max(_storage_mb_s(bench, clients) for _ in range(READS))
 
 
 def _storage_mb_s(bench: Bench, clients: int) -> float:
-    size = lot_bytes_default // RECORD_BYTES * RECORD_BYTES
+    size = cache_block_bytes_default // RECORD_BYTES * RECORD_BYTES
     random = np.random.default_rng(clients)
     places = random.permutation(bench.bytes // size)[: MEASURE_BYTES // size] * size
     files = [os.open(bench.paths[host], os.O_RDONLY) for host in range(clients)]

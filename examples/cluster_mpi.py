@@ -23,7 +23,7 @@ ranks.barrier()
 
 dataset = penstock.open(path, index="memory")
 host = f"host {ranks.rank % int(sys.argv[2])}" if len(sys.argv) > 2 else None
-cache = penstock.Cache(ram_bytes=256 << 20, lot_bytes=16 << 10, host=host)
+cache = penstock.Cache(ram_bytes=256 << 20, cache_block_bytes=16 << 10, host=host)
 with penstock.Loader(dataset, 50, seed=1, cache=cache, assignment="local") as loader:
     read = 0  # bytes from storage, before this epoch
     for epoch in range(2):

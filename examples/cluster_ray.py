@@ -25,7 +25,7 @@ def train(config: dict[str, Any]) -> list[int]:
     dataset = penstock.open(config["path"], index="memory")
     model = prepare_model(torch.nn.Linear(63, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    cache = penstock.Cache(ram_bytes=256 << 20, lot_bytes=16 << 10)
+    cache = penstock.Cache(ram_bytes=256 << 20, cache_block_bytes=16 << 10)
     with penstock.Loader(dataset, 50, seed=1, cache=cache, assignment="local") as loader:
         read: list[int] = []  # bytes from storage, by epoch
         for epoch in range(2):

@@ -45,7 +45,7 @@ def main() -> None:
     dist.barrier()
 
     host = None if given.hosts is None else f"host {rank % given.hosts}"
-    cache = penstock.Cache(ram_bytes=256 << 20, lot_bytes=16 << 10, host=host)
+    cache = penstock.Cache(ram_bytes=256 << 20, cache_block_bytes=16 << 10, host=host)
     dataset = penstock.open(given.data, index="memory")
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(WIDTH - 1, 1))

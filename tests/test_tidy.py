@@ -73,7 +73,7 @@ LAYERS = {
     ),
     "policy": Layer(
         {"placement", "assignment", "plan", "session", "allocation", "schedule", "blocking"}
-        | {"lots", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
+        | {"cache_blocks", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
         | {"profiling", "ledger", "tenancy", "holding", "transfers"},
         {"ground", "values", "data"},
     ),
@@ -202,7 +202,16 @@ TORCH = {"torch", "tensors", "resident", "gpu", "_order_triton"} | {
     "checkpoint.dcp_reading",
 }
 PURE = (
-    {"order", "plan", "placement", "lots", "assignment", "session", "allocation", "schedule"}
+    {
+        "order",
+        "plan",
+        "placement",
+        "cache_blocks",
+        "assignment",
+        "session",
+        "allocation",
+        "schedule",
+    }
     | {"blocking", "replication", "explain", "roofline", "throughput", "knapsack", "drift"}
     | {"mixture", "quality", "augmentation", "profiling", "ledger", "tenancy", "holding"}
     | {"transfers"}

@@ -143,22 +143,22 @@ peer_leave_s = 1.0
 """How long a peer over MPI that is closed waits for the others to know."""
 
 # -- cache -----------------------------------------------------------------------------------
-lot_bytes_default = 64 * 1024
+cache_block_bytes_default = 64 * 1024
 """Neighbouring small samples that are read and kept together where storage cannot be measured: with
 64 reads of 0.5 ms in flight this is 8 GB/s."""
-lot_bytes_min = 4 * 1024
+cache_block_bytes_min = 4 * 1024
 """Least that is chosen where it can: less would read the same page of storage several times, and a
-lot takes 8 bytes of a table and up to 63 of padding."""
-lot_bytes_max = 1 * MIB
+cache block takes 8 bytes of a table and up to 63 of padding."""
+cache_block_bytes_max = 1 * MIB
 """Most that is chosen: with a batch of 100 samples the first step of a run reads 100 MiB."""
-lots_min = 1024
-"""Lots of a data set, unless it has fewer samples: coarser ones are dealt unevenly."""
-lot_probe_fraction = 1 / 256
+cache_blocks_min = 1024
+"""Cache blocks of a data set, unless it has fewer samples: coarser ones are dealt unevenly."""
+cache_block_probe_fraction = 1 / 256
 """Of a data set, what is read to choose: every byte is to leave storage once."""
-lot_probe_bytes_min = 1 * MIB
+cache_block_probe_bytes_min = 1 * MIB
 """Storage is not measured with less than this: where reads are fast it would say nothing."""
-lots_looked_at = 1 << 14
-"""Lots whose sizes are looked at, to know how many fit."""
+cache_blocks_looked_at = 1 << 14
+"""Cache blocks whose sizes are looked at, to know how many fit."""
 disk_threads = 4
 """Threads that read and write the disk tier of a rank."""
 slab_spare_bytes = 1 * MIB
@@ -171,8 +171,8 @@ replica_pages = 8
 6 %."""
 replica_pages_max = 64
 """Pages of one sample; what is larger is not copied."""
-busy_lot_s = 30.0
-"""How long a lot that another rank of the host reads is waited for, before it is read anew."""
+busy_cache_block_s = 30.0
+"""How long a cache block that another rank of the host reads is waited for, before it is read anew."""
 
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB

@@ -86,7 +86,7 @@ def test_values_are_valid(kind: str, dtype: str) -> None:
 
 
 def test_how_well_they_compress() -> None:
-    """Random bytes do not, half random ones by two, fields in between, constants by a lot."""
+    """Random bytes do not, half random ones by two, fields in between, constants by a cache block."""
     large = (600, 600)
     assert ratio(whole("random", shape=large)) < 1.001
     assert 1.8 < ratio(whole("compressible", shape=large)) < 2.2

@@ -25,7 +25,7 @@ import penstock  # noqa: E402
 
 if end == "stop":
     penstock.limits.peer_timeout_s = 1.0
-    penstock.limits.busy_lot_s = 1.0  # of what it was reading for its own host
+    penstock.limits.busy_cache_block_s = 1.0  # of what it was reading for its own host
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     data = np.load(path, mmap_mode="r")
     cache = penstock.Cache(
         ram_bytes=64 << 20,
-        lot_bytes=16 << 10,
+        cache_block_bytes=16 << 10,
         host=str(ranks.rank % 2),
         listen="127.0.0.1",
         peers=peers,

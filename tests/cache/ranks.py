@@ -183,7 +183,7 @@ def main() -> None:
                     _say([batch.ids.tolist(), waited_s])
                     count = None if count is None else count - 1
                 _say(None)
-            elif word == "claim":  # until lots are claimed, and on their way
+            elif word == "claim":  # until cache blocks are claimed, and on their way
                 while not loader.stats().get("loaded_bytes"):
                     os.sched_yield()
                 _say("claimed")

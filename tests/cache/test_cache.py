@@ -53,7 +53,7 @@ def run(
     ram_bytes: int,
     *,
     epochs: int = 2,
-    lot_bytes: int | None = None,
+    cache_block_bytes: int | None = None,
     disk: tuple[Path, int] | None = None,
     assignment: str = "local",
     replicas: bool = False,
@@ -69,7 +69,7 @@ def run(
     def rank(number: int) -> Told:
         cache = penstock.Cache(
             ram_bytes=ram_bytes,
-            lot_bytes=lot_bytes,
+            cache_block_bytes=cache_block_bytes,
             disk_path=None if disk is None else str(disk[0] / str(hosts[number])),
             disk_bytes=0 if disk is None else disk[1],
             replicas=replicas,
@@ -160,16 +160,16 @@ def test_every_byte_is_read_once(hosts, assignment, records):
 @given(
     hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
     ram_bytes=st.sampled_from([0, 4096, 40_000, 200_000, 1 << 20]),
-    lot_bytes=st.sampled_from([None, 1, 5000, 1 << 20]),
+    cache_block_bytes=st.sampled_from([None, 1, 5000, 1 << 20]),
     assignment=st.sampled_from(["local", "strided", "contiguous"]),
     batch=st.integers(4, 60),
     last=st.sampled_from([{}, {"drop_last": True}, {"pad": True}]),
     disk_bytes=st.sampled_from([0, 60_000, 1 << 22]),
 )
 def test_budgets_change_no_batch(
-    hosts, ram_bytes, lot_bytes, assignment, batch, last, disk_bytes, files
+    hosts, ram_bytes, cache_block_bytes, assignment, batch, last, disk_bytes, files
 ):
-    """Any memory, lots and hosts: the same global batches, every byte right, no rank without its
+    """Any memory, cache blocks and hosts: the same global batches, every byte right, no rank without its
     share."""
     hosts = [sorted(set(hosts)).index(each) for each in hosts]
     dataset = penstock.open(files)
@@ -185,7 +185,7 @@ def test_budgets_change_no_batch(
             dataset,
             hosts,
             ram_bytes,
-            lot_bytes=lot_bytes,
+            cache_block_bytes=cache_block_bytes,
             disk=(Path(folder), disk_bytes) if disk_bytes else None,
             assignment=assignment,
             check=check,
@@ -204,7 +204,7 @@ def found_name(dataset: penstock.Dataset, sample: int) -> str:
 
 
 def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypatch):
-    """Storage is asked for lots on demand for other hosts, and for the step that is waited for."""
+    """Storage is asked for cache blocks on demand for other hosts, and for the step that is waited for."""
     asked: dict[int, list[str]] = {}
 
     class Asked(NativeEngine):
@@ -217,7 +217,12 @@ def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypat
         "engine_for",
         lambda files, budget, mean_bytes: Asked(files, budget=budget, mean_bytes=mean_bytes),
     )
-    options = {"assignment": "strided", "lot_bytes": 600, "global_batch_size": 20, "epochs": 1}
+    options = {
+        "assignment": "strided",
+        "cache_block_bytes": 600,
+        "global_batch_size": 20,
+        "epochs": 1,
+    }
     run(penstock.open(records), [0, 0], 1 << 20, **options)
     alone, asked = asked, {}
     run(penstock.open(records), [0, 1], 1 << 20, **options)
@@ -234,7 +239,7 @@ def test_half_the_memory_reads_the_other_half(records):
     """Storage bytes are the lower bound, S + (E - 1) (S - D), and what no node can keep."""
     dataset = penstock.open(records)
     size = dataset.index.total_bytes
-    told = run(dataset, [0, 1], size // 4, epochs=3, lot_bytes=1, global_batch_size=50)
+    told = run(dataset, [0, 1], size // 4, epochs=3, cache_block_bytes=1, global_batch_size=50)
     read = [total(told, "bytes", epoch) for epoch in range(3)]
     kept = total(told, "loaded_bytes")
     assert 0.45 * size < kept <= 0.5 * size
@@ -251,7 +256,7 @@ def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, t
         assert (batch.data == data[batch.ids]).all()
 
     ram_bytes = data.nbytes // 2 // len(set(hosts))
-    options = {"lot_bytes": 6000, "disk": (tmp_path, 4 << 20), "global_batch_size": 50}
+    options = {"cache_block_bytes": 6000, "disk": (tmp_path, 4 << 20), "global_batch_size": 50}
     first = run(dataset, hosts, ram_bytes, check=check, **options)
     assert total(first, "loaded_bytes") == data.nbytes
     assert total(first, "direct_bytes") == 0
@@ -274,12 +279,12 @@ def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
         assert (batch.data == data[batch.ids]).all()
 
     try:
-        with pytest.warns(RuntimeWarning, match="keeps no more lots"):
+        with pytest.warns(RuntimeWarning, match="keeps no more cache blocks"):
             told = run(
                 dataset,
                 [0],
                 100_000,
-                lot_bytes=600,
+                cache_block_bytes=600,
                 disk=(tmp_path, 8 << 20),
                 check=check,
                 global_batch_size=50,
@@ -311,12 +316,12 @@ def _disagreeing(*datasets: penstock.Dataset) -> None:
 
 
 def test_a_changed_file_is_told_and_kept_by_nobody(tmp_path):
-    """The lots of a file that changed fail, on the rank that wants them; others go on."""
+    """The cache blocks of a file that changed fail, on the rank that wants them; others go on."""
     for name in ("a", "b"):
         np.save(tmp_path / f"{name}.npy", np.full((100, 100), ord(name), np.uint8))
     dataset = penstock.open([tmp_path / "a.npy", tmp_path / "b.npy"])
     (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:5000])
-    cache = penstock.Cache(ram_bytes=1 << 20, lot_bytes=100)
+    cache = penstock.Cache(ram_bytes=1 << 20, cache_block_bytes=100)
     with penstock.Loader(dataset, 1, shuffle="none", cache=cache, rank=0, world_size=1) as loader:
         reading = iter(loader)
         assert [int(next(reading).data[0, 0]) for _ in range(100)] == [ord("a")] * 100
@@ -372,7 +377,7 @@ def test_arguments_that_cannot_be(options, message, records):
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True])
-@pytest.mark.parametrize("name", ["ram_bytes", "disk_bytes", "lot_bytes"])
+@pytest.mark.parametrize("name", ["ram_bytes", "disk_bytes", "cache_block_bytes"])
 def test_cache_arguments(name, value):
     with pytest.raises(PenstockError, match=name):
         penstock.Cache(**{"ram_bytes": 1, name: value})

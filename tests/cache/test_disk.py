@@ -58,10 +58,12 @@ def fill(tier: DiskTier, slots: list[int]) -> list[bool]:
 def found(tier: DiskTier, slots: int = SLOTS) -> list[int]:
     """The slots that are read, each with what belongs into it."""
     column = np.arange(slots)
-    lots = tier.read(column, np.array([length_of(slot) for slot in range(slots)]))
-    for slot, lot in enumerate(lots):
-        assert lot is None or np.array_equal(lot, content(slot, length_of(slot))), slot
-    return [slot for slot, lot in enumerate(lots) if lot is not None]
+    cache_blocks = tier.read(column, np.array([length_of(slot) for slot in range(slots)]))
+    for slot, cache_block in enumerate(cache_blocks):
+        assert cache_block is None or np.array_equal(cache_block, content(slot, length_of(slot))), (
+            slot
+        )
+    return [slot for slot, cache_block in enumerate(cache_blocks) if cache_block is not None]
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=12), st.sampled_from([ROOM, 5 * 4096]))
 def test_kept_is_what_was_written(told: list[tuple[str, list[int]]], room: int) -> None:
-    """Against a set: every lot that was kept is read, in this run and in later ones."""
+    """Against a set: every cache block that was kept is read, in this run and in later ones."""
     with tempfile.TemporaryDirectory(prefix="penstock-", dir="/var/tmp") as name:
         tier, kept, used = opened(Path(name), room_bytes=room), set[int](), 0
         for what, slots in told:
@@ -112,8 +114,10 @@ def test_kept_is_what_was_written(told: list[tuple[str, list[int]]], room: int) 
             if what == "abandon":
                 tier.abandon(np.array(mine, np.int64))
                 continue
-            lots = [content(slot, length_of(slot)) for slot in mine]
-            for slot, done in zip(mine, tier.write(np.array(mine, np.int64), lots), strict=True):
+            cache_blocks = [content(slot, length_of(slot)) for slot in mine]
+            for slot, done in zip(
+                mine, tier.write(np.array(mine, np.int64), cache_blocks), strict=True
+            ):
                 assert done == (used + length_of(slot) <= room)
                 if done:
                     kept.add(slot)
@@ -124,7 +128,7 @@ def test_kept_is_what_was_written(told: list[tuple[str, list[int]]], room: int) 
 
 
 def test_a_later_process_uses_what_was_kept(folder: Path) -> None:
-    """Lots outlive the process that wrote them, killed or not, past the page cache."""
+    """Cache blocks outlive the process that wrote them, killed or not, past the page cache."""
     script = (
         "import os, signal; from pathlib import Path; from test_disk_tier import *\n"
         f"tier = opened(Path({str(folder)!r})); assert fill(tier, [1, 2, 6]) == [True] * 3\n"
@@ -175,7 +179,7 @@ def test_less_room_keeps_what_fits(folder: Path) -> None:
 
 @given(st.data())
 def test_damage_is_a_miss(data: st.DataObject) -> None:
-    """Whatever bytes change, in a run or between, no wrong one is read, and lots come back."""
+    """Whatever bytes change, in a run or between, no wrong one is read, and cache blocks come back."""
     with tempfile.TemporaryDirectory(prefix="penstock-", dir="/var/tmp") as name:
         folder = Path(name)
         tier = opened(folder)
@@ -220,11 +224,11 @@ def test_damage_is_a_miss(data: st.DataObject) -> None:
             found(tier)
 
 
-def test_every_byte_of_a_lot_and_its_entry_counts(folder: Path) -> None:
-    """Each bit of the entry, and each byte of the lot, one at a time."""
+def test_every_byte_of_a_cache_block_and_its_entry_counts(folder: Path) -> None:
+    """Each bit of the entry, and each byte of the cache block, one at a time."""
     with opened(folder) as tier:
         fill(tier, [5])
-    table, lot = (folder / "tier.table").read_bytes(), (folder / "tier.data").read_bytes()
+    table, cache_block = (folder / "tier.table").read_bytes(), (folder / "tier.data").read_bytes()
     entry = 4096 + 5 * 24
     for at in range(entry * 8, (entry + 20) * 8):  # the last 4 bytes of an entry are not used
         damaged = bytearray(table)
@@ -234,13 +238,13 @@ def test_every_byte_of_a_lot_and_its_entry_counts(folder: Path) -> None:
             assert found(tier) == []
     (folder / "tier.table").write_bytes(table)
     for at in range(4096, 4096 + length_of(5)):
-        damaged = bytearray(lot)
+        damaged = bytearray(cache_block)
         damaged[at] ^= 0x10
         (folder / "tier.data").write_bytes(damaged)
         with opened(folder) as tier:
             assert found(tier) == []
             assert tier.own_counters().damaged == 1
-    (folder / "tier.data").write_bytes(lot)
+    (folder / "tier.data").write_bytes(cache_block)
     with opened(folder) as tier:
         assert found(tier) == [5]
     for at in range(64):  # the header of the table
@@ -255,10 +259,10 @@ def test_every_byte_of_a_lot_and_its_entry_counts(folder: Path) -> None:
 def test_a_note_is_for_later_runs(folder: Path) -> None:
     """It is found by who does not know the identity; another note is another content."""
     assert noted(str(folder)) is None
-    with opened(folder, note=b"of lots") as tier:
+    with opened(folder, note=b"of cache blocks") as tier:
         fill(tier, [5])
-    assert noted(str(folder)) == b"of lots".ljust(24, b"\0")
-    with opened(folder, note=b"of lots") as tier:
+    assert noted(str(folder)) == b"of cache blocks".ljust(24, b"\0")
+    with opened(folder, note=b"of cache blocks") as tier:
         assert found(tier) == [5]
     with opened(folder, note=b"of others") as tier:
         assert found(tier) == []
@@ -279,8 +283,8 @@ else:
 print(json.dumps(tier.address), flush=True)
 for line in sys.stdin:
     slot = np.array([int(line)])
-    codes, lots = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
-    print(json.dumps([codes, tier.write(slot, lots).tolist()]), flush=True)
+    codes, cache blocks = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
+    print(json.dumps([codes, tier.write(slot, cache blocks).tolist()]), flush=True)
 """
 
 
@@ -323,9 +327,9 @@ def test_a_folder_is_of_one_job(folder: Path) -> None:
         ):
             opened(folder)
         with DiskTier.attach(str(folder), holder.address, IDENTITY) as tier:
-            lot = tier.read(np.array([3]), np.array([100]))[0]
-            assert lot is not None
-            assert lot.tolist() == [7] * 100
+            cache_block = tier.read(np.array([3]), np.array([100]))[0]
+            assert cache_block is not None
+            assert cache_block.tolist() == [7] * 100
         if holder is first:
             first.kill()
             with pytest.raises(UsageError, match=f"{second.process.pid}") as refused:
@@ -355,7 +359,9 @@ def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
     with mounted("tmpfs", tmp_path / "disk", "size=64k") as disk:
         with opened(disk, slots=100) as tier:
             assert fill(tier, [1, 4]) == [True, True]
-            with pytest.warns(RuntimeWarning, match=f"{disk} keeps no more lots: No space left"):
+            with pytest.warns(
+                RuntimeWarning, match=f"{disk} keeps no more cache blocks: No space left"
+            ):
                 assert fill(tier, [6, 14, 22, 30]) == [True, True, False, False]
             assert not tier.writable
             assert tier.claim(np.array([1, 22, 7])).tolist() == [READY, LEFT_OUT, LEFT_OUT]

@@ -77,18 +77,18 @@ def two(path: Path, hosts: list[str], *budgets: dict[str, Any], **cache: Any) ->
 
 
 def test_claims_of_a_killed_rank_are_taken_over(large: Path) -> None:
-    """A rank dies while it reads; the other one of its host, which wants some of the same lots,
+    """A rank dies while it reads; the other one of its host, which wants some of the same cache blocks,
     reads them and goes on."""
-    lot, width = 2, 1 << 15
+    cache_block, width = 2, 1 << 15
     dying, other = alone(large, 0), alone(large, 1)
-    claimed = {sample // lot for sample in dying[0]}
-    wanted = [{sample // lot for sample in step} for step in other]
-    blocked = next(step for step, lots in enumerate(wanted) if lots & claimed)
+    claimed = {sample // cache_block for sample in dying[0]}
+    wanted = [{sample // cache_block for sample in step} for step in other]
+    blocked = next(step for step, cache_blocks in enumerate(wanted) if cache_blocks & claimed)
     assert blocked > 0
 
     never = LITTLE | {"bytes_per_s": 1e-3}
     hosts = ["one", "one"]
-    room = {"ram_bytes": 64 << 20, "lot_bytes": lot * width}
+    room = {"ram_bytes": 64 << 20, "cache_block_bytes": cache_block * width}
     with two(large, hosts, never, LITTLE, **room) as (victim, survivor):
         begin([victim, survivor])
         victim.tell("claim")
@@ -101,14 +101,14 @@ def test_claims_of_a_killed_rank_are_taken_over(large: Path) -> None:
         stats = survivor.stats()
     assert ids(taken) == other
     assert stats["slab_taken_over"] == len(claimed & set().union(*wanted))
-    assert stats["loaded_bytes"] == lot * width * len(set().union(*wanted))
+    assert stats["loaded_bytes"] == cache_block * width * len(set().union(*wanted))
     assert stats["direct_bytes"] == 0
-    assert longest_s(taken) < limits.busy_lot_s / 3
+    assert longest_s(taken) < limits.busy_cache_block_s / 3
 
 
 def test_a_killed_host_costs_reads(path: Path) -> None:
     """What it kept is read from storage, without a wait for it."""
-    with two(path, ["one", "two"], LITTLE, LITTLE, lot_bytes=1) as (victim, survivor):
+    with two(path, ["one", "two"], LITTLE, LITTLE, cache_block_bytes=1) as (victim, survivor):
         begin([victim, survivor])
         victim.take(10)
         taken = survivor.take(10)
@@ -131,7 +131,7 @@ def test_a_killed_host_costs_reads(path: Path) -> None:
 def test_a_host_that_answers_no_more(how: str, path: Path) -> None:
     """Its process is stopped, or hangs where it lets no other thread of it run: one wait, no longer
     than a peer's deadline, and then its samples come from storage. When it goes on, from it."""
-    with two(path, ["one", "two"], LITTLE, LITTLE, lot_bytes=1) as (still, other):
+    with two(path, ["one", "two"], LITTLE, LITTLE, cache_block_bytes=1) as (still, other):
         begin([still, other])
         taken = other.take(10)
         if how == "stopped":
@@ -169,7 +169,7 @@ def run_on(
     def rank(number: int) -> tuple[list[list[int]], dict[str, Any]]:
         cache = penstock.Cache(
             ram_bytes=SAMPLES * WIDTH // 4,
-            lot_bytes=5 * WIDTH,
+            cache_block_bytes=5 * WIDTH,
             host=str(hosts[number]),
             listen="127.0.0.1",
             gather=gathering.of(number),

@@ -52,9 +52,9 @@ def fill(mine):
     return tier.publish(mine, at, lengths)
 
 def write(mine):
-    lots = [content(slot) for slot in mine.tolist()]
+    cache blocks = [content(slot) for slot in mine.tolist()]
     at_a_point()
-    return tier.write(mine, lots)
+    return tier.write(mine, cache blocks)
 
 wanted, filled = np.random.default_rng(seed).permutation(slots), []
 while len(wanted):
@@ -182,11 +182,11 @@ def test_ranks_killed_while_they_write_to_disk(tmp_path: Path) -> None:
         last = Rank(tier.address, 0, slots, folder)
         last.go()
         assert len(last.filled()) == slots - left
-        lots = tier.read(column, lengths)
-        for slot, lot in enumerate(lots):
-            assert lot is not None, slot
+        cache_blocks = tier.read(column, lengths)
+        for slot, cache_block in enumerate(cache_blocks):
+            assert cache_block is not None, slot
             expected = np.random.default_rng(slot).integers(0, 256, LENGTH, np.uint8)
-            assert np.array_equal(lot, expected), slot
+            assert np.array_equal(cache_block, expected), slot
         assert tier.own_counters().damaged == 0
 
 

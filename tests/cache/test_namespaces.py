@@ -139,7 +139,7 @@ def test_a_network_that_is_cut_and_heals(
             path,
             rank,
             HOSTS,
-            cache={"ram_bytes": 1 << 20, "lot_bytes": 1},
+            cache={"ram_bytes": 1 << 20, "cache_block_bytes": 1},
             loader=LOADER,
             budget={"readahead_bytes": 1},  # what is asked for now is not here yet
             bounds=BOUNDS,

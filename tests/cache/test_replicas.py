@@ -81,7 +81,7 @@ def test_what_is_found_is_what_was_offered(sizes, room, fields, ranks, epochs, s
 
 
 def test_what_changes_while_it_is_copied_is_not_found():
-    """One rank copies without end from the shelf of another, which overwrites it all the time:
+    """One rank copies without end from the replica buffer of another, which overwrites it all the time:
     every copy is whole, of its key."""
     layout = Layout.of(20_000, np.full(9, 4096))
     one, two = replicas_of(layout, 2)
@@ -150,7 +150,7 @@ def test_after_epochs_that_were_passed_over_copies_are_of_use(jump):
 
 @pytest.mark.parametrize(("mean", "filled"), [(3_000, 0.75), (50_000, 0.92)])
 def test_little_room_is_lost(mean, filled):
-    """Of a shelf that is offered more than it holds."""
+    """Of a replica buffer that is offered more than it holds."""
     length = np.random.default_rng(4).gamma(4, mean / 4, 1000).astype(np.int64) + 1
     room = int(length.sum() / 2)
     (replicas,) = replicas_of(Layout.of(room, length), 1)
@@ -173,12 +173,16 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, lot: int = 1) -> int:
+def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, cache_block: int = 1) -> int:
     """Of a host, for its share and so many copies for each of its ranks."""
-    share = -(-dataset.index.count // lot // len(set(hosts))) + 1
+    share = -(-dataset.index.count // cache_block // len(set(hosts))) + 1
     ranks = max(hosts.count(host) for host in hosts)
     room = int(dataset.index.mean_bytes * copies * ranks)
-    return required_bytes(dataset.index, lot, share, alignment_default) + room + alignment_default
+    return (
+        required_bytes(dataset.index, cache_block, share, alignment_default)
+        + room
+        + alignment_default
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,12 +204,12 @@ def test_batches_are_the_same_and_less_comes_from_peers(hosts, assignment, recor
         assert (batch.data == data[batch.ids]).all()
 
     options = {"global_batch_size": 60, "seed": 3, "assignment": assignment, "epochs": epochs}
-    options |= {"lot_bytes": 1, "check": check}
+    options |= {"cache_block_bytes": 1, "check": check}
     ram_bytes = memory(dataset, hosts, copies)
     plain = run(dataset, hosts, ram_bytes, **options)
     told = run(dataset, hosts, ram_bytes, replicas=True, **options)
     assert [each.steps for each in told] == [each.steps for each in plain]
-    del options["epochs"], options["lot_bytes"], options["check"], options["assignment"]
+    del options["epochs"], options["cache_block_bytes"], options["check"], options["assignment"]
     assert global_batches(told)[:2] == expected(dataset, **options)
     for name in ("loaded_bytes", "ram_bytes"):
         assert total(told, name) == total(plain, name)
@@ -251,11 +255,11 @@ def most(
 @given(
     hosts=st.sampled_from([[0], [0, 1], [0, 1, 1], [0, 1, 2]]),
     copies=st.integers(0, 200),
-    lot_bytes=st.sampled_from([None, 1, 5000]),
+    cache_block_bytes=st.sampled_from([None, 1, 5000]),
     last=st.sampled_from([{}, {"drop_last": True}, {"pad": True}]),
     batch=st.integers(4, 60),
 )
-def test_budgets_change_no_batch(hosts, copies, lot_bytes, last, batch, files):
+def test_budgets_change_no_batch(hosts, copies, cache_block_bytes, last, batch, files):
     dataset = penstock.open(files)
 
     def check(found: penstock.Batch) -> None:
@@ -263,13 +267,17 @@ def test_budgets_change_no_batch(hosts, copies, lot_bytes, last, batch, files):
             assert bytes(found.data[row]) == (files / key).read_bytes()
 
     index = dataset.index
-    lot = 1 if lot_bytes is None else samples_per_block(lot_bytes, index.count, index.mean_bytes)
-    ram_bytes = memory(dataset, hosts, copies, lot)
+    cache_block = (
+        1
+        if cache_block_bytes is None
+        else samples_per_block(cache_block_bytes, index.count, index.mean_bytes)
+    )
+    ram_bytes = memory(dataset, hosts, copies, cache_block)
     told = run(
         dataset,
         hosts,
         ram_bytes,
-        lot_bytes=lot_bytes,
+        cache_block_bytes=cache_block_bytes,
         assignment="strided",
         replicas=True,
         check=check,
@@ -307,7 +315,7 @@ def test_copies_of_a_rank_that_was_killed_stay(records):
             len(hosts),
             cache={
                 "ram_bytes": ram_bytes,
-                "lot_bytes": 1,
+                "cache_block_bytes": 1,
                 "replicas": True,
                 "host": str(host),
                 "listen": "127.0.0.1",
@@ -329,7 +337,7 @@ def test_copies_of_a_rank_that_was_killed_stay(records):
         later = [each.stats()["replica_bytes"] for each in ranks[1:]]
     share = dataset.index.total_bytes / 4 / 2  # of a rank, of what the other host keeps
     # Of that, half was used by its host in the first epoch, and three quarters in two. Without the
-    # shelf of who was killed it would be half of this.
+    # replica buffer of who was killed it would be half of this.
     assert min(found) > 0.4 * share
     assert min(np.subtract(later, found)) > 1.3 * share
 

@@ -34,7 +34,7 @@ BYTES = SAMPLES * WIDTH
 STEPS = SAMPLES // BATCH
 LOADER = {"global_batch_size": BATCH, "seed": 1, "assignment": "strided"}
 LITTLE = {"readahead_bytes": 1}  # one step at a time
-SHORT = {"peer_timeout_s": 1.0, "busy_lot_s": 2.0, "peer_pause_s": 0.1}
+SHORT = {"peer_timeout_s": 1.0, "busy_cache_block_s": 2.0, "peer_pause_s": 0.1}
 """Bounds that a stall of 3 s is beyond, as one of 30 s is beyond the usual ones."""
 SMOOTH_S = 2.0
 """Longest wait of who is not disturbed, on a busy machine."""
@@ -61,7 +61,7 @@ def longest_s(taken: Sequence[Taken]) -> float:
 
 @contextlib.contextmanager
 def job(
-    path: Path, hosts: list[int], bounds: dict[str, float], lot_bytes: int = 1
+    path: Path, hosts: list[int], bounds: dict[str, float], cache_block_bytes: int = 1
 ) -> Iterator[tuple[Sequence[Rank], list[Mount]]]:
     """Ranks on these hosts, each of which has its own mount of the storage."""
     with Shared() as storage:
@@ -76,7 +76,7 @@ def job(
                     "ram_bytes": 2 * BYTES,
                     "host": str(host),
                     "listen": "127.0.0.1",
-                    "lot_bytes": lot_bytes,
+                    "cache_block_bytes": cache_block_bytes,
                 },
                 loader=LOADER,
                 budget=LITTLE,
@@ -118,18 +118,18 @@ def taken_by(ranks: Sequence[Rank], count: int | None = None) -> list[list[Taken
     ids=["3 s", "30 s"],
 )
 @pytest.mark.parametrize(
-    "lot_bytes",
+    "cache_block_bytes",
     [pytest.param(1, marks=pytest.mark.long), 4 * WIDTH],
-    ids=["samples", "lots"],
+    ids=["samples", "cache_blocks"],
 )
 def test_a_stall_delays_batches_and_no_more(
-    stall_s: float, bounds: dict[str, float], lot_bytes: int, path: Path
+    stall_s: float, bounds: dict[str, float], cache_block_bytes: int, path: Path
 ) -> None:
     """In the middle of the first epoch, all of storage, two hosts of two ranks: longer than peers
     wait for each other. Every batch comes, right and once; most bytes leave storage once; and hosts
     ask each other again as before."""
     hosts = [0, 0, 1, 1]
-    with job(path, hosts, bounds, lot_bytes) as (ranks, mounts):
+    with job(path, hosts, bounds, cache_block_bytes) as (ranks, mounts):
         begin(ranks)
         taken = taken_by(ranks, 10)
         for mount in mounts:
@@ -210,7 +210,7 @@ def test_a_deadline_ends_the_wait(path: Path) -> None:
         mount = storage.mount(path.parent, direct=True)
         dataset = penstock.open(Path(mount.path) / path.name, index="memory")
         options: dict[str, Any] = {"batch_size": BATCH, "num_workers": 1, "timeout": timeout_s}
-        cache = penstock.Cache(ram_bytes=2 * BYTES, lot_bytes=1)
+        cache = penstock.Cache(ram_bytes=2 * BYTES, cache_block_bytes=1)
         loader = DataLoader(dataset, cache=cache, shuffle=False, **options)
         reading = iter(loader)
         next(reading)

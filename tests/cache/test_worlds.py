@@ -122,7 +122,7 @@ def test_a_job_goes_on_from_its_state_after_a_kill(seed: int, path: Path) -> Non
                 world,
                 cache={
                     "ram_bytes": SAMPLES * WIDTH // 2,
-                    "lot_bytes": 3 * WIDTH,
+                    "cache_block_bytes": 3 * WIDTH,
                     "host": str(host),
                     "listen": "127.0.0.1",
                 },

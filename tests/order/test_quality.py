@@ -134,11 +134,13 @@ def test_label_mix_by_definition(counts: list[list[int]]) -> None:
         assert mix.p_value[owner] == pytest.approx(tail, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(("lot", "even"), [(1, True), (256, False)])
-def test_label_mix_of_data_sorted_by_class(lot: int, even: bool) -> None:
-    """Nodes that keep single samples have a mix of chance, those that keep large lots have not."""
+@pytest.mark.parametrize(("cache_block", "even"), [(1, True), (256, False)])
+def test_label_mix_of_data_sorted_by_class(cache_block: int, even: bool) -> None:
+    """Nodes that keep single samples have a mix of chance, those that keep large cache blocks have not."""
     labels = np.arange(64_000) // 640
-    placement = Placement(64_000, (64_000 // lot // 8,) * 8, seed=2, lot=lot)
+    placement = Placement(
+        64_000, (64_000 // cache_block // 8,) * 8, seed=2, cache_block=cache_block
+    )
     mix = label_mix(labels, placement.owners(np.arange(64_000)))
     if even:
         assert mix.p_value.min() > 1e-3

@@ -57,7 +57,9 @@ def jobs(draw: st.DrawFn) -> tuple[Steps, Ordering]:
     global_batch = draw(st.integers(world, 60))
     drop_last = draw(st.booleans()) and count >= global_batch
     room = draw(st.lists(st.integers(0, 200), min_size=hosts, max_size=hosts).map(tuple))
-    placement = Placement(count, room, seed=draw(st.integers(0, 9)), lot=draw(st.integers(1, 40)))
+    placement = Placement(
+        count, room, seed=draw(st.integers(0, 9)), cache_block=draw(st.integers(1, 40))
+    )
     nodes = draw(st.lists(st.integers(0, hosts - 1), min_size=world, max_size=world).map(tuple))
     steps = Steps(
         count,
@@ -214,7 +216,9 @@ def test_expected_moves(nodes: int, seats: int) -> None:
 
 
 def course(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> StepSampler:
-    locality = Locality(Placement(count, (count // 2,) * (max(nodes) + 1), seed=2, lot=3), nodes)
+    locality = Locality(
+        Placement(count, (count // 2,) * (max(nodes) + 1), seed=2, cache_block=3), nodes
+    )
     asked = {"batch_size": None, "global_batch_size": 24, "drop_last": False, "pad": False}
     return StepSampler(
         "data",

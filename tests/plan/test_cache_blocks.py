@@ -1,4 +1,4 @@
-"""Lots: what the policy makes of measured storage, what is measured, and what later runs find."""
+"""Cache blocks: what the policy makes of measured storage, what is measured, and what later runs find."""
 
 from __future__ import annotations
 
@@ -30,28 +30,32 @@ OBJECTS = ReadCost(latency_ns=2e7, bytes_per_s=1e9, requests=64)
 
 
 @pytest.mark.parametrize(
-    ("measured", "mean_bytes", "lot"),
+    ("measured", "mean_bytes", "cache_block"),
     [
         (FLASH, 4096, 8),  # 2154 bytes beside each read: nine times that are 19 KiB
         (FLASH, 100_000, 1),
         (SHARED, 200, 40),  # 581 beside each: 5 KiB, so 8 KiB
         (SHARED, 12_288, 1),  # its 64 reads in flight are all the bandwidth there is
-        (DISK, 12_288, 85),  # 13 MB would be needed: the most that a lot may be
+        (DISK, 12_288, 85),  # 13 MB would be needed: the most that a cache block may be
         (DISK, 300_000, 3),
         (OBJECTS, 100_000, 10),
         (OBJECTS, 3_000_000, 1),
     ],
 )
-def test_a_lot_suits_its_storage(measured: ReadCost, mean_bytes: int, lot: int) -> None:
+def test_a_cache_block_suits_its_storage(
+    measured: ReadCost, mean_bytes: int, cache_block: int
+) -> None:
     """A laptop's flash, shared storage, a disk that turns, objects: as few samples as are read at
     nine tenths of the bandwidth."""
-    assert choose_cache_block(10**6, mean_bytes, measured).samples == lot
+    assert choose_cache_block(10**6, mean_bytes, measured).samples == cache_block
 
 
 def test_a_choice_says_why() -> None:
     """With the figures that it was made from."""
     chosen = choose_cache_block(10**6, 4096, FLASH)
-    expected = "random reads of single samples reach 66% of what large reads give, of lots 94%"
+    expected = (
+        "random reads of single samples reach 66% of what large reads give, of cache blocks 94%"
+    )
     assert chosen.reason == expected
     assert chosen.reached == pytest.approx(32768 / (32768 + 2154))
 
@@ -68,7 +72,10 @@ def test_a_choice_says_why() -> None:
 )
 def test_every_choice_is_within_bounds(count: int, mean_bytes: float, measured: ReadCost) -> None:
     """Neither more than fits the bounds, nor more than is needed, nor less where more would do."""
-    lot, size = choose_cache_block(count, mean_bytes, measured).samples, max(1.0, mean_bytes)
+    cache_block, size = (
+        choose_cache_block(count, mean_bytes, measured).samples,
+        max(1.0, mean_bytes),
+    )
     overhead = max(
         0.0, measured.latency_ns * 1e-9 / measured.requests * measured.bytes_per_s - size
     )
@@ -76,14 +83,16 @@ def test_every_choice_is_within_bounds(count: int, mean_bytes: float, measured: 
     def reached(samples: float) -> float:
         return samples * size / (samples * size + overhead)
 
-    assert 1 <= lot <= count
-    assert lot == 1 or lot * size <= limits.lot_bytes_max
-    if lot > max(1, limits.lot_bytes_min // size):  # no more than needed, and lots enough
-        assert reached(lot // 2) < 0.9
-        assert count // lot >= limits.lots_min
-    larger = 2 * (lot + 1)
-    if reached(lot) < 0.9 and count // larger >= limits.lots_min:
-        assert larger * size > limits.lot_bytes_max
+    assert 1 <= cache_block <= count
+    assert cache_block == 1 or cache_block * size <= limits.cache_block_bytes_max
+    if cache_block > max(
+        1, limits.cache_block_bytes_min // size
+    ):  # no more than needed, and cache blocks enough
+        assert reached(cache_block // 2) < 0.9
+        assert count // cache_block >= limits.cache_blocks_min
+    larger = 2 * (cache_block + 1)
+    if reached(cache_block) < 0.9 and count // larger >= limits.cache_blocks_min:
+        assert larger * size > limits.cache_block_bytes_max
 
 
 # -- measured --------------------------------------------------------------------------------------
@@ -104,7 +113,7 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def joined(paths: list[str], lot_bytes: int | None = None) -> list[CacheMembership]:
+def joined(paths: list[str], cache_block_bytes: int | None = None) -> list[CacheMembership]:
     """Each path a host of one rank; nothing of the data is read but what is measured."""
     world = len(paths)
     gathering = Gathering(world)
@@ -113,7 +122,7 @@ def joined(paths: list[str], lot_bytes: int | None = None) -> list[CacheMembersh
         dataset = penstock.open(paths[number], record_bytes=RECORD, index="memory")
         cache = penstock.Cache(
             ram_bytes=1 << 20,
-            lot_bytes=lot_bytes,
+            cache_block_bytes=cache_block_bytes,
             host=str(number),
             listen="127.0.0.1",
             gather=gathering.of(number),
@@ -131,10 +140,10 @@ def joined(paths: list[str], lot_bytes: int | None = None) -> list[CacheMembersh
 
 @needs_storage
 def test_rank_0_measures_for_all(holes: Path) -> None:
-    """A disk that turns gets large lots, slow storage that serves many reads at once gets single
+    """A disk that turns gets large cache blocks, slow storage that serves many reads at once gets single
     samples; the other ranks read nothing for it, and rank 0 little."""
-    for parameters, lot_bytes in (
-        ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, limits.lot_bytes_max),
+    for parameters, cache_block_bytes in (
+        ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, limits.cache_block_bytes_max),
         ({"read_ns": 500_000, "bytes_per_s": 10e6}, RECORD),
     ):
         with emulation.Shared(**parameters) as storage:
@@ -143,45 +152,45 @@ def test_rank_0_measures_for_all(holes: Path) -> None:
             first, second = joined([f"{mount.path}/records" for mount in mounts])
             reads = [mount.counters()["reads"] for mount in mounts]
             read_bytes = storage.counters()["bytes"]
-        assert first.lot == second.lot
-        assert first.lot["samples"] == lot_bytes // RECORD
-        assert first.lot["latency_ns"] >= parameters["read_ns"]
-        assert "random reads of single samples" in first.lot["reason"]
+        assert first.cache_block == second.cache_block
+        assert first.cache_block["samples"] == cache_block_bytes // RECORD
+        assert first.cache_block["latency_ns"] >= parameters["read_ns"]
+        assert "random reads of single samples" in first.cache_block["reason"]
         assert reads[0] > 10
         assert reads[1] <= SURVEY
-        assert read_bytes <= limits.lot_probe_fraction * RECORD * (1 << 17) * 1.1
+        assert read_bytes <= limits.cache_block_probe_fraction * RECORD * (1 << 17) * 1.1
 
 
 @needs_storage
 def test_what_need_not_be_measured_is_not(holes: Path, tmp_path: Path) -> None:
-    """Where the lot is given, or little depends on it, storage is left alone."""
+    """Where the cache block is given, or little depends on it, storage is left alone."""
     few = tmp_path / "records"
     few.touch()
     os.truncate(few, RECORD * 1000)
     with emulation.Shared() as storage:
-        for source, lot_bytes, lot in ((holes, 30_000, 2), (few, None, 1)):
+        for source, cache_block_bytes, cache_block in ((holes, 30_000, 2), (few, None, 1)):
             mount = storage.mount(source.parent, direct=True)
-            (one,) = joined([f"{mount.path}/records"], lot_bytes)
-            assert one.lot["samples"] == lot
+            (one,) = joined([f"{mount.path}/records"], cache_block_bytes)
+            assert one.cache_block["samples"] == cache_block
             assert mount.counters()["reads"] <= SURVEY
 
 
 @needs_storage
 def test_storage_that_fails_is_not_measured(holes: Path) -> None:
-    """The batch that wants the bytes will tell; the ranks agree on some lot."""
+    """The batch that wants the bytes will tell; the ranks agree on some cache block."""
     with emulation.Shared() as storage:
         mount = storage.mount(holes.parent, direct=True)
         mount.fault("error", errno.EIO, (RECORD, 1 << 62))
         (one,) = joined([f"{mount.path}/records"])
-    assert one.lot["samples"] == limits.lot_bytes_default // RECORD
-    assert "could not be measured" in one.lot["reason"]
+    assert one.cache_block["samples"] == limits.cache_block_bytes_default // RECORD
+    assert "could not be measured" in one.cache_block["reason"]
 
 
 # -- of later runs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1]])
-def test_a_later_run_keeps_the_lot_of_the_disks(kept: list[int], tmp_path: Path) -> None:
+def test_a_later_run_keeps_the_cache_block_of_the_disks(kept: list[int], tmp_path: Path) -> None:
     """Whatever would be chosen now, what lies on the disks is found, also where one of the hosts
     has another disk."""
     data = np.random.default_rng(6).integers(0, 256, (1000, 600), np.uint8)
@@ -193,18 +202,18 @@ def test_a_later_run_keeps_the_lot_of_the_disks(kept: list[int], tmp_path: Path)
 
     options: dict[str, Any] = {"disk": (tmp_path / "disks", 4 << 20), "global_batch_size": 50}
     ram_bytes = data.nbytes // 8
-    first = run(dataset, [0, 1], ram_bytes, lot_bytes=3000, check=check, **options)
+    first = run(dataset, [0, 1], ram_bytes, cache_block_bytes=3000, check=check, **options)
     assert total(first, "loaded_bytes") == data.nbytes
     for host in {0, 1} - set(kept):
         shutil.rmtree(tmp_path / "disks" / str(host))
     second = run(dataset, [0, 1], ram_bytes, check=check, **options)
     for each in second:
-        assert each.stats[-1]["lot"]["samples"] == 5
-        assert each.stats[-1]["lot"]["reason"] == "so they lie on disk, from an earlier run"
+        assert each.stats[-1]["cache_block"]["samples"] == 5
+        assert each.stats[-1]["cache_block"]["reason"] == "so they lie on disk, from an earlier run"
     found = sum(second[host].stats[-1]["loaded_bytes"] < 0.3 * data.nbytes for host in range(2))
     assert found == len(kept)
     assert total(second, "loaded_bytes") < (1 - 0.3 * len(kept)) * data.nbytes
-    other = run(dataset, [0, 1], ram_bytes, lot_bytes=600, check=check, **options)
+    other = run(dataset, [0, 1], ram_bytes, cache_block_bytes=600, check=check, **options)
     assert total(other, "loaded_bytes") == data.nbytes
 
 
@@ -212,6 +221,6 @@ def test_disks_of_other_data_decide_nothing(tmp_path: Path) -> None:
     for name, count in (("a", 1000), ("b", 900)):
         np.save(tmp_path / f"{name}.npy", np.zeros((count, 600), np.uint8))
     options: dict[str, Any] = {"disk": (tmp_path / "disks", 4 << 20), "global_batch_size": 50}
-    run(penstock.open(tmp_path / "a.npy"), [0], 60_000, lot_bytes=3000, **options)
+    run(penstock.open(tmp_path / "a.npy"), [0], 60_000, cache_block_bytes=3000, **options)
     (told,) = run(penstock.open(tmp_path / "b.npy"), [0], 60_000, **options)
-    assert told.stats[-1]["lot"]["samples"] == limits.lot_bytes_min // 600
+    assert told.stats[-1]["cache_block"]["samples"] == limits.cache_block_bytes_min // 600

@@ -1,4 +1,4 @@
-"""The placement: every lot at one place at most, shares that capacities allow, and back again."""
+"""The placement: every cache block at one place at most, shares that capacities allow, and back again."""
 
 from __future__ import annotations
 
@@ -26,39 +26,41 @@ def placements(draw: st.DrawFn) -> Placement:
         draw(st.none() | capacities),
         draw(st.none() | st.lists(st.integers(1, 9), min_size=nodes, max_size=nodes).map(tuple)),
         seed=draw(st.integers(0, 2**64 - 1)),
-        lot=draw(st.integers(1, 12)),
+        cache_block=draw(st.integers(1, 12)),
     )
 
 
 @given(placements())
-def test_each_slot_holds_one_lot(placement: Placement) -> None:
-    """`place` and `lots_of` are inverses: slots 0..share-1 of each node hold one lot each, and the
-    other lots have no owner."""
-    lots = np.arange(placement.lots)
-    owner, slot = placement.place(lots)
+def test_each_slot_holds_one_cache_block(placement: Placement) -> None:
+    """`place` and `cache_blocks_of` are inverses: slots 0..share-1 of each node hold one cache block each, and the
+    other cache blocks have no owner."""
+    cache_blocks = np.arange(placement.cache_blocks)
+    owner, slot = placement.place(cache_blocks)
     for node, share in enumerate(placement.shares):
         own = np.flatnonzero(owner == node)
         assert sorted(slot[own].tolist()) == list(range(share))
-        assert placement.lots_of(node).tolist() == own[np.argsort(slot[own])].tolist()
-    assert np.count_nonzero(owner < 0) == placement.lots - sum(placement.shares)
+        assert placement.cache_blocks_of(node).tolist() == own[np.argsort(slot[own])].tolist()
+    assert np.count_nonzero(owner < 0) == placement.cache_blocks - sum(placement.shares)
 
 
 @given(placements(), st.integers(0, 70), st.integers(0, 70))
-def test_lots_of_some_slots(placement: Placement, first: int, last: int) -> None:
+def test_cache_blocks_of_some_slots(placement: Placement, first: int, last: int) -> None:
     """A stretch of a node's slots holds what the whole has there."""
-    whole = placement.lots_of(0).tolist()
-    assert placement.lots_of(0, first, last).tolist() == whole[first:last]
+    whole = placement.cache_blocks_of(0).tolist()
+    assert placement.cache_blocks_of(0, first, last).tolist() == whole[first:last]
 
 
 @given(placements())
-def test_owners_are_by_lot(placement: Placement) -> None:
-    """A sample is where its lot is, in arrays of any shape; `kept` counts samples."""
+def test_owners_are_by_cache_block(placement: Placement) -> None:
+    """A sample is where its cache block is, in arrays of any shape; `kept` counts samples."""
     samples = np.arange(placement.count)
     owners = placement.owners(samples)
     assert owners.dtype == np.int32
-    of_lots = placement.place(np.arange(placement.lots)).owner
-    for lot in range(placement.lots):
-        assert set(owners[slice(*placement.span(lot))].tolist()) == {int(of_lots[lot])}
+    of_cache_blocks = placement.place(np.arange(placement.cache_blocks)).owner
+    for cache_block in range(placement.cache_blocks):
+        assert set(owners[slice(*placement.span(cache_block))].tolist()) == {
+            int(of_cache_blocks[cache_block])
+        }
     assert placement.owners(samples[None, ::-1]).tolist() == [owners[::-1].tolist()]
     assert placement.owners(0) == owners[0]
     assert placement.kept == np.count_nonzero(owners >= 0) / placement.count
@@ -66,14 +68,16 @@ def test_owners_are_by_lot(placement: Placement) -> None:
 
 @given(placements())
 def test_low_slots_lie_in_memory(placement: Placement) -> None:
-    """A node's lots fill its memory first and its disk then, and no more than that."""
-    lots = np.arange(placement.lots)
-    owner, slot = placement.place(lots)
-    tiers = placement.tiers(lots)
+    """A node's cache blocks fill its memory first and its disk then, and no more than that."""
+    cache_blocks = np.arange(placement.cache_blocks)
+    owner, slot = placement.place(cache_blocks)
+    tiers = placement.tiers(cache_blocks)
     assert np.array_equal(tiers == CacheTier.STORAGE, owner < 0)
-    disk_lots = placement.disk_lots
-    assert disk_lots is not None
-    for node, (ram, disk) in enumerate(zip(placement.ram_lots, disk_lots, strict=True)):
+    disk_cache_blocks = placement.disk_cache_blocks
+    assert disk_cache_blocks is not None
+    for node, (ram, disk) in enumerate(
+        zip(placement.ram_cache_blocks, disk_cache_blocks, strict=True)
+    ):
         own = owner == node
         assert np.array_equal(tiers[own] == CacheTier.RAM, slot[own] < ram)
         assert np.count_nonzero(own) <= ram + disk
@@ -83,12 +87,12 @@ def test_low_slots_lie_in_memory(placement: Placement) -> None:
     st.integers(0, 300),
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=8),
 )
-def test_shares_are_levelled(lots: int, nodes: list[tuple[int, int]]) -> None:
+def test_shares_are_levelled(cache_blocks: int, nodes: list[tuple[int, int]]) -> None:
     """Everything is owned that capacities allow, and who is not full has no less by weight, up to
-    one lot, than anybody else."""
+    one cache block, than anybody else."""
     capacities, weights = [c for c, _ in nodes], tuple(w for _, w in nodes)
-    shares = shares_of(lots, capacities, weights)
-    assert sum(shares) == min(lots, sum(capacities))
+    shares = shares_of(cache_blocks, capacities, weights)
+    assert sum(shares) == min(cache_blocks, sum(capacities))
     for share, capacity, weight in zip(shares, capacities, weights, strict=True):
         assert 0 <= share <= capacity
         if share < capacity:
@@ -97,11 +101,11 @@ def test_shares_are_levelled(lots: int, nodes: list[tuple[int, int]]) -> None:
 
 
 def test_equal_nodes_differ_by_one() -> None:
-    """Where capacities allow it shares differ by at most one lot, the first nodes having more."""
+    """Where capacities allow it shares differ by at most one cache block, the first nodes having more."""
     assert Placement(10, (9,) * 4, seed=0).shares == (3, 3, 2, 2)
     assert Placement(10, (9, 1, 9, 9), seed=0).shares == (3, 1, 3, 3)
     assert Placement(12, (9, 9), ranks=(1, 3), seed=0).shares == (3, 9)
-    assert Placement(10, (1,) * 4, (1,) * 4, seed=0, lot=2).shares == (2, 1, 1, 1)
+    assert Placement(10, (1,) * 4, (1,) * 4, seed=0, cache_block=2).shares == (2, 1, 1, 1)
 
 
 def test_small_shares_among_large_ones() -> None:
@@ -109,12 +113,12 @@ def test_small_shares_among_large_ones() -> None:
     capacities = [1, 0, 0, 2, 1, 10_000, 3, 1, 0, 5_000, 1, 1]
     placement = Placement(10_000, tuple(capacities), seed=4)
     row = np.repeat(np.arange(len(capacities)), placement.shares)
-    lots = Order(10_000, 4, purpose="placement").run(0, len(row))
-    assert np.array_equal(placement.owners(lots), row)
+    cache_blocks = Order(10_000, 4, purpose="placement").run(0, len(row))
+    assert np.array_equal(placement.owners(cache_blocks), row)
 
 
 def test_neighbours_are_spread() -> None:
-    """Samples that are neighbours in storage, but not in a lot, have owners of chance: of a million
+    """Samples that are neighbours in storage, but not in a cache block, have owners of chance: of a million
     in a row each of 16 nodes keeps a sixteenth, and neighbours share an owner as often."""
     placement = Placement(10**9, (10**8,) * 16, seed=7)
     owners = placement.owners(np.arange(10**6, dtype=np.uint64))
@@ -126,7 +130,7 @@ def test_neighbours_are_spread() -> None:
 
 def test_known_owners() -> None:
     """The placement is part of a job's agreement: it does not change from version to version."""
-    placement = Placement(10**9, (10**7,) * 8, (10**8,) * 8, seed=1, lot=4)
+    placement = Placement(10**9, (10**7,) * 8, (10**8,) * 8, seed=1, cache_block=4)
     assert placement.owners(np.arange(0, 40, 4)).tolist() == [6, 4, 3, 6, 5, 1, 5, 1, 0, 1]
     assert placement.kept == 1.0
 
@@ -145,12 +149,12 @@ def test_a_billion_samples_take_no_memory() -> None:
     ("arguments", "message"),
     [
         ({"count": 0}, "count has 0"),
-        ({"lot": 0}, "lot has 0"),
-        ({"ram_lots": ()}, "at least one node"),
-        ({"ram_lots": (-1,)}, "ram_lots has -1"),
-        ({"ram_lots": (1.5,)}, "whole numbers"),
-        ({"ram_lots": 4}, "whole numbers"),
-        ({"disk_lots": (1, 2)}, "of 1, 2 and 1 nodes"),
+        ({"cache_block": 0}, "cache block has 0"),
+        ({"ram_cache_blocks": ()}, "at least one node"),
+        ({"ram_cache_blocks": (-1,)}, "ram_cache_blocks has -1"),
+        ({"ram_cache_blocks": (1.5,)}, "whole numbers"),
+        ({"ram_cache_blocks": 4}, "whole numbers"),
+        ({"disk_cache_blocks": (1, 2)}, "of 1, 2 and 1 nodes"),
         ({"ranks": (0,)}, "ranks has 0"),
         ({"seed": -1}, "seed"),
     ],
@@ -158,12 +162,12 @@ def test_a_billion_samples_take_no_memory() -> None:
 def test_bad_placements(arguments: dict[str, object], message: str) -> None:
     """What cannot be is refused, with the value."""
     with pytest.raises(UsageError, match=message):
-        Placement(**{"count": 10, "ram_lots": (10,), "seed": 0, **arguments})  # type: ignore[arg-type]
+        Placement(**{"count": 10, "ram_cache_blocks": (10,), "seed": 0, **arguments})  # type: ignore[arg-type]
 
 
 def test_samples_that_are_none() -> None:
-    """Samples beyond the data are refused, also where they would be in its last lot."""
-    placement = Placement(10, (10,), seed=0, lot=4)
+    """Samples beyond the data are refused, also where they would be in its last cache block."""
+    placement = Placement(10, (10,), seed=0, cache_block=4)
     for sample in (10, 11, -1):
         with pytest.raises(UsageError, match="use 0..9"):
             placement.owners([0, sample])

@@ -26,7 +26,7 @@ def described(**changes: Any) -> Scenario:
     """A cluster of two nodes, whose storage is slower than its computing; dots lead into parts."""
     told: dict[str, Any] = {
         "name": "described",
-        "data": {"samples": 2048, "mean_mb": 0.1, "lot": 4},
+        "data": {"samples": 2048, "mean_mb": 0.1, "cache_block": 4},
         "training": {
             "nodes": 2,
             "global_batch": 32,
@@ -87,7 +87,7 @@ def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
         "steps": told.steps,
         "seed": told.training.seed,
         "assignment": "local" if policy == "penstock_local" else "strided",
-        "lot": told.data.lot,
+        "cache_block": told.data.cache_block,
         "ram_bytes": round(1e6 * told.system.tiers[0].capacity_mb),
         "disk_bytes": 0,
         "readahead_bytes": 1 << 28,
@@ -110,11 +110,17 @@ memory = Measured(memory=5000.0)
     overhead=st.floats(0, 0.005),
     kept=st.sampled_from([0.0, 60.0, 150.0]),
     nodes=st.sampled_from([1, 2, 4]),
-    lot=st.sampled_from([1, 4]),
+    cache_block=st.sampled_from([1, 4]),
     local=st.booleans(),
 )
 def test_the_models_own_runs_give_their_scenario_back(
-    compute: float, storage: float, overhead: float, kept: float, nodes: int, lot: int, local: bool
+    compute: float,
+    storage: float,
+    overhead: float,
+    kept: float,
+    nodes: int,
+    cache_block: int,
+    local: bool,
 ) -> None:
     """Rates and times within 1 %, wherever the run waited for storage; else times within 5 %."""
     told = described(
@@ -124,7 +130,7 @@ def test_the_models_own_runs_give_their_scenario_back(
             "training.nodes": nodes,
             "training.global_batch": 16 * nodes,
             "system.storage.read_mb_s": {nodes: storage},
-            "data.lot": lot,
+            "data.cache block": cache_block,
         }
     )
     told = resized(told, ram_mb=kept)
@@ -220,8 +226,8 @@ def test_bad_options_are_one_message(
     assert said in capsys.readouterr().err
 
 
-def test_the_published_simulator_knows_no_lots() -> None:
-    with pytest.raises(UsageError, match=r"data\.lot"):
+def test_the_published_simulator_knows_no_cache_blocks() -> None:
+    with pytest.raises(UsageError, match=r"data\.cache block"):
         simulate(described(), "naive", "parity")
 
 
@@ -237,7 +243,7 @@ def test_a_real_run_is_recorded(tmp_path: Path) -> None:
     data = np.arange(64 * 1000, dtype=np.uint8).reshape(64, 1000)
     data.tofile(tmp_path / "data.bin")
     dataset = penstock.open(tmp_path / "data.bin", record_bytes=1000, index="memory")
-    cache = penstock.Cache(ram_bytes=1 << 22, lot_bytes=4000)
+    cache = penstock.Cache(ram_bytes=1 << 22, cache_block_bytes=4000)
     with penstock.Loader(dataset, 8, cache=cache, rank=0, world_size=1) as loader:
         with pytest.raises(UsageError, match="iterate first"):
             loader.run_record()
@@ -249,7 +255,7 @@ def test_a_real_run_is_recorded(tmp_path: Path) -> None:
         record = loader.run_record()
     (tmp_path / "record.json").write_text(json.dumps(record))
     job = load_run([tmp_path / "record.json"])
-    assert (job.hosts, job.rank.samples, job.rank.steps, job.rank.lot) == (1, 64, 8, 4)
+    assert (job.hosts, job.rank.samples, job.rank.steps, job.rank.cache_block) == (1, 64, 8, 4)
     assert [epoch.storage_bytes for epoch in job.epochs] == [64_000, 0]
     assert [epoch.ram_bytes for epoch in job.epochs] == [64_000, 64_000]
     for epoch in job.epochs:

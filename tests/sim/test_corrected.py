@@ -43,7 +43,7 @@ def scenario_of(seed: int, **changes: Any) -> Scenario:
             "samples": samples,
             "mean_mb": 1.0,
             "sigma_mb": some(0, 0.5),
-            "lot": int(random.integers(1, 4)),
+            "cache_block": int(random.integers(1, 4)),
         },
         "training": {
             "nodes": nodes,
@@ -239,7 +239,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
         scenario = scenario_of(seed)
         workload = Workload(scenario)
         training = scenario.training
-        placement, lots = placement_of(workload)
+        placement, cache_blocks = placement_of(workload)
         assert isinstance(placement, Placement)
         owners = placement.owners(np.arange(scenario.data.samples))
         where = Locality(placement, tuple(range(training.nodes)))
@@ -259,19 +259,19 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
                     for sample, node in zip(batch.tolist(), nodes.tolist(), strict=True):
                         size, owner = int(workload.sizes[sample]), int(owners[sample])
                         wanted.need[step, node] += size
-                        lot = sample // scenario.data.lot
+                        cache_block = sample // scenario.data.cache_block
                         if owner < 0:
                             wanted.ring[step, node] += size
-                        elif lot not in present:  # it is read whole
+                        elif cache_block not in present:  # it is read whole
                             wanted.ring[step, owner] += workload.sizes[
-                                slice(*placement.span(lot))
+                                slice(*placement.span(cache_block))
                             ].sum()
                         else:
-                            slot = int(placement.place([lot]).slot[0])
-                            wanted.tiers[int(slot >= lots[0]), step, owner] += size
+                            slot = int(placement.place([cache_block]).slot[0])
+                            wanted.tiers[int(slot >= cache_blocks[0]), step, owner] += size
                             wanted.own[step] += size * (owner == node)
                         if owner >= 0:
-                            present.add(lot)
+                            present.add(cache_block)
                         if owner not in (-1, node):
                             wanted.sent[step, owner] += size
                             wanted.received[step, node] += size
@@ -374,12 +374,14 @@ def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
         scenario = scenario_of(seed, system__tiers__0__capacity_mb=100)
         workload = Workload(scenario)
         used = {int(s) for window in workload.windows() for s in window.samples.reshape(-1)}
-        lot = scenario.data.lot  # which is read whole
-        some = {sample // lot for sample in used}
-        lots = [sample for sample in range(len(workload.sizes)) if sample // lot in some]
+        cache_block = scenario.data.cache_block  # which is read whole
+        some = {sample // cache_block for sample in used}
+        cache_blocks = [
+            sample for sample in range(len(workload.sizes)) if sample // cache_block in some
+        ]
         for policy in ("penstock", "penstock_local"):
             traffic = TRAFFIC[policy](workload)
-            assert traffic.ring.sum() == workload.sizes[lots].sum()
+            assert traffic.ring.sum() == workload.sizes[cache_blocks].sum()
 
 
 # -- times ----------------------------------------------------------------------------------
@@ -436,13 +438,13 @@ def test_more_cache_takes_no_longer(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_reads_less(policy: str) -> None:
-    """More cache never means more bytes from storage; with lots of one, for of larger ones some
+    """More cache never means more bytes from storage; with cache blocks of one, for of larger ones some
     samples may never be used."""
     for seed in SEEDS:
         found = []
         both = [scenario_of(seed, system__tiers__0__capacity_mb=factor) for factor in (0.3, 1.0)]
         for each in both:
-            singles = each.data.model_copy(update={"lot": 1})
+            singles = each.data.model_copy(update={"cache_block": 1})
             found.append(traffic_of(each.model_copy(update={"data": singles}), policy))
         small, large = found
         assert small is not None

@@ -345,7 +345,7 @@ def test_parity_knows_none_of_it() -> None:
     for parts, key in (
         ({"system_network": {"kind": "fat-tree"}}, "system.network"),
         ({"sampling": {"kind": "importance"}}, "sampling"),
-        ({"data_lot": 4}, "data.lot"),
+        ({"data_cache_block": 4}, "data.cache block"),
     ):
         scenario = changed(load_scenario("s1"), **parts)
         found = sweep.outcome(sweep.Run(scenario, "naive", "parity"))

@@ -1,4 +1,4 @@
-"""The disk tier of a node: lots in a file on its local disk, for all its ranks and later runs.
+"""The disk tier of a node: cache blocks in a file on its local disk, for all its ranks and later runs.
 
 A folder of this tier holds three files:
 
@@ -6,12 +6,12 @@ A folder of this tier holds three files:
                  ranks of one job, hold a shared flock, so another job's exclusive one is refused
     tier.table   a page: magic, version, number of slots, identity, note, CRC-32C of these; then 24
                  bytes a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot,
-                 offset, length and the lot
-    tier.data    a page that is not used; then lots, each at a multiple of 4096, padded with zeros
+                 offset, length and the cache block
+    tier.data    a page that is not used; then cache blocks, each at a multiple of 4096, padded with zeros
 
-Lots are written and read past the page cache where the file system allows it. Nothing is synced: a
-lot or an entry that a crash has torn, or that is damaged in any other way, fails its checksum,
-which is compared on every read, and is read from storage again. The room of such a lot, and of one
+Cache blocks are written and read past the page cache where the file system allows it. Nothing is synced: a
+cache block or an entry that a crash has torn, or that is damaged in any other way, fails its checksum,
+which is compared on every read, and is read from storage again. The room of such a cache block, and of one
 whose writer was killed, is not used again before the folder is emptied.
 
 Which slots are ready, and who fills the others, is in shared memory (`shared_memory`): the first
@@ -56,14 +56,16 @@ _VERSION = 2
 _HEADER = struct.Struct("<8sIQ16s24s")  # magic, version, slots, identity, note; then their checksum
 _CRC = struct.Struct("<I")
 _ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
-_SALT = struct.Struct("<16sqqq")  # identity, slot, offset, length: a lot is right in one place only
+_SALT = struct.Struct(
+    "<16sqqq"
+)  # identity, slot, offset, length: a cache block is right in one place only
 
 
 class DiskCounters(NamedTuple):
     """Totals of this rank.
 
-    read, written:  lots.
-    damaged:        lots that failed their checksum, or could not be read; each was a miss.
+    read, written:  cache blocks.
+    damaged:        cache blocks that failed their checksum, or could not be read; each was a miss.
     """
 
     read: int
@@ -72,7 +74,7 @@ class DiskCounters(NamedTuple):
 
 
 class DiskTier:
-    """Lots in a folder on a local disk; the layout is in the module's docstring.
+    """Cache blocks in a folder on a local disk; the layout is in the module's docstring.
 
     What is read is what was written, or a miss. A full disk or a failed write ends writing, with
     one warning, for this rank and this run; reading goes on. Methods may be called from any thread;
@@ -109,7 +111,7 @@ class DiskTier:
         slots, identity, note:  what an earlier run left is used where all are the same as now, and
                           discarded otherwise.
         note:             up to 24 bytes, which `noted` gives to later runs that do not know them.
-        room_bytes:       most that tier.data may have; lots are at multiples of 4096.
+        room_bytes:       most that tier.data may have; cache blocks are at multiples of 4096.
 
         Raises UsageError where another job uses the folder, StorageError where the system refuses.
         """
@@ -155,7 +157,7 @@ class DiskTier:
 
     @property
     def writable(self) -> bool:
-        """Whether lots are still written: no write of this rank has failed."""
+        """Whether cache blocks are still written: no write of this rank has failed."""
         return self._writable
 
     def claim(self, slots: Int) -> Codes:
@@ -171,20 +173,24 @@ class DiskTier:
         """Gives claims back, so that others may claim."""
         self._slots.abandon(slots)
 
-    def write(self, slots: Int, lots: Sequence[Buffer]) -> Mask:
-        """Keeps lots of slots that are claimed here; the claims end.
+    def write(self, slots: Int, cache_blocks: Sequence[Buffer]) -> Mask:
+        """Keeps cache blocks of slots that are claimed here; the claims end.
 
-        Where the mask is False a lot was not kept: its slot is not claimed here, the room is used
+        Where the mask is False a cache block was not kept: its slot is not claimed here, the room is used
         up, or writing failed.
         """
         held = self._slots.holds(slots)
-        each = zip(slots, lots, held, strict=True)
+        each = zip(slots, cache_blocks, held, strict=True)
         return np.array(
-            [bool(mine) and self._write(int(slot), lot) for slot, lot, mine in each], bool
+            [
+                bool(mine) and self._write(int(slot), cache_block)
+                for slot, cache_block, mine in each
+            ],
+            bool,
         )
 
     def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
-        """The lots, of so many bytes each; None for what is not ready, or is damaged.
+        """The cache blocks, of so many bytes each; None for what is not ready, or is damaged.
 
         What is damaged, or of another length, is empty from now on, and may be claimed again.
         """
@@ -216,18 +222,20 @@ class DiskTier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, slot: int, lot: Buffer) -> bool:
-        column, lengths = np.array([slot]), np.array([lot.nbytes])
+    def _write(self, slot: int, cache_block: Buffer) -> bool:
+        column, lengths = np.array([slot]), np.array([cache_block.nbytes])
         done = False
         try:
             at = self._slots.allocate(lengths) if self._writable else np.array([-1])
             if at[0] < 0:
                 return False
             place = _PAGE + int(at[0])
-            padded = self._arena.take(_padded(lot.nbytes))
-            padded[: lot.nbytes] = lot
-            padded[lot.nbytes :] = 0
-            entry = np.array([(place, lot.nbytes, self._checksum(slot, place, lot), 0)], _ENTRY)
+            padded = self._arena.take(_padded(cache_block.nbytes))
+            padded[: cache_block.nbytes] = cache_block
+            padded[cache_block.nbytes :] = 0
+            entry = np.array(
+                [(place, cache_block.nbytes, self._checksum(slot, place, cache_block), 0)], _ENTRY
+            )
             _write_all(self._data, padded, place)
             _write_all(self._table, entry.view(np.uint8), _PAGE + slot * _ENTRY.itemsize)
             done = bool(self._slots.publish(column, at, lengths)[0])
@@ -248,17 +256,17 @@ class DiskTier:
             if (entry["at"], entry["length"]) == (place, length):
                 padded = self._arena.take(_padded(length))
                 _read_all(self._data, padded, length, place)
-                lot = padded[:length]
-                if self._checksum(slot, place, lot) == entry["crc"]:
+                cache_block = padded[:length]
+                if self._checksum(slot, place, cache_block) == entry["crc"]:
                     self._count("read")
-                    return lot
+                    return cache_block
         self._count("damaged")
         self._slots.drop(np.array([slot]), np.array([at]))
         return None
 
-    def _checksum(self, slot: int, place: int, lot: Buffer) -> int:
-        salt = _SALT.pack(self._identity, slot, place, lot.nbytes)
-        return int(crc32c(lot, crc32c(salt)))
+    def _checksum(self, slot: int, place: int, cache_block: Buffer) -> int:
+        salt = _SALT.pack(self._identity, slot, place, cache_block.nbytes)
+        return int(crc32c(cache_block, crc32c(salt)))
 
     def _count(self, what: str) -> None:
         with self._lock:
@@ -269,7 +277,7 @@ class DiskTier:
             first, self._writable = self._writable, False
         if first:
             warnings.warn(
-                f"the disk tier in {self.folder} keeps no more lots: {error.strerror}: what it has"
+                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}: what it has"
                 " is still used, the rest is read from storage; free space or repair the disk",
                 RuntimeWarning,
                 stacklevel=4,
@@ -393,7 +401,7 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:
-            # The data first: a table of lots that are not there is harmless, the opposite is not.
+            # The data first: a table of cache blocks that are not there is harmless, the opposite is not.
             os.ftruncate(data, 0)
             os.ftruncate(data, _PAGE)
             os.ftruncate(table, 0)

@@ -4,13 +4,13 @@
 where its bytes come from:
 
     there is a replica             copied from it (`replicas`), where that was asked for
-    the lot is kept by this node   copied from the slab, into which the first who wants it reads it;
-                                   or out of the lot read from this node's disk
+    the cache block is kept by this node   copied from the slab, into which the first who wants it reads it;
+                                   or out of the cache block read from this node's disk
     by another node                asked of that node, which reads what it does not have yet
     by nobody                      read from storage, into the batch
 
 Whatever goes wrong on the first ways (no room in the slab, a peer that is gone, slow, or has no
-such lot) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
+such cache block) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
 No other batch waits for a peer that has failed: it is given one key at a time, which nobody waits
 for, until it brings that.
 What storage itself says is reported as any engine does.
@@ -58,7 +58,7 @@ from .shared_memory import RamTier
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
 _busy_ns = 500_000
-"""How often a lot that another rank is reading is looked at."""
+"""How often a cache block that another rank is reading is looked at."""
 _view_bytes = 64 << 10
 """Answers of samples this large on average are sent from the slab; smaller ones are gathered."""
 
@@ -93,7 +93,7 @@ class CachedEngine:
     placement:  which node keeps what.
     nodes:      of each rank; this one is `rank`.
     slab:       of this node, shared by its ranks; this engine closes it.
-    disk:       of this node, for slots from `placement.ram_lots` of it on; this engine closes it.
+    disk:       of this node, for slots from `placement.ram_cache_blocks` of it on; this engine closes it.
     peer:       to the ranks of other nodes; None where there are none.
     replicas:   of what other nodes keep; None for none.
     """
@@ -180,7 +180,7 @@ class CachedEngine:
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
-        purpose: of what storage is asked for, lots that are to be kept included. What peers wait
+        purpose: of what storage is asked for, cache blocks that are to be kept included. What peers wait
               for is a demand.
         uses: when the ranks of this node use samples, as seen from the epoch of these requests.
               Without it replicas are not asked, and none are made.
@@ -323,13 +323,13 @@ class CachedEngine:
 
     def _begin(self, step: _Step) -> None:
         keys = step.requests.offset.view(np.uint64)
-        lots = self._placement.lots_at(keys // self._fields)
-        owner, slot = self._placement.place(lots)
+        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        owner, slot = self._placement.place(cache_blocks)
         own = owner == self._node
         for tier, rows, slots in self._keeper.tiers(np.flatnonzero(own), slot):
             step.parts += 1
             done = self._copying(step, rows)
-            self._keeper.want(tier, keys[rows], slots, lots[rows], step.purpose, done)
+            self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
         away = owner >= 0
         away &= ~own
         rows = np.flatnonzero(away)
@@ -511,15 +511,15 @@ class CachedEngine:
         keys = request.keys
         ours = keys < np.uint64(self._placement.count) * self._fields
         keys = np.where(ours, keys, np.uint64(0))
-        lots = self._placement.lots_at(keys // self._fields)
-        owner, slot = self._placement.place(lots)
+        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        owner, slot = self._placement.place(cache_blocks)
         ours &= owner == self._node
         ours &= self._addressed.key_lengths(keys) == request.lengths
         answer = _Answer(request, np.flatnonzero(ours))
         for tier, rows, slots in self._keeper.tiers(answer.rows, slot):
             answer.parts += 1
             done = self._answering(answer, rows)
-            self._keeper.want(tier, keys[rows], slots, lots[rows], "demand", done)
+            self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
         self._end_answer(answer)
 
     def _answering(self, answer: _Answer, rows: Int) -> Callable[[Wanted], None]:

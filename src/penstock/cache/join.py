@@ -55,8 +55,10 @@ _seed = 0x70656E73746F636B
 """Of the placement: the same in every run, so that what lies on a disk is found again."""
 
 
-_page_bytes = 4096  # where lots begin on a disk
-_note = struct.Struct("<16sQ")  # of which data, and the samples of a lot: what a disk is noted with
+_page_bytes = 4096  # where cache blocks begin on a disk
+_note = struct.Struct(
+    "<16sQ"
+)  # of which data, and the samples of a cache block: what a disk is noted with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +69,11 @@ class Cache:
     disk_path:  folder on a local disk of this host, for what its memory cannot hold. Later runs of
                 the same data on as many hosts and ranks, with as much memory, find it filled.
     disk_bytes: most that the folder may hold.
-    lot_bytes:  neighbouring samples that are read and kept together have about so many. None: lots
+    cache_block_bytes:  neighbouring samples that are read and kept together have about so many. None: cache blocks
                 as a disk of the job has them from a run before; else single samples where these are
-                files of their own or have 1 MiB, and else the smallest lots that a few timed reads
+                files of their own or have 1 MiB, and else the smallest cache blocks that a few timed reads
                 of rank 0 (0.2 s) show to be read about as fast as large ones: see
-                `loader.stats()["lot"]`. Give it where each rank is to have the same samples in each
+                `loader.stats()["cache block"]`. Give it where each rank is to have the same samples in each
                 run, with assignment="local".
     replicas:   whether what the memory of this host has left, beyond its share of the data, holds
                 copies of what its ranks use next of the other hosts' shares: for assignment
@@ -91,7 +93,7 @@ class Cache:
     ram_bytes: int
     disk_path: str | None = None
     disk_bytes: int = 0
-    lot_bytes: int | None = None
+    cache_block_bytes: int | None = None
     replicas: bool = False
     host: str | None = None
     listen: str | None = None
@@ -99,9 +101,9 @@ class Cache:
     peers: Literal["auto", "zeromq", "mpi"] = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("ram_bytes", 0), ("disk_bytes", 0), ("lot_bytes", 1)):
+        for name, least in (("ram_bytes", 0), ("disk_bytes", 0), ("cache_block_bytes", 1)):
             value = getattr(self, name)
-            if value is None and name == "lot_bytes":
+            if value is None and name == "cache_block_bytes":
                 continue
             if type(value) is not int or value < least:
                 raise UsageError(f"Cache.{name} is {value!r}: use a number of bytes from {least}")
@@ -120,7 +122,7 @@ class CacheMembership(NamedTuple):
     """A rank's part of the cache.
 
     place:  of the rank, in the world that it was shared with.
-    lot:    samples, reason, reached of `CacheBlockChoice`; where storage was measured for it, latency_ns,
+    cache block:    samples, reason, reached of `CacheBlockChoice`; where storage was measured for it, latency_ns,
             reads_per_s, bytes_per_s and took_s of `probe.Probed`.
     group:  the store of the process group there was, if there was one.
     neighbours: the ranks of its host.
@@ -130,7 +132,7 @@ class CacheMembership(NamedTuple):
     engine: CachedEngine
     locality: Locality
     addressed: Addressed
-    lot: Mapping[str, Any]
+    cache_block: Mapping[str, Any]
     group: Any
     neighbours: tuple[int, ...]
 
@@ -169,21 +171,21 @@ class _Job:
         """The ranks of this node."""
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
 
-    def shelf(self, index: Index) -> Layout:
+    def replica_buffer(self, index: Index) -> Layout:
         """How each rank of this node divides its part of what is left."""
         return Layout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
-        """Lots that this node keeps in memory, and on its disk."""
+        """Cache blocks that this node keeps in memory, and on its disk."""
         share = self.placement.shares[self.node]
-        ram = min(share, self.placement.ram_lots[self.node])
+        ram = min(share, self.placement.ram_cache_blocks[self.node])
         return ram, share - ram
 
     @property
     def note(self) -> bytes:
         """For later runs, which have to place the data alike."""
-        return _note.pack(_digest(self.fingerprint), self.placement.lot)
+        return _note.pack(_digest(self.fingerprint), self.placement.cache_block)
 
     def identity(self, lasting: bool) -> bytes:
         """Of a tier: the same for later jobs that place the data alike, or of this job alone."""
@@ -202,17 +204,17 @@ def join_cache(
 
     path:  the data's, for people.
 
-    Raises UsageError where the ranks are of different minds (other data, other lots), and on all
+    Raises UsageError where the ranks are of different minds (other data, other cache blocks), and on all
     ranks where one of them cannot take part.
     """
     leads = place.rank == 0
     gather = gather_of(place, sys.modules, os.environ, cache.gather)
     members = told(gather, place, lambda: _introduction(index, cache, gather, place))
     _check_alike(members)
-    lot = _lot_without_measuring(index, members)
-    if lot is None:
-        (lot, *_) = told(gather, place, lambda: _measured(index, budget) if leads else {})
-    job = _agreed(index, place, members, lot["samples"])
+    cache_block = _cache_block_without_measuring(index, members)
+    if cache_block is None:
+        (cache_block, *_) = told(gather, place, lambda: _measured(index, budget) if leads else {})
+    job = _agreed(index, place, members, cache_block["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
         parts = _Parts()
@@ -236,15 +238,17 @@ def join_cache(
         )
         opened.pop_all()
     if leads:
-        kept = "%s: %d hosts keep %.0f %% of the samples, in lots of %d: %s; peers: %s"
+        kept = "%s: %d hosts keep %.0f %% of the samples, in cache blocks of %d: %s; peers: %s"
         placement = job.placement
         share, peers = 100 * placement.kept, type(parts.peer).__name__ if parts.peer else "none"
-        log.info(kept, path, placement.nodes, share, placement.lot, lot["reason"], peers)
+        log.info(
+            kept, path, placement.nodes, share, placement.cache_block, cache_block["reason"], peers
+        )
         if cache.replicas:
             log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
     group = find_store(sys.modules)
     locality = Locality(job.placement, job.nodes)
-    return CacheMembership(place, engine, locality, addressed, lot, group, job.neighbours)
+    return CacheMembership(place, engine, locality, addressed, cache_block, group, job.neighbours)
 
 
 def _peers(cache: Cache, gather: Gather, place: Place) -> str:
@@ -271,8 +275,8 @@ def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> d
         "disk_bytes": cache.disk_bytes,
         "replicas": cache.replicas,
         "data": index.fingerprint,
-        "lot_bytes": cache.lot_bytes,
-        "lot_on_disk": _lot_on_disk(index, cache),
+        "cache_block_bytes": cache.cache_block_bytes,
+        "cache_block_on_disk": _cache_block_on_disk(index, cache),
         "job": secrets.token_hex(16),
         "peers": _peers(cache, gather, place),
     }
@@ -282,7 +286,7 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
     first = members[0]
     for name, remedy in (
         ("data", "open the same data"),
-        ("lot_bytes", "give the same lot_bytes"),
+        ("cache_block_bytes", "give the same cache_block_bytes"),
         ("peers", "give the same peers"),
     ):
         for rank, member in enumerate(members):
@@ -293,36 +297,42 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                 )
 
 
-def _lot_on_disk(index: Index, cache: Cache) -> int | None:
+def _cache_block_on_disk(index: Index, cache: Cache) -> int | None:
     """Samples of a lot of this data, as an earlier run has left them."""
     note = None if cache.disk_path is None else noted(cache.disk_path)
     if note is None:
         return None
-    data, lot = _note.unpack(note)
+    data, cache_block = _note.unpack(note)
     of_this = data == _digest(index.fingerprint)
-    return lot if of_this and 1 <= lot <= index.count else None
+    return cache_block if of_this and 1 <= cache_block <= index.count else None
 
 
-def _lot_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _cache_block_without_measuring(
+    index: Index, members: list[dict[str, Any]]
+) -> dict[str, Any] | None:
     """The same on every rank; None where storage has to be asked."""
-    given = members[0]["lot_bytes"]
-    on_disk = Counter(each["lot_on_disk"] for each in members if each["lot_on_disk"])
+    given = members[0]["cache_block_bytes"]
+    on_disk = Counter(
+        each["cache_block_on_disk"] for each in members if each["cache_block_on_disk"]
+    )
     mean_bytes = index.mean_bytes
-    small = min(limits.lot_bytes_default, index.total_bytes // limits.lots_min)
+    small = min(limits.cache_block_bytes_default, index.total_bytes // limits.cache_blocks_min)
     if given is not None:
         chosen = CacheBlockChoice(
-            samples_per_block(given, index.count, mean_bytes), "lot_bytes was given"
+            samples_per_block(given, index.count, mean_bytes), "cache_block_bytes was given"
         )
     elif on_disk:  # of most hosts, where they differ
-        (lot, _), *_ = on_disk.most_common()
-        chosen = CacheBlockChoice(lot, "so they lie on disk, from an earlier run")
+        (cache_block, _), *_ = on_disk.most_common()
+        chosen = CacheBlockChoice(cache_block, "so they lie on disk, from an earlier run")
     elif len(index.files) >= index.count * len(index.fields):
         chosen = CacheBlockChoice(1, "each sample is a file of its own")
-    elif mean_bytes >= limits.lot_bytes_max:
+    elif mean_bytes >= limits.cache_block_bytes_max:
         chosen = CacheBlockChoice(1, "samples are large")
-    elif index.total_bytes * limits.lot_probe_fraction < limits.lot_probe_bytes_min:
-        lot = samples_per_block(max(small, limits.lot_bytes_min), index.count, mean_bytes)
-        chosen = CacheBlockChoice(lot, "there is too little data to measure storage for it")
+    elif index.total_bytes * limits.cache_block_probe_fraction < limits.cache_block_probe_bytes_min:
+        cache_block = samples_per_block(
+            max(small, limits.cache_block_bytes_min), index.count, mean_bytes
+        )
+        chosen = CacheBlockChoice(cache_block, "there is too little data to measure storage for it")
     else:
         return None
     return asdict(chosen)
@@ -334,8 +344,8 @@ def _measured(index: Index, budget: Budget) -> dict[str, Any]:
     unmeasured = "the data is in the page cache, so storage was not measured"
     try:
         if not engine.choice.cached:
-            most = int(index.total_bytes * limits.lot_probe_fraction)
-            large = min(limits.lot_bytes_max, most // 4)
+            most = int(index.total_bytes * limits.cache_block_probe_fraction)
+            large = min(limits.cache_block_bytes_max, most // 4)
             probed = measure_cost(index, engine, large_bytes=large, most_bytes=most)
             chosen = choose_cache_block(index.count, index.mean_bytes, summarize_cost(probed))
             return asdict(chosen) | probed._asdict()
@@ -343,11 +353,11 @@ def _measured(index: Index, budget: Budget) -> dict[str, Any]:
         unmeasured = f"storage could not be measured ({error})"
     finally:
         engine.close()
-    lot = samples_per_block(limits.lot_bytes_default, index.count, index.mean_bytes)
-    return asdict(CacheBlockChoice(lot, unmeasured))
+    cache_block = samples_per_block(limits.cache_block_bytes_default, index.count, index.mean_bytes)
+    return asdict(CacheBlockChoice(cache_block, unmeasured))
 
 
-def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int) -> _Job:
+def _agreed(index: Index, place: Place, members: list[dict[str, Any]], cache_block: int) -> _Job:
     """The same on every rank."""
     first = members[0]
     hosts = list(dict.fromkeys(member["host"] for member in members))
@@ -356,22 +366,23 @@ def _agreed(index: Index, place: Place, members: list[dict[str, Any]], lot: int)
     placement = Placement(
         index.count,
         tuple(
-            count_cache_blocks(index, lot, members[k]["ram_bytes"], alignment_default)
+            count_cache_blocks(index, cache_block, members[k]["ram_bytes"], alignment_default)
             for k in leaders
         ),
         tuple(
-            count_cache_blocks(index, lot, members[k]["disk_bytes"], _page_bytes) for k in leaders
+            count_cache_blocks(index, cache_block, members[k]["disk_bytes"], _page_bytes)
+            for k in leaders
         ),
         tuple(nodes.count(node) for node in range(len(hosts))),
         seed=_seed,
-        lot=lot,
+        cache_block=cache_block,
     )
     left_bytes = 0
     leader = members[leaders[nodes[place.rank]]]
     if leader["replicas"] and len(hosts) > 1:
         share = placement.shares[nodes[place.rank]]
         left_bytes = max(
-            0, leader["ram_bytes"] - required_bytes(index, lot, share, alignment_default)
+            0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
         )
     return _Job(first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes)
 
@@ -383,7 +394,7 @@ class _Parts:
         self.slab: RamTier | None = None
         self.disk: DiskTier | None = None
         self.peer: Peer | None = None
-        self.shelves: list[RamTier] = []  # of the ranks of this host
+        self.replica_buffers: list[RamTier] = []  # of the ranks of this host
 
     def speak_mpi(self, job: _Job) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
@@ -395,10 +406,10 @@ class _Parts:
         """What this rank makes for others; returns where they find it."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
-        layout = job.shelf(index)
+        layout = job.replica_buffer(index)
         if layout.pages:
-            self.shelves = [RamTier.create(1, layout.bytes, job.identity(lasting=False))]
-            saying["shelf"] = self.shelves[0].address
+            self.replica_buffers = [RamTier.create(1, layout.bytes, job.identity(lasting=False))]
+            saying["replica_buffer"] = self.replica_buffers[0].address
         if job.leaders[job.node] == job.place.rank:
             enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
             self.slab = RamTier.create(
@@ -431,12 +442,14 @@ class _Parts:
         if self.disk is None and "disk" in leader:
             folder, address = leader["disk"]
             self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
-        if self.shelves:
-            (own,) = self.shelves
-            self.shelves = [
+        if self.replica_buffers:
+            (own,) = self.replica_buffers
+            self.replica_buffers = [
                 own
                 if rank == job.place.rank
-                else RamTier.attach(tuple(members[rank]["shelf"]), job.identity(lasting=False))
+                else RamTier.attach(
+                    tuple(members[rank]["replica_buffer"]), job.identity(lasting=False)
+                )
                 for rank in job.neighbours
             ]
         if "peer" in leader:
@@ -450,14 +463,14 @@ class _Parts:
         return {}
 
     def replicas(self, job: _Job, index: Index) -> Replicas | None:
-        """Copies on these shelves, whose memory stays as long as they do."""
-        if not self.shelves:
+        """Copies on these replica buffers, whose memory stays as long as they do."""
+        if not self.replica_buffers:
             return None
-        memories = [shelf.data for shelf in self.shelves]
+        memories = [replica_buffer.data for replica_buffer in self.replica_buffers]
         own = job.neighbours.index(job.place.rank)
-        return Replicas(job.shelf(index), memories, own, len(index.fields))
+        return Replicas(job.replica_buffer(index), memories, own, len(index.fields))
 
     def close(self) -> None:
-        for part in (self.peer, self.disk, self.slab, *self.shelves):
+        for part in (self.peer, self.disk, self.slab, *self.replica_buffers):
             if part is not None:
                 part.close()

@@ -1,7 +1,7 @@
-"""What this node keeps: lots come in once, whoever wants them first, and samples are copied out.
+"""What this node keeps: cache blocks come in once, whoever wants them first, and samples are copied out.
 
 A state machine of one thread. `want` is told which keys, and calls back when they are there or will
-not be: their lots are claimed in the tier, and read from storage, or waited for where another rank
+not be: their cache blocks are claimed in the tier, and read from storage, or waited for where another rank
 of this node reads them.
 """
 
@@ -30,11 +30,11 @@ Tier: TypeAlias = RamTier | DiskTier
 
 
 class _Load(NamedTuple):
-    """Lots on their way from storage to where they are kept."""
+    """Cache blocks on their way from storage to where they are kept."""
 
     tier: Tier
     slots: Int
-    at: Int  # where each lies in `buffer`: the slab, or a passing one of lots for the disk
+    at: Int  # where each lies in `buffer`: the slab, or a passing one of cache blocks for the disk
     size: Int
     requests: Requests
     buffer: Buffer
@@ -44,18 +44,18 @@ class _Load(NamedTuple):
 class Wanted:
     """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
 
-    slots, lots:  of each key; slots are the tier's own.
+    slots, cache blocks:  of each key; slots are the tier's own.
     purpose:      of their reading, where that is begun for them.
     done:         what becomes of them, once none of the following is left.
     waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
-    busy:         keys' rows, one for each lot that another rank of this node is reading.
-    held:         lots of the disk, by slot.
+    busy:         keys' rows, one for each cache block that another rank of this node is reading.
+    held:         cache blocks of the disk, by slot.
     """
 
     tier: Tier
     keys: Keys
     slots: Int
-    lots: Keys
+    cache_blocks: Keys
     purpose: Purpose
     done: Callable[[Wanted], None]
     deadline: float
@@ -89,7 +89,7 @@ class Keeper:
     ) -> None:
         self._addressed = addressed
         self._placement = placement
-        self._ram_lots = placement.ram_lots[node]
+        self._ram_cache_blocks = placement.ram_cache_blocks[node]
         self.slab = slab
         self._disk = disk
         self._read, self._wake, self._counts = read, wake, counts
@@ -104,11 +104,11 @@ class Keeper:
 
     @property
     def busy(self) -> bool:
-        """Whether lots are waited for that another rank is reading: `look_again` soon."""
+        """Whether cache blocks are waited for that another rank is reading: `look_again` soon."""
         return any(len(each.busy) for each in self._wanted)
 
     def look_again(self) -> None:
-        """Look for lots that other ranks have read, or have given up."""
+        """Look for cache blocks that other ranks have read, or have given up."""
         for each in list(self._wanted):
             if len(each.busy):
                 self._look(each)
@@ -129,13 +129,13 @@ class Keeper:
 
     def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
         """Rows of keys kept by this node, and the tiers' own slots, by tier."""
-        ram = slots[rows] < self._ram_lots
+        ram = slots[rows] < self._ram_cache_blocks
         found: list[tuple[Tier, Int, Int]] = []
         if ram.any():
             found.append((self.slab, rows[ram], slots[rows[ram]]))
         if not ram.all():
             assert self._disk is not None
-            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_lots))
+            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_cache_blocks))
         return found
 
     def want(
@@ -143,14 +143,14 @@ class Keeper:
         tier: Tier,
         keys: Keys,
         slots: Int,
-        lots: Keys,
+        cache_blocks: Keys,
         purpose: Purpose,
         done: Callable[[Wanted], None],
     ) -> None:
-        """Have the lots of these keys in the tier, as far as that can be, and call `done`."""
+        """Have the cache blocks of these keys in the tier, as far as that can be, and call `done`."""
         _, busy = np.unique(slots, return_index=True)
-        deadline = time.monotonic() + limits.busy_lot_s
-        wanted = Wanted(tier, keys, slots, lots, purpose, done, deadline, busy)
+        deadline = time.monotonic() + limits.busy_cache_block_s
+        wanted = Wanted(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
         self._wanted.append(wanted)
         self._look(wanted)
 
@@ -161,7 +161,7 @@ class Keeper:
         claim = tier.claim(slots)
         mine = rows[claim == MINE]
         if len(mine):
-            self._load(tier, wanted.slots[mine], wanted.lots[mine], wanted.purpose)
+            self._load(tier, wanted.slots[mine], wanted.cache_blocks[mine], wanted.purpose)
         if tier is self._disk and (claim == READY).any():
             self._from_disk(wanted, rows[claim == READY])
         left = []
@@ -182,23 +182,28 @@ class Keeper:
             self._wanted.remove(wanted)
             wanted.done(wanted)
 
-    def _load(self, tier: Tier, slots: Int, lots: Keys, purpose: Purpose) -> None:
-        """Read lots from storage; those that have no room in the slab are abandoned."""
-        size = self._lot_bytes(lots)
+    def _load(self, tier: Tier, slots: Int, cache_blocks: Keys, purpose: Purpose) -> None:
+        """Read cache blocks from storage; those that have no room in the slab are abandoned."""
+        size = self._cache_block_bytes(cache_blocks)
         buffer: Buffer
         if tier is self.slab:
             buffer, at = self.slab.data, self.slab.allocate(size)
             room = at >= 0
             if not room.all():
                 self.slab.abandon(slots[~room])
-                self._counts["lots_without_room"] += int(np.count_nonzero(~room))
-                slots, lots, at, size = slots[room], lots[room], at[room], size[room]
+                self._counts["cache_blocks_without_room"] += int(np.count_nonzero(~room))
+                slots, cache_blocks, at, size = (
+                    slots[room],
+                    cache_blocks[room],
+                    at[room],
+                    size[room],
+                )
         else:
             at = np.cumsum(size) - size
             buffer = np.empty(int(size.sum()), np.uint8)
         if not len(slots):
             return
-        keys, first = self._keys_of(lots)
+        keys, first = self._keys_of(cache_blocks)
         length = self._addressed.key_lengths(keys)
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
@@ -212,7 +217,7 @@ class Keeper:
         self._counts["loaded_bytes"] += int(size.sum())
 
     def loaded(self, report: Completion) -> bool:
-        """Take the report on a ticket, if it is of lots: they are ready, or given up."""
+        """Take the report on a ticket, if it is of cache blocks: they are ready, or given up."""
         load = self._loads.pop(report.ticket, None)
         if load is None:
             return False
@@ -222,68 +227,77 @@ class Keeper:
             whole &= (target < load.at) | (target >= load.at + np.maximum(load.size, 1))
         self._counts["failed_loads"] += int(np.count_nonzero(~whole))
         load.tier.abandon(load.slots[~whole])
-        lots: dict[int, Buffer] = {}
+        cache_blocks: dict[int, Buffer] = {}
         slots, at, size = load.slots[whole], load.at[whole], load.size[whole]
         if load.tier is self.slab:
             self.slab.publish(slots, at, size)
         else:
             for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
-                lots[slot] = load.buffer[a:b]
-            self._disk_threads.submit(self._to_disk, slots, list(lots.values()))
+                cache_blocks[slot] = load.buffer[a:b]
+            self._disk_threads.submit(self._to_disk, slots, list(cache_blocks.values()))
         for slot in load.slots.tolist():
             del self._reading[load.tier is self._disk, slot]
-        self._brought(report.ticket, lots)
+        self._brought(report.ticket, cache_blocks)
         return True
 
-    def _brought(self, ticket: int, lots: dict[int, Buffer]) -> None:
-        """A ticket or a job has ended; these lots came with it, of the disk tier."""
+    def _brought(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
+        """A ticket or a job has ended; these cache blocks came with it, of the disk tier."""
         for wanted in list(self._wanted):
             if ticket in wanted.waiting:
                 wanted.waiting.remove(ticket)
-                wanted.held |= lots
+                wanted.held |= cache_blocks
                 self._finish(wanted)
 
     def _from_disk(self, wanted: Wanted, rows: Int) -> None:
-        """Read lots from the disk, in another thread; what is damaged there is just not there."""
+        """Read cache blocks from the disk, in another thread; what is damaged there is just not there."""
         disk, job = self._disk, next(self._jobs)
         assert disk is not None
-        slots, size = wanted.slots[rows], self._lot_bytes(wanted.lots[rows])
+        slots, size = wanted.slots[rows], self._cache_block_bytes(wanted.cache_blocks[rows])
         wanted.waiting.add(job)
 
         def read() -> None:
-            lots: dict[int, Buffer] = {}
+            cache_blocks: dict[int, Buffer] = {}
             try:
                 found = zip(slots.tolist(), disk.read(slots, size), strict=True)
-                lots |= {slot: lot for slot, lot in found if lot is not None}
+                cache_blocks |= {
+                    slot: cache_block for slot, cache_block in found if cache_block is not None
+                }
             finally:  # no memory, for instance: who waits reads from storage
-                self._news.append(lambda: self._brought(job, lots))
+                self._news.append(lambda: self._brought(job, cache_blocks))
                 self._wake()
 
         self._disk_threads.submit(read)
 
-    def _to_disk(self, slots: Int, lots: Sequence[Buffer]) -> None:
-        """Write lots that were claimed, in another thread."""
+    def _to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
+        """Write cache blocks that were claimed, in another thread."""
         assert self._disk is not None
         try:
-            self._disk.write(slots, lots)
+            self._disk.write(slots, cache_blocks)
         except BaseException:
             self._disk.abandon(slots)  # nobody is to wait for what is not written
             raise
 
-    def _lot_bytes(self, lots: Keys) -> Int:
-        """Bytes of each lot."""
-        keys, first = self._keys_of(lots)
+    def _cache_block_bytes(self, cache_blocks: Keys) -> Int:
+        """Bytes of each cache block."""
+        keys, first = self._keys_of(cache_blocks)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(keys))])
         size: Int = np.diff(ends[first])
         return size
 
-    def _keys_of(self, lots: Keys) -> tuple[Keys, Int]:
-        """All keys of lots, and where each lot begins among them (and the end)."""
-        lot, fields = self._placement.lot, int(self._fields)
-        held = np.minimum(lot, self._placement.count - lots.astype(np.int64) * lot) * fields
+    def _keys_of(self, cache_blocks: Keys) -> tuple[Keys, Int]:
+        """All keys of cache blocks, and where each cache block begins among them (and the end)."""
+        cache_block, fields = self._placement.cache_block, int(self._fields)
+        held = (
+            np.minimum(
+                cache_block, self._placement.count - cache_blocks.astype(np.int64) * cache_block
+            )
+            * fields
+        )
         first = np.concatenate([[0], np.cumsum(held)])
         inside = np.arange(first[-1]) - np.repeat(first[:-1], held)
-        keys = np.repeat(lots * np.uint64(lot * fields), held) + inside.astype(np.uint64)
+        keys = np.repeat(cache_blocks * np.uint64(cache_block * fields), held) + inside.astype(
+            np.uint64
+        )
         return keys, first
 
     def there(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
@@ -295,7 +309,7 @@ class Keeper:
 
     def copy(self, wanted: Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
         """Copy keys that are there to where they are wanted."""
-        inside = self._inside(wanted.keys[rows], wanted.lots[rows])
+        inside = self._inside(wanted.keys[rows], wanted.cache_blocks[rows])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[rows])
             self.slab.gather(at + inside, length, out, target)
@@ -304,23 +318,23 @@ class Keeper:
         for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
             out[to : to + n] = wanted.held[slot][a : a + n]
 
-    def _inside(self, keys: Keys, lots: Keys) -> Int:
-        """Where in its lot each key begins."""
-        width = np.uint64(self._placement.lot) * self._fields
+    def _inside(self, keys: Keys, cache_blocks: Keys) -> Int:
+        """Where in its cache block each key begins."""
+        width = np.uint64(self._placement.cache_block) * self._fields
         if width == 1:
             return np.zeros(len(keys), np.int64)
-        row = (keys - lots * width).astype(np.int64)
+        row = (keys - cache_blocks * width).astype(np.int64)
         if len(self._addressed.fields) == 1 and self._addressed.row_bytes[0] is not None:
             return row * self._addressed.row_bytes[0]
-        lot, number = np.unique(lots, return_inverse=True)
-        every, first = self._keys_of(lot)
+        cache_block, number = np.unique(cache_blocks, return_inverse=True)
+        every, first = self._keys_of(cache_block)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(every))])
         inside: Int = ends[first[number] + row] - ends[first[number]]
         return inside
 
     def views(self, wanted: Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
         """Large keys, where they lie: the slab stays as it is."""
-        inside = self._inside(wanted.keys[found], wanted.lots[found])
+        inside = self._inside(wanted.keys[found], wanted.cache_blocks[found])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[found]) + inside
             data = self.slab.data

@@ -1,11 +1,11 @@
 """Replicas: copies of what other nodes keep, in memory of this node that nothing else needs.
 
-Each rank of a node has a part of that memory, a *shelf*. It alone puts copies there and overwrites
-them; all ranks of the node find copies on all shelves. What is copied, and for how long, is said by
+Each rank of a node has a part of that memory, a *replica buffer*. It alone puts copies there and overwrites
+them; all ranks of the node find copies on all replica buffers. What is copied, and for how long, is said by
 `penstock.plan`: what the ranks of the node use soonest, which the order of epochs tells.
 
-Nobody waits for anybody. A copy has a stamp, which its shelf gives once; it is taken away before
-the copy is overwritten, and put there after it is whole. Who copies from a shelf reads the stamp
+Nobody waits for anybody. A copy has a stamp, which its replica buffer gives once; it is taken away before
+the copy is overwritten, and put there after it is whole. Who copies from a replica buffer reads the stamp
 before and after: where it has changed, nothing was found.
 
 A copy lies in pages, each a fraction of a mean sample, or one sample where all have one length; so
@@ -42,7 +42,7 @@ class Timed(Protocol):
 
 
 class Layout(NamedTuple):
-    """How a shelf is divided: the same for all ranks of a node.
+    """How a replica buffer is divided: the same for all ranks of a node.
 
     width:   most pages of a copy; what is longer is not copied.
     buckets: of 8 entries. A key's entry is in the one that a hash of it names.
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, room_bytes: int, lengths: Int) -> Self:
-        """A shelf of so many bytes, all in all, for keys of about these lengths. No pages where
+        """A replica buffer of so many bytes, all in all, for keys of about these lengths. No pages where
         that is too little."""
         longest, mean = max(1, int(lengths.max(initial=1))), max(1.0, float(lengths.mean()))
         if (lengths == longest).all():
@@ -146,9 +146,9 @@ class Replicas:
     """
 
     def __init__(self, layout: Layout, memories: Sequence[Buffer], own: int, fields: int) -> None:
-        self._shelves = [_Shelf(layout, memory) for memory in memories]
-        self._shelf = self._shelves[own]
-        self._shelves.insert(0, self._shelves.pop(own))
+        self._replica_buffers = [_Shelf(layout, memory) for memory in memories]
+        self._replica_buffer = self._replica_buffers[own]
+        self._replica_buffers.insert(0, self._replica_buffers.pop(own))
         self._fields = np.uint64(fields)
         self._free = np.arange(layout.pages - 1, -1, -1)  # the first soonest.free of them
         self._soonest = Soonest(layout.entries, layout.pages)
@@ -160,8 +160,8 @@ class Replicas:
         as rows. They are used now."""
         self._sweep(uses.now(keys[-1:] // self._fields), uses)
         left = np.arange(len(keys))
-        for shelf in self._shelves:
-            found = shelf.copy(keys[left], lengths[left], out, targets[left])
+        for replica_buffer in self._replica_buffers:
+            found = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
             left = np.delete(left, found)
         return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
 
@@ -170,9 +170,9 @@ class Replicas:
         than what is here, in its place."""
         keys, first = np.unique(keys, return_index=True)
         lengths, at = lengths[first], at[first]
-        sizes = -(-lengths // self._shelf.layout.page_bytes)
-        new = (sizes > 0) & (sizes <= self._shelf.layout.width)
-        new[self._shelf.find(keys)[0]] = False
+        sizes = -(-lengths // self._replica_buffer.layout.page_bytes)
+        new = (sizes > 0) & (sizes <= self._replica_buffer.layout.width)
+        new[self._replica_buffer.find(keys)[0]] = False
         keys, lengths, at, sizes = keys[new], lengths[new], at[new], sizes[new]
         until = self._soonest.until(int(sizes.sum()))
         times = uses.next(keys // self._fields, uses.end, until)
@@ -181,8 +181,8 @@ class Replicas:
         rows, entries = self._places(keys, np.flatnonzero(chosen))
         if len(rows):
             self._put(entries, keys[rows], times[rows], sizes[rows])
-            here, there, part = self._shelf.parts(entries, lengths[rows], at[rows])
-            gather(source, there, part, self._shelf.data, here)
+            here, there, part = self._replica_buffer.parts(entries, lengths[rows], at[rows])
+            gather(source, there, part, self._replica_buffer.data, here)
             self._publish(entries)
 
     def _sweep(self, now: int, uses: Timed) -> None:
@@ -196,16 +196,18 @@ class Replicas:
             until = self._soonest.until(int(self._soonest.sizes(used).sum()))
             if until is not None and until < now:  # all have been used
                 until = None
-            self._soonest.move(used, uses.next(self._shelf.keys[used] // self._fields, now, until))
+            self._soonest.move(
+                used, uses.next(self._replica_buffer.keys[used] // self._fields, now, until)
+            )
 
     def _places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
         """Empty entries for these rows; those whose buckets are full are left out."""
-        bucket = self._shelf.bucket(keys[rows])
+        bucket = self._replica_buffer.bucket(keys[rows])
         order = np.argsort(bucket, kind="stable")
         rows, bucket = rows[order], bucket[order]
         number = np.arange(len(rows)) - np.searchsorted(bucket, bucket)  # in its bucket
         ways = bucket[:, None] + np.arange(_ways)
-        taken = self._shelf.stamps[ways] > 0
+        taken = self._replica_buffer.stamps[ways] > 0
         fits = number < _ways - np.count_nonzero(taken, axis=1)
         way = np.argsort(taken, axis=1, kind="stable")[np.arange(len(rows)), number % _ways]
         return rows[fits], (bucket + way)[fits]
@@ -217,19 +219,21 @@ class Replicas:
         which = np.repeat(np.arange(len(sizes)), sizes)
         inside = np.arange(total) - (np.cumsum(sizes) - sizes)[which]
         fence()  # after what was dropped
-        self._shelf.pages[entries[which], inside] = pages
-        self._shelf.keys[entries] = keys
+        self._replica_buffer.pages[entries[which], inside] = pages
+        self._replica_buffer.keys[entries] = keys
         self._soonest.put(entries, times, sizes)
         fence()
 
     def _publish(self, entries: Int) -> None:
         fence()
-        self._shelf.stamps[entries] = np.arange(self._stamp + 1, self._stamp + 1 + len(entries))
+        self._replica_buffer.stamps[entries] = np.arange(
+            self._stamp + 1, self._stamp + 1 + len(entries)
+        )
         self._stamp += len(entries)
 
     def _drop(self, entries: Int) -> None:
         if len(entries):
-            self._shelf.stamps[entries] = 0
+            self._replica_buffer.stamps[entries] = 0
             free = self._soonest.free
             sizes = self._soonest.drop(entries)
-            self._free[free : self._soonest.free] = self._shelf.pages_of(entries, sizes)
+            self._free[free : self._soonest.free] = self._replica_buffer.pages_of(entries, sizes)

@@ -1,6 +1,6 @@
 """Tiers of a node, shared by its ranks and filled once, slot by slot; the one in memory.
 
-A slot holds one lot. Its life: empty -> claimed by the rank that reads it -> ready at an offset,
+A slot holds one cache block. Its life: empty -> claimed by the rank that reads it -> ready at an offset,
 for as long as the job runs; nothing is evicted. The work of a rank is
 
     codes = tier.claim(slots)                  READY, MINE or BUSY
@@ -38,7 +38,7 @@ Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 alignment_default = 64
-"""Where lots begin: a cache line. Engines that read past the page cache want 4096."""
+"""Where cache blocks begin: a cache line. Engines that read past the page cache want 4096."""
 
 
 class SlabAddress(NamedTuple):
@@ -67,7 +67,7 @@ class SlabCounters(NamedTuple):
 
 
 class SlotTable:
-    """The slots of a tier, which the processes of one host share; where the lots lie is the tier's.
+    """The slots of a tier, which the processes of one host share; where the cache blocks lie is the tier's.
 
     Offsets are of room that `allocate` gives out once, in a memory or a file of `room_bytes`.
     Methods raise UsageError after `close`, ForkError in a forked child where they would claim.
@@ -90,8 +90,8 @@ class SlotTable:
     ) -> Self:
         """All slots empty.
 
-        slots:      of lots, 1 or more; each costs 8 bytes.
-        room_bytes: for all lots together; each begins at a multiple of `alignment`.
+        slots:      of cache blocks, 1 or more; each costs 8 bytes.
+        room_bytes: for all cache blocks together; each begins at a multiple of `alignment`.
         identity:   16 bytes, of the data and how it is placed; who attaches gives the same.
 
         Raises StorageError where the system refuses, LimitError where the machine has less memory.
@@ -206,7 +206,7 @@ class SlotTable:
 
 
 class RamTier(SlotTable):
-    """Slots whose lots lie in memory that the processes of one host share.
+    """Slots whose cache blocks lie in memory that the processes of one host share.
 
     Memory is taken from the system as it is touched, and gone when the last process that has the
     tier has closed it or ended, by whatever cause; arrays on `data` keep it too.
@@ -218,7 +218,7 @@ class RamTier(SlotTable):
 
     @property
     def data(self) -> Buffer:
-        """All bytes, writable: a lot is read straight to where it is to lie."""
+        """All bytes, writable: a cache block is read straight to where it is to lie."""
         data: Buffer = self._call(lambda: self._core.data)
         return data
 

@@ -289,9 +289,11 @@ def _settings(
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
     found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
     found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
-    lot = _lot(dataset, choice, read)
-    found.append(_cache(dataset, machine, lot))
-    found.append(Setting("samples of a lot", f"{lot.samples:,}", lot.reason))
+    cache_block = _cache_block(dataset, choice, read)
+    found.append(_cache(dataset, machine, cache_block))
+    found.append(
+        Setting("samples of a cache block", f"{cache_block.samples:,}", cache_block.reason)
+    )
     return found
 
 
@@ -308,18 +310,20 @@ def _shuffle(
     return blocking, f"blocked, {blocking.block} x {blocking.group} (quality {quality:.3f})"
 
 
-def _lot(dataset: Dataset, choice: ReadMethod, read: StorageCeiling | None) -> CacheBlockChoice:
+def _cache_block(
+    dataset: Dataset, choice: ReadMethod, read: StorageCeiling | None
+) -> CacheBlockChoice:
     index = dataset.index
     if choose_gap(index, replace(choice, backend="pread")) is None:
         return CacheBlockChoice(1, "each sample is a file of its own")
-    if index.mean_bytes >= limits.lot_bytes_max:
+    if index.mean_bytes >= limits.cache_block_bytes_max:
         return CacheBlockChoice(1, "samples are large")
     if read is None:
         return CacheBlockChoice(1, "there are no bytes to read")
     return choose_cache_block(index.count, index.mean_bytes, summarize_cost(read.probed))
 
 
-def _cache(dataset: Dataset, machine: Machine, lot: CacheBlockChoice) -> Setting:
+def _cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
     total, room = dataset.index.total_bytes, machine.room_bytes
     size = f"{total / 1e9:,.3g} GB"
     if total <= room:

@@ -371,7 +371,9 @@ def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
             )
         elif bound == "iops":
             said += _if_lifted(
-                found, frozenset({"iops"}), "larger reads (shuffle='blocked', or lots of a cache)"
+                found,
+                frozenset({"iops"}),
+                "larger reads (shuffle='blocked', or cache blocks of a cache)",
             )
     if bound == "bandwidth" and factor:
         then = NAMES[found.ceilings[1].resource]

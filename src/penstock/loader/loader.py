@@ -259,13 +259,13 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
-        bytes, runs (read operations), extents, and how the engine reads; with `cache` also "lot"
+        bytes, runs (read operations), extents, and how the engine reads; with `cache` also "cache block"
         (see `penstock.Cache`) and what docs/cluster.md lists; and "lease", what a broker grants."""
         found: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
         if self._course.choice_record:
             found["shuffle"] = self._course.choice_record
         if self._joined is not None:
-            found["lot"] = dict(self._joined.lot)
+            found["cache_block"] = dict(self._joined.cache_block)
         if self._seat is not None and self._seat.lease is not None:
             found["lease"] = self._seat.lease.message()
         if self._engine is not None:
@@ -329,7 +329,7 @@ class Loader:
             "steps": len(steps),
             "seed": self._course.seed,
             "assignment": steps.assignment,
-            "lot": None if placement is None else placement.lot,
+            "cache_block": None if placement is None else placement.cache_block,
             "ram_bytes": 0 if cache is None else cache.ram_bytes,
             "disk_bytes": 0 if cache is None else cache.disk_bytes,
             "readahead_bytes": ahead_bytes,

@@ -102,9 +102,9 @@ def label_mix(labels: npt.NDArray[np.integer], owners: npt.NDArray[np.integer]) 
 
     labels, owners:  of each sample; samples without an owner (-1) belong to the rest.
 
-    Nodes that keep single samples get such a mix. Nodes that keep large lots of data sorted by
+    Nodes that keep single samples get such a mix. Nodes that keep large cache blocks of data sorted by
     label do not, and what looks at one rank's samples alone (batch normalisation that is not
-    synchronised) then sees fewer labels: shuffle the data when it is written, or use smaller lots.
+    synchronised) then sees fewer labels: shuffle the data when it is written, or use smaller cache blocks.
 
     Random dealing is drawing without replacement, of which the statistic's mean is exact; that its
     distribution is chi-square holds well where an owner has 5 samples or more of most labels. An

@@ -1,6 +1,6 @@
-"""Lots: how many neighbouring samples are placed, read and kept as one, and how many fit. Pure.
+"""Cache blocks: how many neighbouring samples are placed, read and kept as one, and how many fit. Pure.
 
-What a lot costs: placement is coarser, a step waits for more than it needs while the first epoch
+What a cache block costs: placement is coarser, a step waits for more than it needs while the first epoch
 begins, and where lengths vary room is left for chance. What it gains: larger reads. So it is the
 smallest that reads about as fast as large reads do.
 """
@@ -18,15 +18,15 @@ from ..index import Index
 from ..order import ReadCost
 
 _enough = 0.9
-"""Of what large reads give, in the first epoch, in which alone lots are read from storage."""
+"""Of what large reads give, in the first epoch, in which alone cache blocks are read from storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheBlockChoice:
     """The choice, and why.
 
-    samples:  of a lot.
-    reached:  part of the bandwidth of large reads that reads of lots are expected to get; None
+    samples:  of a cache block.
+    reached:  part of the bandwidth of large reads that reads of cache blocks are expected to get; None
               where nothing was measured.
     """
 
@@ -36,11 +36,11 @@ class CacheBlockChoice:
 
 
 def choose_cache_block(count: int, mean_bytes: float, measured: ReadCost) -> CacheBlockChoice:
-    """The smallest lot whose reads get 90 % of what large ones do; a single sample where that
+    """The smallest cache block whose reads get 90 % of what large ones do; a single sample where that
     does, and is no less than what storage reads at a time anyway.
 
     In bytes a power of two, so that measuring again mostly gives the same: from
-    `limits.lot_bytes_min` up to `lot_bytes_max`, and no more than leaves `lots_min` lots.
+    `limits.cache_block_bytes_min` up to `cache_block_bytes_max`, and no more than leaves `cache_blocks_min` cache blocks.
     """
     size = max(1.0, mean_bytes)
     overhead = measured.overhead_bytes(size)
@@ -49,32 +49,36 @@ def choose_cache_block(count: int, mean_bytes: float, measured: ReadCost) -> Cac
         return samples * size / (samples * size + overhead)
 
     single = f"random reads of single samples reach {reach(1):.0%} of what large reads give"
-    most = max(1, count // limits.lots_min)
-    lot_bytes = limits.lot_bytes_min
-    lot = samples_per_block(lot_bytes, count, size)
-    while lot < most and 2 * lot_bytes <= limits.lot_bytes_max and reach(lot) < _enough:
-        lot_bytes *= 2
-        lot = min(most, samples_per_block(lot_bytes, count, size))
-    reason = single if lot == 1 else f"{single}, of lots {reach(lot):.0%}"
-    return CacheBlockChoice(lot, reason, reach(lot))
+    most = max(1, count // limits.cache_blocks_min)
+    cache_block_bytes = limits.cache_block_bytes_min
+    cache_block = samples_per_block(cache_block_bytes, count, size)
+    while (
+        cache_block < most
+        and 2 * cache_block_bytes <= limits.cache_block_bytes_max
+        and reach(cache_block) < _enough
+    ):
+        cache_block_bytes *= 2
+        cache_block = min(most, samples_per_block(cache_block_bytes, count, size))
+    reason = single if cache_block == 1 else f"{single}, of cache blocks {reach(cache_block):.0%}"
+    return CacheBlockChoice(cache_block, reason, reach(cache_block))
 
 
-def samples_per_block(lot_bytes: int, count: int, mean_bytes: float) -> int:
+def samples_per_block(cache_block_bytes: int, count: int, mean_bytes: float) -> int:
     """Samples of a lot of about so many bytes."""
-    return max(1, min(count, int(lot_bytes // max(1.0, mean_bytes))))
+    return max(1, min(count, int(cache_block_bytes // max(1.0, mean_bytes))))
 
 
-def count_cache_blocks(index: Index, lot: int, room_bytes: int, alignment: int) -> int:
-    """How many lots fit; one that by chance does not is left out."""
-    mean, deviation = measure_cache_blocks(index, lot, alignment)
-    total = -(-index.count // lot)
+def count_cache_blocks(index: Index, cache_block: int, room_bytes: int, alignment: int) -> int:
+    """How many cache blocks fit; one that by chance does not is left out."""
+    mean, deviation = measure_cache_blocks(index, cache_block, alignment)
+    total = -(-index.count // cache_block)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
         return total
     return min(total, count_fitting(room_bytes, mean, deviation))
 
 
 def count_fitting(room: float, mean: float, deviation: float) -> int:
-    """How many lots of this mean size and standard deviation fit into a room, nearly for sure:
+    """How many cache blocks of this mean size and standard deviation fit into a room, nearly for sure:
     their sum exceeds its mean by three standard deviations once in 700 cases."""
     if deviation == 0:
         return int(room // mean)
@@ -83,30 +87,33 @@ def count_fitting(room: float, mean: float, deviation: float) -> int:
     return int(root**2)
 
 
-def required_bytes(index: Index, lot: int, lots: int, alignment: int) -> int:
-    """Bytes in which so many lots fit, as `count_cache_blocks` reckons."""
-    mean, deviation = measure_cache_blocks(index, lot, alignment)
-    return math.ceil(lots * mean + 3 * deviation * math.sqrt(lots)) + limits.slab_spare_bytes
+def required_bytes(index: Index, cache_block: int, cache_blocks: int, alignment: int) -> int:
+    """Bytes in which so many cache blocks fit, as `count_cache_blocks` reckons."""
+    mean, deviation = measure_cache_blocks(index, cache_block, alignment)
+    return (
+        math.ceil(cache_blocks * mean + 3 * deviation * math.sqrt(cache_blocks))
+        + limits.slab_spare_bytes
+    )
 
 
 def sample_key_lengths(index: Index) -> Int:
     """Bytes of some keys, of samples from everywhere: those of one field, then of the next."""
-    ids = np.linspace(0, index.count - 1, min(index.count, limits.lots_looked_at))
+    ids = np.linspace(0, index.count - 1, min(index.count, limits.cache_blocks_looked_at))
     samples = ids.astype(np.uint64)
     fields = range(len(index.fields))
     return np.concatenate([index.lengths(samples, field) for field in fields])
 
 
-def measure_cache_blocks(index: Index, lot: int, alignment: int) -> tuple[float, float]:
-    """Mean bytes that a lot takes, and their standard deviation."""
-    total = -(-index.count // lot)
-    some = np.linspace(0, total - 1, min(total, limits.lots_looked_at)).astype(np.int64)
-    ids = (some[:, None] * lot + np.arange(lot)).reshape(-1)
+def measure_cache_blocks(index: Index, cache_block: int, alignment: int) -> tuple[float, float]:
+    """Mean bytes that a cache block takes, and their standard deviation."""
+    total = -(-index.count // cache_block)
+    some = np.linspace(0, total - 1, min(total, limits.cache_blocks_looked_at)).astype(np.int64)
+    ids = (some[:, None] * cache_block + np.arange(cache_block)).reshape(-1)
     ids = np.minimum(ids, index.count - 1).astype(np.uint64)
     size = sum(
         (index.lengths(ids, field) for field in range(len(index.fields))),
         np.zeros(len(ids), np.int64),
     )
-    lots = size.reshape(-1, lot).sum(axis=1)
-    padding = float((-lots % alignment).mean())
-    return max(1.0, index.mean_bytes * lot + padding), float(lots.std())
+    cache_blocks = size.reshape(-1, cache_block).sum(axis=1)
+    padding = float((-cache_blocks % alignment).mean())
+    return max(1.0, index.mean_bytes * cache_block + padding), float(cache_blocks.std())

@@ -1,10 +1,10 @@
 """The placement: which node of a job keeps which samples, and where, as arithmetic. Pure.
 
-Samples are placed in lots: lot u is the samples [u * lot, (u+1) * lot), neighbours in storage,
-which one node reads in one go and keeps. A keyed permutation puts all lots in a row that has
+Samples are placed in cache blocks: cache block u is the samples [u * cache block, (u+1) * cache block), neighbours in storage,
+which one node reads in one go and keeps. A keyed permutation puts all cache blocks in a row that has
 nothing to do with their numbers, so that data sorted by class is spread evenly. Each node owns one
-stretch of that row, its share; a lot's slot is its place in the owner's stretch. Low slots lie in
-memory, the next ones on the node's disk, and lots beyond all shares stay in storage.
+stretch of that row, its share; a cache block's slot is its place in the owner's stretch. Low slots lie in
+memory, the next ones on the node's disk, and cache blocks beyond all shares stay in storage.
 
 The key is the same in every epoch: a sample has one owner for the whole run. No policy reads less
 from storage than such a fixed division, as every epoch needs every sample once.
@@ -32,7 +32,7 @@ Nodes = npt.NDArray[np.int32]
 
 
 class CacheTier(IntEnum):
-    """Where a lot is kept, the nearest first."""
+    """Where a cache block is kept, the nearest first."""
 
     RAM = 0
     DISK = 1
@@ -40,10 +40,10 @@ class CacheTier(IntEnum):
 
 
 class Slots(NamedTuple):
-    """Where lots are kept.
+    """Where cache blocks are kept.
 
-    owner:  int32, the node; -1 where a lot stays in storage.
-    slot:   int64, the place among the owner's lots, 0..share-1; undefined without an owner.
+    owner:  int32, the node; -1 where a cache block stays in storage.
+    slot:   int64, the place among the owner's cache blocks, 0..share-1; undefined without an owner.
     """
 
     owner: Nodes
@@ -52,113 +52,113 @@ class Slots(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Gives each lot of `count` samples at most one owner, in O(nodes) memory.
+    """Gives each cache block of `count` samples at most one owner, in O(nodes) memory.
 
     count:      samples of the data set, 1..2^62.
-    ram_lots:   lots that each node keeps in memory.
-    disk_lots:  lots that each node keeps on its disk besides; None for none.
+    ram_cache_blocks:   cache blocks that each node keeps in memory.
+    disk_cache_blocks:  cache blocks that each node keeps on its disk besides; None for none.
     ranks:      ranks of each node: nodes share in this proportion, as a node that processes more
                 wants to own more. None: all alike.
     seed:       of the permutation; equal on all ranks.
-    lot:        samples of a lot; the last lot may have fewer.
+    cache block:        samples of a cache block; the last cache block may have fewer.
 
     Shares are as equal, by rank, as the capacities allow; where they allow it nodes of as many
-    ranks differ by at most one lot, the first ones having more. About 15 ns a sample. Threads
+    ranks differ by at most one cache block, the first ones having more. About 15 ns a sample. Threads
     may use one together.
     """
 
     count: int
-    ram_lots: tuple[int, ...]
-    disk_lots: tuple[int, ...] | None = None
+    ram_cache_blocks: tuple[int, ...]
+    disk_cache_blocks: tuple[int, ...] | None = None
     ranks: tuple[int, ...] | None = None
     _: KW_ONLY
     seed: int
-    lot: int = 1
+    cache_block: int = 1
     _order: Order = field(init=False, repr=False, compare=False)
     _starts: Int = field(init=False, repr=False, compare=False)
     _guide: Nodes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("count", "lot"):
+        for name in ("count", "cache_block"):
             (value,) = _whole(name, [getattr(self, name)], 1)
             object.__setattr__(self, name, value)
-        ram = _whole("ram_lots", self.ram_lots, 0)
-        disk = _whole("disk_lots", self.disk_lots or [0] * len(ram), 0)
+        ram = _whole("ram_cache_blocks", self.ram_cache_blocks, 0)
+        disk = _whole("disk_cache_blocks", self.disk_cache_blocks or [0] * len(ram), 0)
         ranks = _whole("ranks", self.ranks or [1] * len(ram), 1)
         if not ram or not len(ram) == len(disk) == len(ranks):
             raise UsageError(
-                f"ram_lots, disk_lots and ranks are of {len(ram)}, {len(disk)} and {len(ranks)} "
+                f"ram_cache_blocks, disk_cache_blocks and ranks are of {len(ram)}, {len(disk)} and {len(ranks)} "
                 "nodes: give one entry a node, for at least one node"
             )
-        object.__setattr__(self, "ram_lots", ram)
-        object.__setattr__(self, "disk_lots", disk)
+        object.__setattr__(self, "ram_cache_blocks", ram)
+        object.__setattr__(self, "disk_cache_blocks", disk)
         object.__setattr__(self, "ranks", ranks)
-        object.__setattr__(self, "_order", Order(self.lots, self.seed, purpose="placement"))
+        object.__setattr__(self, "_order", Order(self.cache_blocks, self.seed, purpose="placement"))
         capacities = [a + b for a, b in zip(ram, disk, strict=True)]
-        shares = shares_of(self.lots, capacities, ranks)
+        shares = shares_of(self.cache_blocks, capacities, ranks)
         object.__setattr__(self, "_starts", np.array([0, *accumulate(shares)], np.int64))
         # One bucket is a few times shorter than a share, so that most hold no end, or one.
-        buckets = np.arange((self.lots >> self._shift) + 1, dtype=np.int64) << self._shift
+        buckets = np.arange((self.cache_blocks >> self._shift) + 1, dtype=np.int64) << self._shift
         guide = np.searchsorted(self._starts[1:], buckets, side="right").astype(np.int32)
         object.__setattr__(self, "_guide", guide)
 
     @property
     def nodes(self) -> int:
         """Nodes of the job."""
-        return len(self.ram_lots)
+        return len(self.ram_cache_blocks)
 
     @property
-    def lots(self) -> int:
-        """Lots of the data set."""
-        return -(-self.count // self.lot)
+    def cache_blocks(self) -> int:
+        """Cache blocks of the data set."""
+        return -(-self.count // self.cache_block)
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Lots that each node owns."""
+        """Cache blocks that each node owns."""
         return tuple(np.diff(self._starts).tolist())
 
     @property
     def kept(self) -> float:
         """The fraction of all samples that have an owner."""
         placed = int(self._starts[-1])
-        missing = self.lots * self.lot - self.count  # of the last lot
-        (owner,), _ = self.place([self.lots - 1])
-        return (placed * self.lot - (missing if owner >= 0 else 0)) / self.count
+        missing = self.cache_blocks * self.cache_block - self.count  # of the last cache block
+        (owner,), _ = self.place([self.cache_blocks - 1])
+        return (placed * self.cache_block - (missing if owner >= 0 else 0)) / self.count
 
     def owners(self, samples: npt.ArrayLike) -> Nodes:
         """The node that keeps each of these samples, -1 for none, in their shape.
 
         Raises UsageError where a sample is not an integer in 0..count-1.
         """
-        return self._owners_at(self._row(self.lots_at(samples)))
+        return self._owners_at(self._row(self.cache_blocks_at(samples)))
 
-    def lots_at(self, samples: npt.ArrayLike) -> Words:
-        """The lot that each of these samples is in, uint64, in their shape.
+    def cache_blocks_at(self, samples: npt.ArrayLike) -> Words:
+        """The cache block that each of these samples is in, uint64, in their shape.
 
         Raises UsageError where a sample is not an integer in 0..count-1.
         """
         words = check_words(samples, self.count, "sample")
-        return words if self.lot == 1 else words // np.uint64(self.lot)
+        return words if self.cache_block == 1 else words // np.uint64(self.cache_block)
 
-    def span(self, lot: int) -> tuple[int, int]:
-        """The samples of a lot: from the first up to and without the second."""
-        return lot * self.lot, min(self.count, (lot + 1) * self.lot)
+    def span(self, cache_block: int) -> tuple[int, int]:
+        """The samples of a cache block: from the first up to and without the second."""
+        return cache_block * self.cache_block, min(self.count, (cache_block + 1) * self.cache_block)
 
-    def place(self, lots: npt.ArrayLike) -> Slots:
-        """Owner and slot of each of these lots, in their shape."""
-        row = self._row(lots)
+    def place(self, cache_blocks: npt.ArrayLike) -> Slots:
+        """Owner and slot of each of these cache blocks, in their shape."""
+        row = self._row(cache_blocks)
         owner = self._owners_at(row)
         return Slots(owner, row - self._starts[owner])
 
-    def tiers(self, lots: npt.ArrayLike) -> npt.NDArray[np.int8]:
-        """The `CacheTier` of each of these lots, in their shape."""
-        owner, slot = self.place(lots)
-        ram = np.array(self.ram_lots, np.int64)
+    def tiers(self, cache_blocks: npt.ArrayLike) -> npt.NDArray[np.int8]:
+        """The `CacheTier` of each of these cache blocks, in their shape."""
+        owner, slot = self.place(cache_blocks)
+        ram = np.array(self.ram_cache_blocks, np.int64)
         held = np.where(slot < ram[owner], np.int8(CacheTier.RAM), np.int8(CacheTier.DISK))
         return np.where(owner < 0, np.int8(CacheTier.STORAGE), held)
 
-    def lots_of(self, node: int, first: int = 0, last: int | None = None) -> Words:
-        """The lots in the slots [first, last) of a node, slot by slot: the inverse of `place`.
+    def cache_blocks_of(self, node: int, first: int = 0, last: int | None = None) -> Words:
+        """The cache blocks in the slots [first, last) of a node, slot by slot: the inverse of `place`.
 
         Slots beyond the node's share hold none and are left out.
         """
@@ -167,14 +167,14 @@ class Placement:
         begin = min(start + first, stop)
         return self._order.run(begin, stop - begin)
 
-    def _row(self, lots: npt.ArrayLike) -> Int:
-        """Where lots stand in the row that nodes own stretches of."""
-        return self._order.positions(lots).view(np.int64)
+    def _row(self, cache_blocks: npt.ArrayLike) -> Int:
+        """Where cache blocks stand in the row that nodes own stretches of."""
+        return self._order.positions(cache_blocks).view(np.int64)
 
     @property
     def _shift(self) -> int:
         """Of a place in the row, what gives its bucket in the guide: at least 4 to a mean share."""
-        return max(0, (self.lots // (4 * self.nodes)).bit_length() - 1)
+        return max(0, (self.cache_blocks // (4 * self.nodes)).bit_length() - 1)
 
     def _owners_at(self, row: Int) -> Nodes:
         flat = row.reshape(-1)
@@ -184,16 +184,16 @@ class Placement:
         short = np.flatnonzero(flat >= ends[owner])  # buckets with more ends, of small shares
         if len(short):
             owner[short] = np.searchsorted(ends, flat[short], side="right")
-        if self._starts[-1] < self.lots:
+        if self._starts[-1] < self.cache_blocks:
             owner[owner == self.nodes] = -1
         return owner.reshape(row.shape)
 
 
-def shares_of(lots: int, capacities: list[int], weights: tuple[int, ...]) -> list[int]:
-    """How many lots each node owns: min(capacity, level * weight) for one level, that of the water
+def shares_of(cache_blocks: int, capacities: list[int], weights: tuple[int, ...]) -> list[int]:
+    """How many cache blocks each node owns: min(capacity, level * weight) for one level, that of the water
     that fills vessels of these capacities and widths, rounded by largest remainder."""
     shares = list(capacities)
-    left, width = lots, sum(weights)
+    left, width = cache_blocks, sum(weights)
     nodes = sorted(range(len(shares)), key=lambda k: Fraction(capacities[k], weights[k]))
     for number, k in enumerate(nodes):
         if capacities[k] * width > left * weights[k]:  # nor will those after it be full

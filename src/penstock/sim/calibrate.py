@@ -168,7 +168,7 @@ class _Calibrating:
                 "samples": rank.samples,
                 "mean_mb": rank.mean_bytes / BYTES,
                 "sigma_mb": rank.deviation_bytes / BYTES,
-                "lot": rank.lot or 1,
+                "cache_block": rank.cache_block or 1,
             },
             "training": {
                 "nodes": nodes,

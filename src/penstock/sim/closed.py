@@ -269,7 +269,7 @@ def nobody(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
 
     The N nodes' counts are multinomial, and a node keeps a sample that it uses X times with
     probability w(X): 1 above a threshold, 0 below, and between 0 and 1 at it, so that q is used up.
-    Nodes draw lots for equal counts. A multinomial is N Poisson counts, given that their sum is E,
+    Nodes draw cache blocks for equal counts. A multinomial is N Poisson counts, given that their sum is E,
     so that with P ~ Poisson(E/N)
 
         nobody = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]

@@ -136,7 +136,7 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         )
     unknown = {
         "training.step_overhead_s": scenario.training.step_overhead_s > 0,
-        "data.lot": scenario.data.lot > 1,
+        "data.cache block": scenario.data.cache_block > 1,
         "sampling": not isinstance(scenario.sampling, Epochs),
         "system.network": not isinstance(scenario.system.network, Ideal),
     }

@@ -66,13 +66,13 @@ class Traffic:
 class Caches:
     """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
 
-    lot:        samples that follow each other are read together, by one owner.
-    preloaded:  before the run; otherwise when one of the lot is first needed.
+    cache block:        samples that follow each other are read together, by one owner.
+    preloaded:  before the run; otherwise when one of the cache block is first needed.
     """
 
     owner: Nodes
     tier: npt.NDArray[np.int8]
-    lot: int = 1
+    cache_block: int = 1
     preloaded: bool = False
 
     @classmethod
@@ -120,7 +120,7 @@ def flows(
     """The flows of a policy in which a sample has one owner at most.
 
     Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
-    there is none. What its owner has not got yet is read by the owner, once, with its lot, and
+    there is none. What its owner has not got yet is read by the owner, once, with its cache block, and
     kept.
 
     local:    samples are processed where they are kept, as far as seats allow; else strided.
@@ -130,7 +130,7 @@ def flows(
     nodes = scenario.training.nodes
     setup = caches.preloaded
     traffic = Traffic.empty(scenario, setup=setup, staged=staged, batches=batches)
-    lots = _Lots.of(workload, caches)
+    cache_blocks = _Lots.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
         traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
@@ -144,7 +144,7 @@ def flows(
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
-        new = lots.read(samples, kept)
+        new = cache_blocks.read(samples, kept)
         tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
         if not kept.any():
             continue
@@ -162,26 +162,28 @@ def flows(
 
 @dataclass(frozen=True)
 class _Lots:
-    """The lots that caches are filled with. present: bool (lots,), those that have been."""
+    """The cache blocks that caches are filled with. present: bool (cache blocks,), those that have been."""
 
-    lot: int
+    cache_block: int
     bytes: Ints
     present: npt.NDArray[np.bool_]
-    _seen: Ints  # scratch, of each lot
+    _seen: Ints  # scratch, of each cache block
 
     @classmethod
     def of(cls, workload: Workload, caches: Caches) -> _Lots:
-        ends = np.arange(0, len(workload.sizes), caches.lot)
-        sums = workload.sizes if caches.lot == 1 else np.add.reduceat(workload.sizes, ends)
-        return cls(caches.lot, sums, np.full(len(sums), caches.preloaded), np.empty_like(sums))
+        ends = np.arange(0, len(workload.sizes), caches.cache_block)
+        sums = workload.sizes if caches.cache_block == 1 else np.add.reduceat(workload.sizes, ends)
+        return cls(
+            caches.cache_block, sums, np.full(len(sums), caches.preloaded), np.empty_like(sums)
+        )
 
     def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
-        """Bytes that samples of some steps bring into caches: of the first one of a lot that is not
-        there yet the whole lot, of others nothing. In the shape of samples."""
+        """Bytes that samples of some steps bring into caches: of the first one of a cache block that is not
+        there yet the whole cache block, of others nothing. In the shape of samples."""
         found = np.zeros(samples.shape, np.int64)
-        lots = samples if self.lot == 1 else samples // self.lot
-        new = np.flatnonzero(kept & ~self.present[lots])
-        wanted = lots.reshape(-1)[new]
+        cache_blocks = samples if self.cache_block == 1 else samples // self.cache_block
+        new = np.flatnonzero(kept & ~self.present[cache_blocks])
+        wanted = cache_blocks.reshape(-1)[new]
         self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
         first = self._seen[wanted] == new
         found.reshape(-1)[new[first]] = self.bytes[wanted[first]]
@@ -205,34 +207,36 @@ def staging(workload: Workload) -> Traffic:
 
 
 def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
-    """penstock's own placement, and how many lots each tier takes."""
+    """penstock's own placement, and how many cache blocks each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
-    lot = scenario.data.lot
+    cache_block = scenario.data.cache_block
     total, mean, deviation = int(sizes.sum()), float(sizes.mean()), float(sizes.std())
-    count = -(-len(sizes) // lot)
+    count = -(-len(sizes) // cache_block)
     rooms = [tier.capacity_mb * BYTES for tier in scenario.system.tiers]
-    lots = [
+    cache_blocks = [
         count
         if room >= total
-        else min(count, count_fitting(room, mean * lot, deviation * lot**0.5))
+        else min(count, count_fitting(room, mean * cache_block, deviation * cache_block**0.5))
         for room in rooms
     ]
     nodes = scenario.training.nodes
     placement = Placement(
         len(sizes),
-        (lots[0],) * nodes,
-        (sum(lots[1:]),) * nodes,
+        (cache_blocks[0],) * nodes,
+        (sum(cache_blocks[1:]),) * nodes,
         seed=scenario.training.seed,
-        lot=lot,
+        cache_block=cache_block,
     )
-    return placement, lots
+    return placement, cache_blocks
 
 
 def _placed(workload: Workload) -> Caches:
-    placement, lots = placement_of(workload)
-    owner, slot = placement.place(placement.lots_at(np.arange(len(workload.sizes))))
-    tier = np.searchsorted(np.cumsum(lots), slot, side="right")
-    return Caches(owner, np.minimum(tier, len(lots) - 1).astype(np.int8), placement.lot)
+    placement, cache_blocks = placement_of(workload)
+    owner, slot = placement.place(placement.cache_blocks_at(np.arange(len(workload.sizes))))
+    tier = np.searchsorted(np.cumsum(cache_blocks), slot, side="right")
+    return Caches(
+        owner, np.minimum(tier, len(cache_blocks) - 1).astype(np.int8), placement.cache_block
+    )
 
 
 def penstock(workload: Workload) -> Traffic:

@@ -38,7 +38,7 @@ class Epoch(Part):
 
 
 class Rank(Part):
-    """What one rank says. hosts, lot: null where there is no cache."""
+    """What one rank says. hosts, cache block: null where there is no cache."""
 
     penstock_run: Literal[1]
     rank: Number
@@ -51,7 +51,7 @@ class Rank(Part):
     steps: Count
     seed: Number
     assignment: Literal["strided", "contiguous", "local"]
-    lot: Count | None
+    cache_block: Count | None
     ram_bytes: Number
     disk_bytes: Number
     readahead_bytes: Count

@@ -62,14 +62,14 @@ class Part(BaseModel):
 class Data(Part):
     """So many samples of normally distributed size, those of negative size drawn again.
 
-    lot:  samples that penstock reads and keeps together, neighbours in storage; see
-          `penstock.plan`. Other policies, and samples that nobody keeps, have lots of one.
+    cache block:  samples that penstock reads and keeps together, neighbours in storage; see
+          `penstock.plan`. Other policies, and samples that nobody keeps, have cache blocks of one.
     """
 
     samples: Count
     mean_mb: Amount
     sigma_mb: Spread = 0.0
-    lot: Count = 1
+    cache_block: Count = 1
 
 
 class Training(Part):
