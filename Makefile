@@ -56,6 +56,9 @@ stubs: $(STAMPS)/penstock  ## write the stubs of the compiled modules again, fro
 	$(RUN) -m nanobind.stubgen -q -m penstock._core -m penstock._sim -O src/penstock
 	$(RUN) -m ruff format -q src/penstock/_core.pyi src/penstock/_sim.pyi
 
+tidy: $(STAMPS)/penstock  ## print the figures of the structure: folders, faces, names, docstrings
+	@$(RUN) -m tests.tidy
+
 sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+UBSan and under TSan
 
 .PHONY: sanitize-address sanitize-thread

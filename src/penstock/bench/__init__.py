@@ -78,7 +78,7 @@ else:
             "trace_sources": "trace_sources",
             "trace_strace": "trace_strace",
             "trace_summary": "summary",
-            "judge_comparison": "Verdicts",
+            "verdict": "Verdicts",
             "workload": "Workload",
         },
     )
