@@ -198,6 +198,15 @@ simulated_transfers_max = 1 << 20
 schedule_nodes_max = 1 << 20
 """Readers, targets or resources of one schedule of accesses."""
 
+schedule_jobs_max = 10_000
+"""Jobs in a file of `penstock schedule`."""
+
+schedule_tasks_max = 1_000
+"""Tasks of one job, and resources, in a file of `penstock schedule`."""
+
+schedule_file_bytes_max = 1 * MIB
+"""Size of a file of `penstock schedule`."""
+
 # -- dispatch ------------------------------------------------------------------------------------
 unit_bytes_default = 1 * MIB
 """What goes to storage as one, where requests of several purposes wait: it cannot be interrupted,

@@ -62,6 +62,7 @@ from .options import (
     without_secrets,
 )
 from .plan import plan
+from .schedule import schedule
 from .simulate import simulate
 from .top import top
 
@@ -306,6 +307,7 @@ def convert(
 
 app.command()(simulate)
 app.command()(plan)
+app.command()(schedule)
 app.command()(doctor)
 app.command()(broker)
 app.command()(top)

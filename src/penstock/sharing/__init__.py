@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import schedule
 from .address import Address, read_key
 from .allocation import UNITS, Resources
 from .broker import Broker
@@ -25,5 +26,6 @@ __all__ = [
     "check_number",
     "find_socket",
     "read_key",
+    "schedule",
     "watch_broker",
 ]

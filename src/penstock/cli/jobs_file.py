@@ -1,0 +1,201 @@
+"""The file of `penstock schedule`: a storage, the jobs that transfer through it, and ordered tasks.
+
+    bandwidth: 10GB/s
+    periodic:
+      - {name: climate, count: 4, compute_s: 70, transfer: 200GB, rate: 4GB/s, weight: 2048}
+    exclusive:
+      capacity: {index: 1, data: 4}
+      jobs:
+        - {name: reader, count: 8, tasks: [index, data]}
+
+Every key is checked; a value may be a number of bytes or a text such as 200GB or 4GiB/s.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from .. import limits
+from ..errors import UsageError
+from ..sharing import schedule
+
+try:
+    import pydantic
+    import yaml
+except ModuleNotFoundError as error:
+    raise UsageError(
+        f"penstock schedule needs {error.name}: install it with pip install 'penstock[sim]'"
+    ) from None
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+
+
+def parse_bytes(value: object) -> object:
+    """Bytes, or bytes per second, from a number or from a text such as 200GB or 4 GiB/s."""
+    if not isinstance(value, str):
+        return value
+    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGTP]?i?)B?(?:/s)?\s*", value)
+    if parts is None or parts[2] not in _UNITS:
+        raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
+    return float(parts[1]) * _UNITS[parts[2]]
+
+
+Bytes = Annotated[
+    float,
+    pydantic.BeforeValidator(parse_bytes),
+    pydantic.Field(gt=0, allow_inf_nan=False, strict=True),
+]
+Count = Annotated[int, pydantic.Field(ge=1, le=limits.schedule_jobs_max, strict=True)]
+
+
+class JobsFilePart(pydantic.BaseModel):
+    """A mapping of the file: every key is known, and nothing changes."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class PeriodicEntry(JobsFilePart):
+    """Jobs that are alike: each computes `compute_s`, then transfers, again and again.
+
+    transfer:  bytes of each transfer.
+    rate:      bytes per second that the job's own nodes can take or give; by default the storage's.
+    weight:    of each job in the efficiency, such as its nodes.
+    """
+
+    name: str
+    count: Count = 1
+    compute_s: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    transfer: Bytes
+    rate: Bytes | None = None
+    weight: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] = 1.0
+
+
+class ExclusiveEntry(JobsFilePart):
+    """Jobs that are alike: each has these tasks in order, one slot a task.
+
+    tasks:  the resource of each task, or "shared" for one that everybody may use at once.
+    """
+
+    name: str
+    count: Count = 1
+    tasks: Annotated[list[str], pydantic.Field(min_length=1, max_length=limits.schedule_tasks_max)]
+
+
+class ExclusiveSection(JobsFilePart):
+    """Tasks that use resources exclusively. capacity: tasks that each resource has at a time."""
+
+    capacity: Annotated[
+        dict[str, Count], pydantic.Field(min_length=1, max_length=limits.schedule_tasks_max)
+    ]
+    jobs: Annotated[list[ExclusiveEntry], pydantic.Field(min_length=1)]
+
+
+class JobsFile(JobsFilePart):
+    """All of the file; one of `periodic` and `exclusive`, or both."""
+
+    bandwidth: Bytes | None = None
+    periodic: list[PeriodicEntry] = []
+    exclusive: ExclusiveSection | None = None
+
+
+class OrderedTasks(NamedTuple):
+    """Ordered tasks as `list_schedule` takes them, with names for people."""
+
+    names: list[str]
+    resources: list[str]
+    tasks: list[list[int]]
+    capacity: list[int]
+
+
+def read_jobs(path: Path) -> JobsFile:
+    """Read and check a file. Raises UsageError, a line for each problem with key and value."""
+    try:
+        if path.stat().st_size > limits.schedule_file_bytes_max:
+            raise UsageError(
+                f"{path} has more than schedule_file_bytes_max"
+                f" {limits.schedule_file_bytes_max:,} bytes: give a file of jobs"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is no UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply: give a file of jobs") from None
+    try:
+        jobs = JobsFile.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise UsageError("\n".join(_describe(path, each) for each in error.errors())) from None
+    if not jobs.periodic and jobs.exclusive is None:
+        raise UsageError(f"{path} has no jobs: list some under periodic or exclusive")
+    if jobs.periodic and jobs.bandwidth is None:
+        raise UsageError(f"{path}: bandwidth is missing: periodic jobs share it, such as 10GB/s")
+    total = sum(entry.count for entry in jobs.periodic)
+    total += sum(entry.count for entry in jobs.exclusive.jobs) if jobs.exclusive else 0
+    if total > limits.schedule_jobs_max:
+        raise UsageError(
+            f"{path} has {total:,} jobs, more than schedule_jobs_max {limits.schedule_jobs_max:,}:"
+            " give fewer"
+        )
+    return jobs
+
+
+def _describe(path: Path, error: Any) -> str:
+    key = ".".join(str(part) for part in error["loc"]) or "the file"
+    if error["type"] == "extra_forbidden":
+        return f"{path}: {key} is no key of a file of jobs: leave it out or mend its name"
+    if error["type"] == "missing":
+        return f"{path}: {key} is missing"
+    if error["type"] == "model_type":
+        return f"{path}: {key} is {error['input']!r}: use a mapping of keys"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{path}: {key} is {error['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedule.PeriodicJob]]:
+    """The periodic jobs one by one, with their names."""
+    assert jobs.bandwidth is not None
+    names, periodic = [], []
+    for entry in jobs.periodic:
+        job = schedule.PeriodicJob(
+            entry.compute_s, entry.transfer, entry.rate or jobs.bandwidth, entry.weight
+        )
+        names += _number_names(entry.name, entry.count)
+        periodic += [job] * entry.count
+    return names, periodic
+
+
+def expand_exclusive(section: ExclusiveSection) -> OrderedTasks:
+    """The ordered jobs one by one. Raises UsageError for a resource without a capacity."""
+    resources = list(section.capacity)
+    numbers = {name: number for number, name in enumerate(resources)} | {"shared": schedule.SHARED}
+    names: list[str] = []
+    tasks: list[list[int]] = []
+    for entry in section.jobs:
+        unknown = [name for name in entry.tasks if name not in numbers]
+        if unknown:
+            raise UsageError(
+                f"exclusive.jobs: {entry.name} uses {unknown[0]!r}, which has no capacity: use one"
+                f" of {', '.join(numbers)}"
+            )
+        names += _number_names(entry.name, entry.count)
+        tasks += [[numbers[name] for name in entry.tasks]] * entry.count
+    return OrderedTasks(names, resources, tasks, list(section.capacity.values()))
+
+
+def _number_names(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name} {number}" for number in range(1, count + 1)]
