@@ -42,8 +42,7 @@ MODULES = [
 """Imported by the server before the first fork. None of them starts a thread."""
 
 # Variables that are read while Python or a library starts.
-_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH", "TRITON_")
-_AFTER_START = ("PYTHONPATH", "TORCHELASTIC_RUN_ID")  # though they are called so
+_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "TRITON_")
 
 _NUMBER = struct.Struct("<q")
 
@@ -67,13 +66,12 @@ class Popen(subprocess.Popen):
         pass_fds: Any, cwd: Any, env: Any, *more: Any,
     ) -> None:  # fmt: skip
         _, _, shell, *ends, restore_signals, gid, gids, uid, umask, new_session, group = more
-        words = [] if isinstance(args, (str, bytes, os.PathLike)) else [*map(os.fspath, args)]
-        variables = dict(os.environ if env is None else env)
+        words = [] if isinstance(args, (str, bytes, os.PathLike)) else [*map(os.fsdecode, args)]
+        given = os.environ if env is None else env
+        variables = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
         plain = (executable, preexec_fn, close_fds, shell, restore_signals, gid, gids, uid, umask)
-        if plain != (None, None, True, False, True, None, None, None, -1) or group not in (
-            -1,
-            None,
-        ):
+        usual = (None, None, True, False, True, None, None, None, -1)
+        if plain != usual or group not in (-1, None):
             words = []
         if not _is_forkable(words, variables):
             super()._execute_child(
@@ -81,9 +79,8 @@ class Popen(subprocess.Popen):
             )
             return
         p2cread, _, _, c2pwrite, _, errwrite = ends
-        streams = [
-            given if given >= 0 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
-        ]
+        theirs = (p2cread, c2pwrite, errwrite)
+        streams = [end if end >= 0 else number for number, end in enumerate(theirs)]
         told = {
             "words": words[1:],
             "environment": variables,
@@ -186,14 +183,16 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(_AT_START) and name not in _AFTER_START
+        if name.startswith(_AT_START) and name != "PYTHONPATH"
     }
 
 
 def _receive(source: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        part = source.recv(size - len(data))
+        part = b""
+        with suppress(ConnectionResetError):
+            part = source.recv(size - len(data))
         if not part:
             raise EOFError("the server of forked processes has ended: see what it wrote")
         data += part
@@ -305,7 +304,7 @@ def _execute(words: list[str]) -> None:
         main.__file__ = first
         code = compile(Path(first).read_bytes(), first, "exec")
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:1] = [folder, *filter(None, path)]  # instead of the folder of this file
+    sys.path[:0] = [folder, *filter(None, path)]
     if first == "-m":
         runpy._run_module_as_main(module)
     else:
@@ -352,6 +351,7 @@ def _end(error: BaseException | None) -> int:
 
 def _main() -> None:
     """The server, and each of the processes."""
+    del sys.path[0]  # the folder of this file, where `torch` are the tests of penstock.torch
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         told, given = _serve(listener)
     _become(told, given)

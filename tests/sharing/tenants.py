@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 Lease = dict[str, Any] | None
 
 
@@ -53,7 +55,7 @@ class Job:
         step_s: float = 0.01,
     ) -> None:
         told = [str(path), job, rank, profile, greed, step_s]
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, __file__, json.dumps(told)], stdout=subprocess.PIPE, env=environ()
         )
         self.lease: Lease = None
@@ -102,7 +104,7 @@ def job(
 def broker(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`penstock broker`, serving."""
     command = [sys.executable, "-m", "penstock", "broker", "--socket", str(path), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ())
+    process = warm.Popen(command, stderr=subprocess.PIPE, text=True, env=environ())
     try:
         assert process.stderr is not None
         said = process.stderr.readline()
