@@ -37,6 +37,7 @@ MODULES = [
     "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "torch.utils.data",
     "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis", "zmq", "obstore",
     "typer", "rich.table", "yaml", "pydantic",
+    "moto.server", "moto.s3.responses", "moto.iam.models",
     "penstock", "penstock.torch", "penstock.cli", "penstock.checkpoint",
 ]  # fmt: skip
 """Imported by the server before the first fork. None of them starts a thread."""

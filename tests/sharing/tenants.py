@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests import warm
+from tests import ROOT, warm
 
 Lease = dict[str, Any] | None
 
@@ -30,7 +30,8 @@ def environ(**changes: str) -> dict[str, str]:
     source = str(Path(penstock.__file__).parent.parent)
     ours = ("PENSTOCK_BROKER", "COLUMNS")  # the tests' own settings
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, "PYTHONPATH": source, **changes}
+    path = os.pathsep.join([source, str(ROOT)])
+    return {**kept, "PYTHONPATH": path, **changes}
 
 
 class Ended(Exception):
