@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-ray test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
 
 help:  ## list the targets
@@ -32,16 +32,19 @@ setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and inst
 demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=folder for your images
 	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
 
-test: $(STAMPS)/penstock  ## all tests of the Python side; ARGS= are pytest's
+# Each runs the same examples in the same way every time.
+test: $(STAMPS)/penstock  ## the tests, in less than three minutes on two cores; ARGS= are pytest's
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-long: $(STAMPS)/penstock  ## what `make test` leaves out because it takes long, and five times its examples
-	PENSTOCK_EXAMPLES=100 $(RUN) -m pytest -n $(WORKERS) --dist worksteal -m long $(ARGS)
-	PENSTOCK_EXAMPLES=100 $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+LONG := --dist worksteal --timeout 900 -m 'long or hypothesis'
+test-long: $(STAMPS)/ray  ## what takes long, and 200 examples of each property; ARGS= are pytest's
+	PENSTOCK_EXAMPLES=200 $(RUN) -m pytest -n $(WORKERS) $(LONG) $(ARGS)
 
-test-ray: $(STAMPS)/penstock  ## the example under Ray Train, which takes half a minute to start
-	@$(INSTALL) --no-build-isolation --editable '.[ray]'
-	$(RUN) -m pytest tests/test_examples.py -m long -k ray
+# SEED= of an earlier search repeats it.
+EXPLORE_SECONDS ?= 300
+explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=300; SEED= repeats
+	$(RUN) tests/explore.py --seconds $(EXPLORE_SECONDS) $(if $(SEED),--seed $(SEED)) -- \
+	  -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
@@ -157,6 +160,12 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 	@echo "setup 4/4: penstock: its C++ core is compiled (half a minute), then what tests and demo use"
 	@$(INSTALL) --no-build-isolation --editable '.[test,demo]'
 	@$(INSTALL) --no-warn-conflicts --no-deps $(WRITERS)
+	@touch $@
+
+# Without it the example under Ray Train is left out, which says so.
+$(STAMPS)/ray: $(STAMPS)/penstock
+	@echo "setup: Ray"
+	@$(INSTALL) --no-build-isolation --editable '.[ray]'
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/penstock

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.attempts import retried
 
 from benchmarks import cluster, dlio_parity, emulation
 from benchmarks.__main__ import build_floors
@@ -88,6 +89,7 @@ def test_a_block_is_long_enough() -> None:
     assert epochs_per_block(5.0) == 1
 
 
+@retried
 def test_turns_are_paired_and_a_faster_contender_wins() -> None:
     """The ratio is that of the rates, and both have the same number of blocks."""
     with Contender(contender("fast", 0.05)) as fast, Contender(contender("slow", 0.1)) as slow:

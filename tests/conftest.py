@@ -1,28 +1,48 @@
 """Settings of the whole suite."""
 
+from __future__ import annotations
+
 import gc
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests import ROOT
+from tests import ROOT, warm
 
-# Time limits belong to benchmarks: a shared machine may pause a test for a second.
-# PENSTOCK_EXAMPLES=1000 looks longer for what breaks a property.
+# Time limits belong to benchmarks: a shared machine may pause a test for a second, and be slow.
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+
+# Each property is tried with the same examples every time. PENSTOCK_EXAMPLES=200 tries more.
 examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
-settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples)
-settings.load_profile("penstock")
+settings.register_profile("fixed", _patient, max_examples=examples, derandomize=True, database=None)
+# With others every time: explore.py.
+settings.register_profile("explore", _patient, max_examples=examples, database=None)
+settings.load_profile(os.environ.get("PENSTOCK_PROFILE", "fixed"))
 
 # Hundreds of processes start. Each would compile what it imports, which takes as long as all else
 # that it does, where the environment forbids to keep the outcome.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Shells start commands in the background with SIGINT ignored, which all processes inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Several workers share the cores, and threads of numpy or torch would only wait for each other.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# Workers and the processes that they start iterate over sets in the same order every time.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 
 os.environ["PENSTOCK_BROKER"] = "/nowhere/broker.sock"  # whatever serves this machine
 # Programs that tests start import what tests share.
@@ -34,6 +54,27 @@ os.environ.pop("COLUMNS", None)  # however wide a terminal this was started in
 # it is imported.
 if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd"))):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the server of warm.py, once for all workers."""
+    if not hasattr(config, "workerinput"):
+        stack = ExitStack()
+        config.add_cleanup(stack.close)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tests-"))
+        stack.enter_context(warm.serving(Path(folder) / "warm"))
+
+
+def pytest_runtest_setup() -> None:
+    """A search ends in time: explore.py."""
+    if time.monotonic() > float(os.environ.get("PENSTOCK_EXPLORE_UNTIL", "inf")):
+        pytest.skip("the time of the search is over")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A search that ends early has tried others than the last one."""
+    if seed := os.environ.get("PENSTOCK_EXPLORE_SEED"):
+        random.Random(seed).shuffle(items)
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests import ROOT
+from tests import ROOT, warm
 
 KEY, SECRET = "AKIATESTKEYTESTKEY", "testsecrettestsecrettestsecret"
 
@@ -32,7 +32,7 @@ sys.stdin.read()
 @contextmanager
 def served(command: list[str]) -> Iterator[int]:
     """The port of a server that prints it, and ends with its input."""
-    server = subprocess.Popen(
+    server = warm.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert server.stdin is not None

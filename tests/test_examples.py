@@ -126,7 +126,7 @@ def test_mpiexec(tmp_path: Path, hosts: list[str]) -> None:
 @pytest.mark.timeout(300)  # Ray starts some ten processes, which takes 20 s and more
 def test_ray(tmp_path: Path) -> None:
     """Two workers of Ray Train share a host, and read every byte once."""
-    pytest.importorskip("ray", reason="no ray: make test-ray")
+    pytest.importorskip("ray", reason="no ray: make test-long installs it")
     pytest.importorskip("torch")
     # Short, because names of sockets are; Ray would leave it and what it puts into HOME.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as left:

@@ -39,6 +39,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from tests import warm
 from tests.bench.checkpoint_crew import Work, alone, llama, processes, threads
 
 WRITERS = ["numpy", "torch", "penstock"]
@@ -614,7 +615,7 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
         f"alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew, "
         "writer='checkpoint_crew:Killed').take(1, 0))"
     )
-    ended = subprocess.run([sys.executable, "-c", told], env=environ())
+    ended = warm.run([sys.executable, "-c", told], env=environ())
     assert ended.returncode == -signal.SIGKILL
     assert any(name.endswith(".part") for name in listed(tmp_path))
     checkpoints = opened(llama(tmp_path), writer="numpy", verify=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from penstock.bench.files import found_paths
 from penstock.bench.strict import read_workload
 from penstock.cli.app import app
 from penstock.errors import UsageError
+from tests import warm
 
 
 def said(*words: object, **environment: str) -> str:
@@ -59,6 +59,6 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
     folder = f"++workload.dataset.data_folder={tmp_path}/d"
     said("default", folder)
     words = ["-m", "penstock", "bench", "generate", "default", folder, "--seed", "3"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    done = warm.run([sys.executable, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "seed=10, and now seed=3 is asked" in done.stderr

@@ -25,6 +25,7 @@ from penstock.bench.generate import generate_data
 from penstock.bench.ranks import launch
 from penstock.bench.run import run_workload as measured
 from penstock.bench.strict import as_dict, preset_names, read_workload
+from tests import warm
 from tests.bench.small import job
 from tests.command import Ran
 from tests.command import run as in_process
@@ -47,7 +48,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def run(*arguments: object, code: int = 0, folder: Path | None = None):
-    done = subprocess.run(
+    done = warm.run(
         command(*arguments),
         capture_output=True,
         text=True,
@@ -214,7 +215,7 @@ def test_ending_a_run_ends_all_of_it(small, tmp_path, heeds):
         "    time.sleep(60)\n"
         "    return []\n"
     )
-    process = subprocess.Popen(
+    process = warm.Popen(
         command(small, "--loader", "slow_of_test:loader", "--ranks", 2, "--stage", near),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": SOURCE},

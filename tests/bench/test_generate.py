@@ -9,7 +9,6 @@ import io
 import lzma
 import os
 import signal
-import subprocess
 import sys
 import threading
 import zipfile
@@ -35,6 +34,7 @@ from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
 from penstock.bench.workload import Column, Data, Hdf5, Parquet
 from penstock.errors import StorageError, UsageError
+from tests import warm
 
 SMALL = Data(
     record_length_bytes=5_000,
@@ -452,7 +452,7 @@ def test_killed_and_taken_up(form: str, tmp_path: Path) -> None:
     been, and leaves nothing else."""
     data = Data(format=form, record_length_bytes=100_000, num_files_train=160)
     made(tmp_path / "whole", data)
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "cut"), form])
+    killed = warm.run([sys.executable, "-c", KILLED, str(tmp_path / "cut"), form])
     assert killed.returncode == -signal.SIGKILL
     whole = bytes_below(tmp_path / "whole")
     before = bytes_below(tmp_path / "cut")

@@ -37,6 +37,7 @@ from penstock.engine.trace_file import (
     load,
 )
 from penstock.errors import FormatError, LimitError, MissingError, UsageError
+from tests import warm
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 SIZE = 50_000
@@ -552,7 +553,7 @@ def test_ctrl_c_ends_a_replay(tmp_path):
     paths = files_in(tmp_path / "data", 1)
     paused(tmp_path / "job.trace", paths, 1, 3600 * 10**9)
     command = [sys.executable, "-c", REPLAY.replace("None", "1.0")]
-    with subprocess.Popen(
+    with warm.Popen(
         [*command, str(tmp_path / "job.trace")],
         env={**os.environ, "PYTHONPATH": SOURCE},
         stderr=subprocess.PIPE,

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import warm
+
 
 class Taken(NamedTuple):
     """A batch as its rank got it: the samples, and how long `next` took."""
@@ -56,7 +58,7 @@ class Rank:
             "budget": dict(budget or {}),
             "bounds": dict(bounds or {}),
         }
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [*command, sys.executable, __file__, json.dumps(told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from penstock.cache.disk import DiskTier, noted
 from penstock.cache.shared_memory import LEFT_OUT, MINE, READY
 from penstock.errors import StateError, StorageError, UsageError
+from tests import warm
 
 IDENTITY = b"of these tests.."
 SLOTS = 8
@@ -135,7 +136,7 @@ def test_a_later_process_uses_what_was_kept(folder: Path) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    killed = warm.run([sys.executable, "-c", script], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     with opened(folder) as tier:
         assert found(tier) == [1, 2, 6]
@@ -292,7 +293,7 @@ class Holder:
     """A process that has the tier of a folder."""
 
     def __init__(self, folder: Path, address: Any = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, "-c", HOLDER, str(folder), json.dumps(address)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pytest
 
 from penstock.cache.disk import DiskTier
 from penstock.cache.shared_memory import MINE, READY, RamTier, SlabAddress
+from tests import warm
 
 IDENTITY = b"of these tests.."
 LENGTH = 3000
@@ -77,7 +78,7 @@ class Rank:
     """A process that has attached and waits for `go`."""
 
     def __init__(self, through: SlabAddress, seed: int, slots: int, folder: str = "") -> None:
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, "-c", RANK, *map(str, (*through, seed, slots, LENGTH)), folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -206,7 +207,7 @@ def having(inode: int) -> list[str]:
 
 def test_memory_goes_with_the_last_process() -> None:
     """Killed one after another, each attached through the one before: then nobody has it."""
-    creator = subprocess.Popen(
+    creator = warm.Popen(
         [
             sys.executable,
             "-c",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import penstock
+from tests import warm
 from tests.cache.ranks import Rank, begin, ended
 
 pytest.importorskip("zmq")
@@ -81,7 +82,7 @@ def test_a_loader_goes_on_in_another_group(
             "groups": groups,
         }
         words = [sys.executable, str(Path(__file__).with_name("regroup.py")), json.dumps(told)]
-        processes.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
+        processes.append(warm.Popen(words, stderr=subprocess.PIPE, text=True))
     try:
         for each in processes:
             _, said = each.communicate(timeout=60)

@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -32,6 +31,7 @@ import numpy as np
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
 from penstock.errors import PenstockError
+from tests import warm
 
 SAVES = 3
 KEEP = 2
@@ -319,7 +319,7 @@ def at_any_time(folder: Path, ranks: int, kills: int, local: int) -> dict[str, A
 def run(*words: object) -> dict[str, Any]:
     """One of these in a process of its own, in memory where it can be: what a kill leaves does not
     depend on the device, and syncing one takes long."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, __file__, *map(str, words)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ if not torch.distributed.is_available():
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
 from penstock.checkpoint.dcp.storage import Reader, Storage  # noqa: E402
+from tests import warm  # noqa: E402
 from tests.checkpoint import dcp_programs as checkpoint_dcp  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
@@ -50,7 +50,7 @@ class Jobs:
 
     def __init__(self, folder: Path, names: Sequence[str] = JOBS) -> None:
         self.folder = folder
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, checkpoint_dcp.__file__, str(folder), *names],
             capture_output=True,
             text=True,

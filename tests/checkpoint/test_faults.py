@@ -19,6 +19,7 @@ from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
+from tests import warm
 
 STATE = {"a": np.arange(20), "b": np.ones(7, np.uint8), "n": 3}
 
@@ -185,9 +186,7 @@ def test_two_writers(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"written by another job .process {os.getpid()}"):
             Checkpoints(tmp_path)
         code = "import sys; from penstock.checkpoint import Checkpoints; Checkpoints(sys.argv[1])"
-        done = subprocess.run(
-            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
-        )
+        done = warm.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
         assert "written by another job" in done.stderr
     Checkpoints(tmp_path).close()
 

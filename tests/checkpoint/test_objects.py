@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,8 +30,12 @@ from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
+from tests import warm
 from tests.command import run
 from tests.services import S3, SECRET, Fault, Proxy, environment, moto
+
+SHORT_S = 4
+"""A deadline for what fails, which nothing that works misses on a busy machine."""
 
 LARGE = limits.object_part_bytes // 8 * 5 // 2
 """Elements of a state that goes up in parts."""
@@ -224,7 +227,7 @@ def test_through_dcp_by_two_ranks(place: Place) -> None:
     script = Path(__file__).with_name("dcp_programs_objects.py")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, str(script), place.url, str(port)],
         capture_output=True,
         text=True,
@@ -400,7 +403,7 @@ def crashes(*words: object) -> Any:
     """In a process of its own, as it forks."""
     script = Path(__file__).with_name("crashes_objects.py")
     command = [sys.executable, str(script), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -433,7 +436,7 @@ def test_refused_for_good(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, what: str, size: int
 ) -> None:
     """Nothing is committed, no secret is told, and the next save is well."""
-    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
     failing = False
 
     def rule(method: str, path: str, before: int) -> Fault:
@@ -464,7 +467,7 @@ def test_refused_for_good(
 
 def test_committed_without_an_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is told that it failed; the checkpoint is there, and the next one comes after it."""
-    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
 
     def rule(method: str, path: str, before: int) -> Fault:
         if "00000003.index" not in path:
@@ -485,7 +488,7 @@ def test_committed_without_an_answer(place: Place, monkeypatch: pytest.MonkeyPat
 def test_the_next_save_finds_what_was_not_answered(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
     silent = True
 
     def rule(method: str, path: str, before: int) -> Fault:
@@ -544,7 +547,7 @@ def test_wrong_places(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         assert SECRET not in str(caught.value)
         with pytest.raises(StorageError, match="cannot be read"):
             load(place.url)
-    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
     place.use(1)
     with pytest.raises(StorageError, match="no connection"):
         load(place.url)
@@ -569,7 +572,7 @@ if os.fork() == 0:
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    subprocess.run([sys.executable, "-c", code, place.url], check=True, timeout=60)
+    warm.run([sys.executable, "-c", code, place.url], check=True, timeout=60)
 
 
 # -- damage ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.partition import divided, piece_bytes
+from tests import warm
 from tests.checkpoint import ranks as checkpoint_ranks
 
 torch = pytest.importorskip("torch")
@@ -48,7 +49,7 @@ def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> No
 
 @functools.cache
 def crew() -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, checkpoint_ranks.__file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

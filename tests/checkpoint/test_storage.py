@@ -29,7 +29,7 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
 from penstock.errors import MissingError, StalledError, StorageError, UsageError
-from tests import ROOT
+from tests import ROOT, warm
 
 pytestmark = pytest.mark.skipif(
     emulation.usable() is not None, reason=f"no emulated storage: {emulation.usable()}"
@@ -487,7 +487,7 @@ def test_the_end_of_a_process(storage: Faulty, folder: Path, abandoned: bool) ->
     """Waits for what is under way, and not for what was abandoned."""
     storage.hang("fsync", "rank-0")
     words = [sys.executable, "-c", UNTIL_THE_END, folder, "abandoned" if abandoned else "not"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with warm.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         storage.await_hang("fsync")
         assert process.stdout.readline() == "ends\n"
@@ -502,9 +502,7 @@ def test_the_end_of_a_process(storage: Faulty, folder: Path, abandoned: bool) ->
 def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
     """The example ends in time, by itself; what it says is so."""
     words = [sys.executable, EXAMPLE, folder, "--grace", "20" if how != "hangs" else "1.2"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with warm.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "begins after step 0\n"
@@ -541,7 +539,7 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
 def begun(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Two ranks at work; none is left, whatever happens."""
     pytest.importorskip("torch")
-    with subprocess.Popen(
+    with warm.Popen(
         [sys.executable, RANKS, scenario, str(folder), "2"],
         stdout=subprocess.PIPE,
         text=True,

@@ -19,6 +19,7 @@ import pytest
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
 from penstock.errors import MissingError, StorageError, UsageError
+from tests import warm
 
 MIB = 1 << 20
 SLOW = Budget(bytes_per_s=1)
@@ -63,7 +64,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def killed(home: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
     """What a job leaves that held these steps and was killed before any of them was home."""
-    done = subprocess.run([sys.executable, "-c", KILLED, steps, home, *tiers], check=False)
+    done = warm.run([sys.executable, "-c", KILLED, steps, home, *tiers], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(held(*tiers)) == len(steps.split(","))
 

@@ -13,7 +13,7 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import MissingError, StorageError
-from tests.checkpoint.test_objects import Place, place, service  # noqa: F401
+from tests.checkpoint.test_objects import SHORT_S, Place, place, service  # noqa: F401
 from tests.checkpoint.test_tiers import SLOW, equal, held, killed, said, state
 from tests.services import Fault
 
@@ -59,7 +59,7 @@ def test_a_service_that_fails(
     fault: Fault,
 ) -> None:
     """What is held stays so, whatever the service says, and goes there when that is well."""
-    monkeypatch.setattr(limits, "object_deadline_s", 1)
+    monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
     failing, tier = False, tmp_path / "tier"
 
     def rule(method: str, path: str, before: int) -> Fault:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from penstock.cli import console as terminal
 from penstock.cli import top
+from tests import warm
 from tests.command import run
 from tests.sharing.tenants import Job, broker, environ
 
@@ -92,7 +93,7 @@ def in_terminal(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
     command = [sys.executable, "-m", "penstock", "top", "--socket", str(path)]
     env = {**environ(TERM="xterm"), "COLUMNS": ""}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    process = warm.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     try:
         yield process, ours

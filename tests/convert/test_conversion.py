@@ -30,6 +30,7 @@ from penstock.convert.manifest import MANIFEST, lock_folder
 from penstock.convert.shards import Shards
 from penstock.engine import atomic_file, native
 from penstock.errors import ChangedError, StorageError, UsageError
+from tests import warm
 from tests.command import run
 
 LONG_AGO_NS = 10**18 + 1
@@ -383,7 +384,7 @@ def child(
     """A conversion in a process of its own that ends itself at an event of the file system."""
     argument = json.dumps([str(source), str(destination), options, number, what])
     path = str(Path(penstock.__file__).parents[1])
-    return subprocess.run(
+    return warm.run(
         [sys.executable, "-c", CHILD, argument],
         capture_output=True,
         text=True,
@@ -842,7 +843,7 @@ def test_command_line_interrupted(numbers: Path, tmp_path: Path) -> None:
     """Ctrl-C is exit code 130 and a word on how to go on; the next run does."""
     arguments = ["convert", str(numbers), str(tmp_path / "out"), "--to", "records", "--shards", "9"]
     path = str(Path(penstock.__file__).parents[1])
-    stopped = subprocess.run(
+    stopped = warm.run(
         [sys.executable, "-c", INTERRUPTED, *arguments],
         capture_output=True,
         text=True,

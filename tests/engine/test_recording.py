@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -34,7 +33,7 @@ from penstock.engine.trace_file import (
 )
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.testing import EngineSuite, write_files
-from tests import held
+from tests import held, warm
 
 
 def drawn(seed: int, count: int, files: int) -> Operations:
@@ -323,7 +322,7 @@ for epoch in range(2):
 def run_job(folder: Path, record_bytes: int, code: str = JOB, **environment: str) -> str:
     """Messages of a job in a process of its own."""
     source = str(Path(penstock.__file__).parents[1])
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", code, str(folder / "data.bin"), str(record_bytes)],
         env={**os.environ, "PYTHONPATH": source, **environment},
         capture_output=True,

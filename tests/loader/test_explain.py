@@ -24,6 +24,7 @@ from penstock.loader.explain import PARTS, READY, Explanation, Setup, explain_ru
 from penstock.loader.workers import Timed
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, waited_for
 from penstock.testing.engine_wrappers import Throttled
+from tests.attempts import retried
 
 RECORD = 4096
 SECOND = 1_000_000_000
@@ -368,6 +369,7 @@ class loader_closing:
         self.loader.close()
 
 
+@retried
 def test_bound_by_the_budget(records: penstock.Dataset) -> None:
     """1 MB/s, and 64 KiB a step."""
     loader = penstock.Loader(records, 16, budget=Budget(bytes_per_s=1e6))
@@ -397,6 +399,7 @@ def test_bound_by_granted_cores(leased: bool) -> None:
     assert "above" not in plenty.remedies[0].how
 
 
+@retried
 def test_bound_by_bandwidth(tmp_path: Path, far: Callable[..., None]) -> None:
     """Records of 64 KiB, from storage of 1 MB/s."""
     (tmp_path / "large.bin").write_bytes(bytes(32 * 65536))
@@ -406,6 +409,7 @@ def test_bound_by_bandwidth(tmp_path: Path, far: Callable[..., None]) -> None:
     assert (found.bound, found.shares["storage"] > 0.8) == ("bandwidth", True)
 
 
+@retried
 def test_bound_by_iops(records: penstock.Dataset, far: Callable[..., None]) -> None:
     """Single records at random, from storage that gives 1,000 of them a second."""
     far(bytes_per_s=1000 * RECORD)
@@ -414,6 +418,7 @@ def test_bound_by_iops(records: penstock.Dataset, far: Callable[..., None]) -> N
     assert "larger reads" in found.remedies[0].how
 
 
+@retried
 def test_bound_by_metadata(tmp_path: Path, far: Callable[..., None]) -> None:
     """A file for each sample of a few bytes, opened for each read."""
     for number in range(1000):
@@ -428,6 +433,7 @@ def test_bound_by_metadata(tmp_path: Path, far: Callable[..., None]) -> None:
     assert "packed" in found.remedies[0].how
 
 
+@retried
 def test_bound_by_decode(records: penstock.Dataset) -> None:
     """Each sample takes a thread 3 ms."""
 
@@ -441,6 +447,7 @@ def test_bound_by_decode(records: penstock.Dataset) -> None:
     assert found.remedies[0].against == "decode"
 
 
+@retried
 def test_bound_by_compute(records: penstock.Dataset) -> None:
     """Steps of 60 ms, for which 16 records of the page cache are always ready."""
     found = walked(penstock.Loader(records, 16), 10, 0.06)
@@ -448,6 +455,7 @@ def test_bound_by_compute(records: penstock.Dataset) -> None:
     assert found.counters.compute_ns >= 9 * 60_000_000
 
 
+@retried
 def test_since_an_earlier_explanation(records: penstock.Dataset) -> None:
     """A run that changes: first the budget bounds it, then the step."""
     loader = penstock.Loader(records, 16, budget=Budget(bytes_per_s=1e6))
@@ -526,6 +534,7 @@ class Items:
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@retried
 def test_bound_by_storage_in_workers(workers: Any) -> None:
     """What a dataset waits for is taken for storage."""
     from penstock.torch.loader import DataLoader
@@ -537,6 +546,7 @@ def test_bound_by_storage_in_workers(workers: Any) -> None:
     assert ("runs" in found.counters.engine) is (workers == "processes")
 
 
+@retried
 def test_bound_by_decode_in_workers() -> None:
     """What runs on a processor is decode, also where others keep it from running."""
     from penstock.torch.loader import DataLoader
@@ -546,6 +556,7 @@ def test_bound_by_decode_in_workers() -> None:
     assert found.counters.decode_busy_ns >= 10 * 4 * 10_000_000
 
 
+@retried
 def test_taking_turns() -> None:
     """Without workers the longer turn binds: a step of 30 ms, and not the 8 ms of loading."""
     from penstock.torch.loader import DataLoader

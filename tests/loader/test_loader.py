@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 from penstock.errors import ChangedError, CollateError, MissingError, StateError, UsageError
+from tests import warm
 
 RECORD = 96
 
@@ -513,13 +514,14 @@ def test_close_and_use_again(records: Path) -> None:
 
 
 def python(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
         **options,
+        whole_end=True,
     )
 
 
@@ -573,8 +575,11 @@ def test_interrupt_ends_at_once(tmp_path: Path) -> None:
                 print("interrupted", flush=True)
     """
     (tmp_path / "x.bin").write_bytes(bytes(4000))
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    process = warm.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        whole_end=True,
     )
     assert process.stdout is not None
     for _ in range(2):

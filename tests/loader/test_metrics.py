@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import urllib.request
@@ -27,6 +26,7 @@ from penstock.errors import UsageError
 from penstock.loader import metrics
 from penstock.loader.perfetto import PerfettoTrace
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
+from tests import warm
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -143,7 +143,7 @@ def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: s
         print(urllib.request.urlopen("http://127.0.0.1:{port}/metrics").read().decode())
     """
     environment = os.environ | {"PENSTOCK_METRICS_PORT": str(port - 3), "LOCAL_RANK": "3"}
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env=environment,
         capture_output=True,
@@ -251,7 +251,7 @@ def test_a_trace_of_a_killed_run(records: penstock.Dataset, tmp_path: Path) -> N
             if batch.step == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120)
+    done = warm.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120)
     assert done.returncode == -signal.SIGKILL
     (tmp_path / "whole.json").write_text((tmp_path / "run.json").read_text() + "]")
     events = events_of(tmp_path / "whole.json")
@@ -270,7 +270,9 @@ def test_a_trace_ends_with_its_program(records: penstock.Dataset, tmp_path: Path
         os.wait()
         list(loader)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120, check=True)
+    warm.run(
+        [sys.executable, "-c", textwrap.dedent(script)], timeout=120, check=True, whole_end=True
+    )
     assert len(named(events_of(tmp_path / "run.json"), "wait")) == 8
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import warm
+
 pytest.importorskip("torch")
 
 PROGRAM = """
@@ -40,7 +42,7 @@ dist.barrier()
 def found_by(folder: Path, how: str) -> list[dict[str, object]]:
     """What each rank prints."""
     ranks = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-c", PROGRAM, str(folder), str(rank), how],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -21,6 +21,7 @@ from penstock.errors import UsageError
 from penstock.order import feistel_numpy as twin
 from penstock.order import order as order_module
 from penstock.order.order import Order, key_state
+from tests.attempts import retried
 
 if order_module.compiled:
     from penstock import _core
@@ -544,6 +545,7 @@ def best_s(call, repeat=7):
     return min(times)
 
 
+@retried
 def test_small_counts_cost_no_more():
     """An index among 100 samples costs at most twice one among a million."""
     positions = np.arange(100_000, dtype=np.uint64)
@@ -552,6 +554,7 @@ def test_small_counts_cost_no_more():
     assert best_s(lambda: small.samples(few)) <= 2 * best_s(lambda: large.samples(positions))
 
 
+@retried
 def test_first_batch_of_ten_billion_is_immediate():
     """Building an order of 10^10 samples and its first batch takes less than a millisecond."""
     assert best_s(lambda: Order(10**10, 1).run(0, 256)) < 1e-3

@@ -3,9 +3,11 @@ that can be done, and against a list."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import limits
@@ -40,22 +42,52 @@ def test_positions_belong_to_the_ranks_that_they_were_dealt_to(steps):
     assert steps.ranks(np.arange(steps.count)).tolist() == expected.tolist()
 
 
-@given(
-    steps=geometries(),
-    shuffle=st.sampled_from(["exact", "blocked", "none"]),
-    seed=st.integers(0, 2**64 - 1),
-    epoch=st.sampled_from([0, 1, 17]),
-    data=st.data(),
-)
-def test_next_uses_are_those_of_epochs_written_out(steps, shuffle, seed, epoch, data):
+@dataclass(frozen=True)
+class Question:
+    """A question to `Uses.next`. Times count from the beginning of `epoch`."""
+
+    steps: Steps
+    ranks: frozenset[int]
+    shuffle: str
+    seed: int
+    epoch: int
+    start: int
+    until: int
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    steps = draw(geometries())
+    epoch = draw(st.sampled_from([0, 1, 17]))
+    start = draw(st.integers(0, 2 * steps.count))
+    horizon = start // steps.count + limits.replica_epochs
+    return Question(
+        steps,
+        draw(st.frozensets(st.integers(0, steps.world_size - 1), min_size=1)),
+        draw(st.sampled_from(["exact", "blocked", "none"])),
+        draw(st.integers(0, 2**64 - 1)),
+        epoch,
+        start,
+        draw(st.integers(-epoch * steps.count, (horizon + 1) * steps.count)),
+    )
+
+
+@given(question=questions())
+@example(  # rank 0 never uses sample 1, and `until` lies in the first epoch that is not searched
+    Question(
+        Steps(2, 2, 2), frozenset({0}), "none", seed=0, epoch=0, start=0,
+        until=2 * limits.replica_epochs + 1,
+    )
+)  # fmt: skip
+def test_next_uses_are_those_of_epochs_written_out(question):
     """In the first epochs, by position; what is used in none of them comes after all of these. What
     is not to be looked for so long has no other time before that."""
-    ranks = data.draw(st.sets(st.integers(0, steps.world_size - 1), min_size=1))
-    order = Order(steps.count, seed, shuffle=shuffle, block=8, group=3)
+    steps, ranks, seed, epoch = question.steps, question.ranks, question.seed, question.epoch
+    order = Order(steps.count, seed, shuffle=question.shuffle, block=8, group=3)
     uses = Uses(order, steps, tuple(ranks), epoch)
     assert uses.begin == epoch * steps.count == uses.end - steps.count
     everything = np.arange(steps.count, dtype=np.uint64)
-    start = data.draw(st.integers(uses.begin, uses.end + steps.count))
+    start, until = uses.begin + question.start, uses.begin + question.until
     first = start // steps.count
     end = first + limits.replica_epochs
     expected: dict[int, int] = {}
@@ -65,12 +97,11 @@ def test_next_uses_are_those_of_epochs_written_out(steps, shuffle, seed, epoch, 
         for sample, position in zip(samples.tolist(), positions.tolist(), strict=True):
             if later * steps.count + position >= start:
                 expected.setdefault(sample, later * steps.count + position)
-    found = uses.next(everything, start).tolist()
-    for sample, time in enumerate(found):
+    times = uses.next(everything, start).tolist()
+    for sample, time in enumerate(times):
         assert time == expected.get(sample, time)
         assert (time >= end * steps.count) == (sample not in expected)
-    until = data.draw(st.integers(0, (end + 1) * steps.count))
-    for time, known in zip(uses.next(everything, start, until).tolist(), found, strict=True):
+    for time, known in zip(uses.next(everything, start, until).tolist(), times, strict=True):
         assert time == known or until < min(time, known)
     some = order.at_epoch(epoch).samples(np.arange(steps.count)[: 1 + seed % steps.count])
     assert uses.now(some) == uses.begin + len(some) - 1

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import ROOT, warm
+
 Lease = dict[str, Any] | None
 
 
@@ -28,7 +30,8 @@ def environ(**changes: str) -> dict[str, str]:
     source = str(Path(penstock.__file__).parent.parent)
     ours = ("PENSTOCK_BROKER", "COLUMNS")  # the tests' own settings
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, "PYTHONPATH": source, **changes}
+    path = os.pathsep.join([source, str(ROOT)])
+    return {**kept, "PYTHONPATH": path, **changes}
 
 
 class Ended(Exception):
@@ -53,7 +56,7 @@ class Job:
         step_s: float = 0.01,
     ) -> None:
         told = [str(path), job, rank, profile, greed, step_s]
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, __file__, json.dumps(told)], stdout=subprocess.PIPE, env=environ()
         )
         self.lease: Lease = None
@@ -102,7 +105,7 @@ def job(
 def broker(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`penstock broker`, serving."""
     command = [sys.executable, "-m", "penstock", "broker", "--socket", str(path), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ())
+    process = warm.Popen(command, stderr=subprocess.PIPE, text=True, env=environ())
     try:
         assert process.stderr is not None
         said = process.stderr.readline()

@@ -13,28 +13,65 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import warm
+
 torch = pytest.importorskip("torch")
 
 SAMPLES, WORLD = 45, 2
 PROGRAM = Path(__file__).parent / "train.py"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
+def run_torchrun(*arguments: Path) -> None:
+    """Have torchrun start the ranks of train.py."""
+    launch = "-m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node"
+    done = subprocess.run(
+        [sys.executable, *launch.split(), str(WORLD), PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def run_ranks(*arguments: Path) -> None:
+    """Start the ranks of train.py as torchrun does, without the time that torchrun itself takes."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": str(WORLD),
+        "LOCAL_WORLD_SIZE": str(WORLD),
+    }
+    processes = [
+        warm.Popen(
+            [sys.executable, PROGRAM, *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(WORLD)
+    ]
+    errors = [process.communicate(timeout=200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * WORLD, errors
+
+
+@pytest.fixture(
+    scope="module",
+    params=[run_ranks, pytest.param(run_torchrun, marks=pytest.mark.long)],
+    ids=["ranks", "torchrun"],
+)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[dict[str, Any]]]:
     """The data, and what each rank of train.py found."""
     folder = tmp_path_factory.mktemp("ddp")
     rows = np.random.default_rng(3).standard_normal((SAMPLES, 4), np.float32)
     rows.tofile(folder / "rows.bin")
-    launch = "-m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node"
-    done = subprocess.run(
-        [sys.executable, *launch.split(), str(WORLD), PROGRAM, folder / "rows.bin", folder],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    request.param(folder / "rows.bin", folder)
     found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
     return str(folder / "rows.bin"), found
 

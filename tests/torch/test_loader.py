@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests import warm
 from tests.shared_memory import named_memory
 
 torch = pytest.importorskip("torch")
@@ -265,6 +265,9 @@ def test_timeout_needs_workers() -> None:
         with pytest.raises(AssertionError):
             iter(loader(Numbers(4), timeout=1))
 
+
+SOON_S = 60.0
+"""What ends at once on an idle machine ends by then on any; what waits for ever does not."""
 
 # fmt: off
 PUBLIC = [
@@ -583,7 +586,7 @@ def test_killed_worker() -> None:
     batches, started_s = iter(loader), time.monotonic()
     with pytest.raises(RuntimeError, match=r"worker \(pid\(s\) \d+\) exited unexpectedly"):
         list(batches)
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < SOON_S
     loader.load_state_dict({**loader.state_dict(), "step": 4})
     assert flat(loader) == list(range(14, 20))
 
@@ -619,8 +622,13 @@ if __name__ == "__main__":
 
 def run(script: str) -> tuple[int, str, str]:
     """Run a program of its own; code, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    done = warm.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        whole_end=True,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -640,7 +648,7 @@ print(time.monotonic())
 """
     code, ended_s, errors = run(script)
     assert (code, errors) == (0, "")
-    assert time.monotonic() - float(ended_s) < 5  # 0.2 on an idle machine
+    assert time.monotonic() - float(ended_s) < SOON_S  # 0.2 on an idle machine
 
 
 def children() -> set[str]:

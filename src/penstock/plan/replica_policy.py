@@ -70,10 +70,10 @@ class Uses:
         return self.begin + int(self._order(self.epoch).positions(samples).max())
 
     def next(self, samples: Ids, start: int, until: int | None = None) -> Int:
-        """When each sample is used first at `start` or later, int64.
+        """The time at which each sample is used first at `start` or later, int64.
 
-        What is not used by `until`, or in `limits.replica_epochs` epochs, is looked for no further
-        and has some time after these.
+        Epochs are searched up to that of `until`, and at most `limits.replica_epochs` of them. A
+        sample that these ranks do not use in an epoch searched gets some time in a later epoch.
         """
         times = np.empty(len(samples), np.int64)
         left = np.arange(len(samples))
@@ -82,7 +82,7 @@ class Uses:
         first = start // self.order.count
         end = first + limits.replica_epochs
         if until is not None:
-            end = max(first, min(end, until // self.order.count)) + 1
+            end = min(end, max(first, until // self.order.count) + 1)
         for epoch in range(first, end + 1):
             positions = self._order(epoch).positions(samples[left]).view(np.int64)
             time = positions + self._at(epoch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock
+from tests import warm
 from tests.index.formats.lmdb_writer import LEAF, OVERFLOW, Environment
 
 VERSIONS = {1: 0, 3: 1}
@@ -243,7 +243,7 @@ with lmdb.open(sys.argv[1], map_size=1 << 26) as environment:
 
 def commit(path: Path) -> None:
     """Another process commits."""
-    subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=60)
+    warm.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=60)
 
 
 def filled(path: Path) -> Path:

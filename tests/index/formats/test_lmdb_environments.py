@@ -29,6 +29,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.index.formats import lmdb as format_lmdb
+from tests import warm
 
 VERSIONS = [0, 1]
 """LMDB 0.9 writes data version 1, LMDB 1.0 data version 3."""
@@ -467,7 +468,7 @@ def test_a_writer_in_another_process(tmp_path):
     """After each commit of a real writer: the index is stale, a reader told; never wrong bytes."""
     path = tmp_path / "env"
     environment(path).close()
-    writer = subprocess.Popen(
+    writer = warm.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,0 +1,25 @@
+"""Tests of what can be seen only while the machine is not taken by others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+ATTEMPTS = 10
+
+
+def retried(test: Callable[..., None]) -> Callable[..., None]:
+    """The test passes if one of a few attempts does. Others that take the machine can spoil an
+    attempt; a property that does not hold is found in none."""
+
+    @functools.wraps(test)
+    def attempt(*arguments: object, **fixtures: object) -> None:
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                test(*arguments, **fixtures)
+                break
+            except AssertionError:
+                if not left:
+                    raise
+
+    return attempt
