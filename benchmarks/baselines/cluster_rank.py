@@ -145,7 +145,7 @@ def parser_of() -> argparse.ArgumentParser:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--ranks", type=int, default=1, help="on a host")
     parser.add_argument("--cache-bytes", type=int, default=0, help="of a host")
-    parser.add_argument("--cache block-bytes", type=int, default=0)
+    parser.add_argument("--cache-block-bytes", type=int, default=0)
     parser.add_argument("--assignment", default="local")
     parser.add_argument("--workers", type=int, default=0)
     return parser
