@@ -33,7 +33,7 @@ from penstock.bench.distribution import Distribution
 from penstock.bench.pace import Pace, sharpen_timers
 from penstock.bench.ranks import Crew, launch
 from penstock.bench.walk import walk
-from penstock.bench.workload import Data, Reading, Train, Workload
+from penstock.bench.workload import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
 
 from . import __main__ as command
 from . import generation
@@ -99,7 +99,7 @@ def walked(ranks: int, step_s: float, task: Task | None) -> float:
 def _walk(step_s: float, task: Task | None, crew: Crew) -> float:
     sharpen_timers()
     steps = int(0.5 / step_s)
-    one = task or Task(workload=Workload(), part="train", paths=[], folder="")
+    one = task or Task(workload=DlioWorkload(), part="train", paths=[], folder="")
     if task is not None:
         steps = min(steps, len(task.paths))
         workload = replace(task.workload, reader=replace(task.workload.reader, batch_size=1))
@@ -245,11 +245,11 @@ def written(folder: Path, files: int) -> Task:
         np.savez(path, x=one + number % 251, y=np.zeros(1, np.int64))
         paths.append(os.fspath(path))
     batch = 4
-    workload = Workload(
-        dataset=Data(data_folder=str(folder), format="npz", num_files_train=files,
+    workload = DlioWorkload(
+        dataset=DatasetSpec(data_folder=str(folder), format="npz", num_files_train=files,
                      record_length_bytes=64),
-        reader=Reading(batch_size=batch, sample_shuffle="seed", read_threads=1),
-        train=Train(computation_time=Distribution.constant(0.0)),
+        reader=ReaderSpec(batch_size=batch, sample_shuffle="seed", read_threads=1),
+        train=TrainSpec(computation_time=Distribution.constant(0.0)),
     )  # fmt: skip
     return Task(
         workload=workload, part="train", paths=paths, folder=str(folder / "train"),

@@ -22,7 +22,7 @@ from .errors import PenstockError, UsageError
 if TYPE_CHECKING:
     from .bench.ranks import Crew
     from .bench.run import Job, Walks
-    from .bench.workload import Workload
+    from .bench.workload import DlioWorkload as Workload
 
 T = TypeVar("T")
 

@@ -29,7 +29,13 @@ from penstock.bench.checkpoint_contents import Contents, content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock.bench.checkpoint_writers import NumpyWriter, Writer, writer_named
 from penstock.bench.checkpoints import Checkpoints, dlio_metrics, run_checkpoints
-from penstock.bench.workload import Checkpoint, Model, Parallelism, Storage, Workload
+from penstock.bench.workload import (
+    CheckpointSpec,
+    DlioWorkload,
+    ModelSpec,
+    Parallelism,
+    StorageSpec,
+)
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -51,13 +57,13 @@ def writer(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def opened(workload: Workload, **options: Any) -> Checkpoints:
+def opened(workload: DlioWorkload, **options: Any) -> Checkpoints:
     """The checkpoints of one rank."""
     found: Checkpoints = alone(lambda *crew: Checkpoints(workload, *crew, **options))
     return found
 
 
-def ran(workload: Workload, **options: Any) -> dict[str, Any]:
+def ran(workload: DlioWorkload, **options: Any) -> dict[str, Any]:
     """A run of one rank."""
     found: dict[str, Any] = alone(lambda *crew: run_checkpoints(workload, *crew, **options))
     return found
@@ -517,7 +523,7 @@ def test_short_room_is_refused_before_writing(tmp_path: Path) -> None:
     """With the bytes that are needed and free, on every rank; 15 TiB are never free here."""
     shape = replace(llama(tmp_path).model.transformer, hidden_size=25872, ffn_hidden_size=98304)
     cut = Parallelism(zero_stage=1)
-    model = Model(type="transformer", num_layers=128, transformer=shape, parallelism=cut)
+    model = ModelSpec(type="transformer", num_layers=128, transformer=shape, parallelism=cut)
     workload = llama(tmp_path, model=model)
     work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
     for error in threads(2, work):
@@ -543,7 +549,7 @@ def test_short_room_for_all_of_a_run(mounted: Callable[[str], Path]) -> None:
 def test_a_model_that_memory_cannot_hold(mounted: Callable[[str], Path]) -> None:
     """Is refused before it is made, where the disk has room enough."""
     folder = mounted("size=1024t")
-    model = Model(model_size_bytes=1 << 48)
+    model = ModelSpec(model_size_bytes=1 << 48)
     with pytest.raises(LimitError, match=r"281,474,976,710,656 bytes of memory in 1 ranks"):
         opened(llama(folder, model=model), writer="numpy").take(1, 0)
     assert listed(folder) == []
@@ -654,13 +660,13 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
         ({}, {"scale": 0.0}, "scale=0.0: a part of each tensor"),
         ({}, {"scale": 1.5}, "above 0 and up to 1"),
         (
-            {"checkpoint": Checkpoint(checkpoint_mechanism_classname="a.B")},
+            {"checkpoint": CheckpointSpec(checkpoint_mechanism_classname="a.B")},
             {},
             "checkpoint_mechanism_classname=a.B is a class of DLIO",
         ),
-        ({"storage": Storage(storage_type="s3")}, {}, "storage.storage_type=s3"),
-        ({"model": Model(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
-        ({"model": Model(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),
+        ({"storage": StorageSpec(storage_type="s3")}, {}, "storage.storage_type=s3"),
+        ({"model": ModelSpec(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
+        ({"model": ModelSpec(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),
     ],
 )
 def test_what_is_refused(

@@ -23,7 +23,7 @@ from penstock.bench.distribution import Distribution
 from penstock.bench.files import found_paths
 from penstock.bench.generate import generate
 from penstock.bench.observe import Observer
-from penstock.bench.workload import Data, Hdf5, Workload
+from penstock.bench.workload import DatasetSpec, DlioWorkload, Hdf5Layout
 from penstock.errors import UsageError
 
 LOADERS = ["penstock", "torch"]
@@ -113,7 +113,7 @@ def test_the_ranks_share_each_epoch(files, per_file, batch, ranks, of_files, of_
                                     format, epoch):  # fmt: skip
     """No sample twice, as many for each rank; whole files keep their samples together."""
     read = reading(batch_size=batch, file_shuffle=of_files, sample_shuffle=of_samples)
-    load = Workload(dataset=Data(format=format, num_files_train=files,
+    load = DlioWorkload(dataset=DatasetSpec(format=format, num_files_train=files,
                                  num_samples_per_file=per_file), reader=read)  # fmt: skip
     given = [
         Task(workload=load, part="train", paths=[""] * files, folder="", rank=rank, ranks=ranks,
@@ -223,7 +223,7 @@ def _record(text: bytes) -> bytes:
     return head + masked(head) + text + masked(text)
 
 
-def made(folder: Path, format: str, **data) -> tuple[Workload, list[str]]:
+def made(folder: Path, format: str, **data) -> tuple[DlioWorkload, list[str]]:
     """Four files of a format, of three samples where it can hold several; written by hand."""
     per_file = 1 if format in ("jpeg", "png") else 3
     place = folder / "train"
@@ -406,14 +406,14 @@ def test_what_batches_hold(batch, expected, samples, size):
     [
         ("npz", {"num_subfolders_train": 2}), ("npy", {}), ("csv", {}), ("tfrecord", {}),
         ("csv", {"compression": "gzip"}), ("hdf5", {"compression": "gzip"}),
-        ("hdf5", {"record_dims": (8, 4), "hdf5": Hdf5(num_dset_per_record=2)}),
+        ("hdf5", {"record_dims": (8, 4), "hdf5": Hdf5Layout(num_dset_per_record=2)}),
         ("jpeg", {"num_samples_per_file": 1}), ("png", {"num_samples_per_file": 1}),
         ("mmap_indexed_binary", {}), ("tar", {}), ("lmdb", {}), ("parquet", {}),
     ],
 )  # fmt: skip
 def test_generated_data_is_delivered(tmp_path, format, more):
     """What `penstock bench generate` writes, by both loaders, checked sample by sample."""
-    data = Data(
+    data = DatasetSpec(
         format=format, num_files_train=4, num_samples_per_file=6, record_length_bytes=64,
         data_folder=str(tmp_path),
     )  # fmt: skip

@@ -33,10 +33,10 @@ from penstock.bench.files import data_paths, found_paths
 from penstock.bench.generate import MANIFEST, Generated, generate
 from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
-from penstock.bench.workload import Column, Data, Hdf5, Parquet
+from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumn, ParquetLayout
 from penstock.errors import StorageError, UsageError
 
-SMALL = Data(
+SMALL = DatasetSpec(
     record_length_bytes=5_000,
     record_length_bytes_stdev=1_500,
     num_files_train=5,
@@ -46,12 +46,14 @@ SMALL = Data(
 )
 
 
-def made(root: Path, data: Data = SMALL, **options: Any) -> Generated:
+def made(root: Path, data: DatasetSpec = SMALL, **options: Any) -> Generated:
     """Generate below a folder."""
     return generate(data, root=str(root), **options)
 
 
-def expected(data: Data, part: str, number: int, kind: str = "random", seed: int = 10) -> Any:
+def expected(
+    data: DatasetSpec, part: str, number: int, kind: str = "random", seed: int = 10
+) -> Any:
     """The samples of a file, from contents and sizes alone."""
     shape = tuple(shapes(data, part, seed=seed)[number].tolist())
     count = 1 if data.format in ("jpeg", "png") else data.num_samples_per_file
@@ -69,13 +71,13 @@ def bytes_below(folder: Path) -> dict[str, bytes]:
 # -- each format, by its own library ---------------------------------------------------------------
 
 
-def read_npz(path: str, _: Data) -> np.ndarray:
+def read_npz(path: str, _: DatasetSpec) -> np.ndarray:
     with np.load(path) as file:
         assert file["y"].tolist() == [0] * file["x"].shape[-1]
         return np.moveaxis(file["x"], -1, 0)
 
 
-def read_hdf5(path: str, data: Data) -> np.ndarray:
+def read_hdf5(path: str, data: DatasetSpec) -> np.ndarray:
     with h5py.File(path) as file:
         records = [file[f"records_{n}"][:] for n in range(data.hdf5.num_dset_per_record)]
         assert set(file) == {"labels", *(f"records_{n}" for n in range(len(records)))}
@@ -83,7 +85,7 @@ def read_hdf5(path: str, data: Data) -> np.ndarray:
     return np.concatenate(records, axis=1)
 
 
-def read_tfrecord(path: str, data: Data) -> list[bytes]:
+def read_tfrecord(path: str, data: DatasetSpec) -> list[bytes]:
     listed = path.replace("/data/", "/data/index/") + ".idx"
     loader = tfrecord.tfrecord_loader(path, None, {"image": "byte", "size": "int"})
     found = list(loader)
@@ -96,27 +98,27 @@ def read_tfrecord(path: str, data: Data) -> list[bytes]:
     return [bytes(each["image"]) for each in found]
 
 
-def read_indexed(path: str, _: Data) -> list[bytes]:
+def read_indexed(path: str, _: DatasetSpec) -> list[bytes]:
     whole = Path(path).read_bytes()
     offsets, sizes = (np.fromfile(path + end, "<u8").tolist() for end in (".off.idx", ".sz.idx"))
     assert offsets[-1] + sizes[-1] == len(whole)
     return [whole[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
 
 
-def read_lmdb(path: str, _: Data) -> list[bytes]:
+def read_lmdb(path: str, _: DatasetSpec) -> list[bytes]:
     with lmdb.open(path, subdir=False, readonly=True, lock=False) as file, file.begin() as values:
         return [value for _, value in values.cursor()]
 
 
-def read_tar(path: str, _: Data) -> list[bytes]:
+def read_tar(path: str, _: DatasetSpec) -> list[bytes]:
     return [sample["bin"] for sample in webdataset.WebDataset(path, shardshuffle=False)]
 
 
-def read_parquet(path: str, _: Data) -> list[bytes]:
+def read_parquet(path: str, _: DatasetSpec) -> list[bytes]:
     return [each.as_py() for each in pyarrow.parquet.read_table(path)["image"]]
 
 
-READERS: dict[str, Callable[[str, Data], Any]] = {
+READERS: dict[str, Callable[[str, DatasetSpec], Any]] = {
     "npz": read_npz,
     "npy": lambda path, _: np.moveaxis(np.load(path), -1, 0),
     "hdf5": read_hdf5,
@@ -222,12 +224,12 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
 def test_parquet_columns(tmp_path: Path) -> None:
     """Columns of numbers and of lists, each of values of its own, in row groups as asked for."""
     columns = (
-        Column(name="t5", dtype="float32", size=300),
-        Column(name="mean", dtype="float32", size=300),
-        Column(name="stamp", dtype="int64"),
-        Column(name="kept", dtype="bool", size=2),
+        ParquetColumn(name="t5", dtype="float32", size=300),
+        ParquetColumn(name="mean", dtype="float32", size=300),
+        ParquetColumn(name="stamp", dtype="int64"),
+        ParquetColumn(name="kept", dtype="bool", size=2),
     )
-    table = Parquet(columns=columns, row_group_size=20)
+    table = ParquetLayout(columns=columns, row_group_size=20)
     data = replace(SMALL, format="parquet", num_samples_per_file=50, parquet=table)
     done = made(tmp_path, data)
     assert done.bytes == 8 * 50 * (2 * 1200 + 8 + 2) == data.sample_bytes() * 400
@@ -262,7 +264,7 @@ def test_npz_is_what_numpy_saves(samples: int, tmp_path: Path) -> None:
 
 def test_tfrecord_overhead(tmp_path: Path) -> None:
     """A record of resnet50's size has 60 bytes beside the image, which begins at 39 or 56."""
-    data = Data(format="tfrecord", record_dims=(338, 338), num_files_train=1)
+    data = DatasetSpec(format="tfrecord", record_dims=(338, 338), num_files_train=1)
     made(tmp_path, data)
     (path,) = found_paths(data, "train", str(tmp_path))
     whole, image = Path(path).read_bytes(), expected(data, "train", 0).tobytes()
@@ -273,14 +275,14 @@ def test_tfrecord_overhead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "dsets", "chunks", "most"),
     [
-        (Hdf5(), 1, None, (3, 12, 10)),
-        (Hdf5(num_dset_per_record=3), 3, None, (3, 4, 10)),
-        (Hdf5(chunk_dims=(5, 100)), 1, (1, 5, 10), (3, 12, 10)),
-        (Hdf5(chunk_dims=(2, 5, 5), max_shape=(3, 20, 20)), 1, (2, 5, 5), (3, 20, 20)),
+        (Hdf5Layout(), 1, None, (3, 12, 10)),
+        (Hdf5Layout(num_dset_per_record=3), 3, None, (3, 4, 10)),
+        (Hdf5Layout(chunk_dims=(5, 100)), 1, (1, 5, 10), (3, 12, 10)),
+        (Hdf5Layout(chunk_dims=(2, 5, 5), max_shape=(3, 20, 20)), 1, (2, 5, 5), (3, 20, 20)),
     ],
 )
 def test_hdf5_options(
-    options: Hdf5, dsets: int, chunks: Any, most: tuple[int, ...], tmp_path: Path
+    options: Hdf5Layout, dsets: int, chunks: Any, most: tuple[int, ...], tmp_path: Path
 ) -> None:
     """A sample in several datasets, chunks, room to grow."""
     data = replace(
@@ -292,7 +294,11 @@ def test_hdf5_options(
     with h5py.File(path) as file:
         assert len(file) == dsets + 1
         assert (file["records_0"].chunks, file["records_0"].maxshape) == (chunks, most)
-    for wrong in (Hdf5(num_dset_per_record=5), Hdf5(chunk_dims=(3,)), Hdf5(max_shape=(2, 12, 10))):
+    for wrong in (
+        Hdf5Layout(num_dset_per_record=5),
+        Hdf5Layout(chunk_dims=(3,)),
+        Hdf5Layout(max_shape=(2, 12, 10)),
+    ):
         with pytest.raises(UsageError, match=r"dataset\.(hdf5|record_dims)"):
             made(tmp_path / "wrong", replace(data, hdf5=wrong), force=True)
 
@@ -318,7 +324,7 @@ def test_generating_does_not_change_the_workload(tmp_path: Path) -> None:
 def test_binary_samples_are_as_many_and_as_large_as_asked(tmp_path: Path) -> None:
     """DLIO writes 1 GiB for 4 MiB, restarts offsets, loses samples for 9 files on 4 ranks, and adds
     record_dims up instead of multiplying them."""
-    data = Data(
+    data = DatasetSpec(
         format="indexed_binary",
         record_dims=(16, 16, 16),
         num_files_train=9,
@@ -450,7 +456,7 @@ AFTER = [pytest.param(form, marks=pytest.mark.long) for form in ("indexed_binary
 def test_killed_and_taken_up(form: str, tmp_path: Path) -> None:
     """After kill -9 whatever has its name is whole; the same call makes the rest, as it would have
     been, and leaves nothing else."""
-    data = Data(format=form, record_length_bytes=100_000, num_files_train=160)
+    data = DatasetSpec(format=form, record_length_bytes=100_000, num_files_train=160)
     made(tmp_path / "whole", data)
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "cut"), form])
     assert killed.returncode == -signal.SIGKILL
@@ -492,10 +498,10 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_how_data_is_read_does_not_change_it(tmp_path: Path) -> None:
     """What only readers look at may change without data being other data."""
-    column = Column(name="a", size=8)
-    data = replace(SMALL, format="parquet", parquet=Parquet(columns=(column,)))
+    column = ParquetColumn(name="a", size=8)
+    data = replace(SMALL, format="parquet", parquet=ParquetLayout(columns=(column,)))
     made(tmp_path, data)
-    unread = Parquet(columns=(replace(column, read=False),), read_mode="row_group")
+    unread = ParquetLayout(columns=(replace(column, read=False),), read_mode="row_group")
     again = replace(data, parquet=unread, record_length_bytes_resize=7, keep_files=False)
     assert made(tmp_path, again).written == 0
 
@@ -530,7 +536,7 @@ def test_parts_one_after_the_other(tmp_path: Path) -> None:
 
 def test_a_part_without_files_has_a_folder(tmp_path: Path) -> None:
     """As DLIO's generator leaves it: DLIO lists it in any case, and ends where it is not there."""
-    generate(Data(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
+    generate(DatasetSpec(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
     assert list((tmp_path / "data" / "valid").iterdir()) == []
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .workload import Checkpoint, Model, Parallelism
+from .workload import CheckpointSpec, ModelSpec, Parallelism
 
 DTYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 """Element types of tensors, by DLIO's names."""
@@ -135,7 +135,7 @@ class Coordinates:
         return self.rank // (self.tensor * self.pipeline)
 
 
-def parameters(model: Model) -> int:
+def parameters(model: ModelSpec) -> int:
     """Of the uncut transformer; 0 where there is none."""
     if model.num_layers <= 0:
         return 0
@@ -144,7 +144,7 @@ def parameters(model: Model) -> int:
     return ends + model.num_layers * sum(elements for elements, _ in _block(model))
 
 
-def files(model: Model, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
+def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
     """What the rank at these coordinates writes, in this order; may be nothing.
 
     scale: of the elements of every tensor, rounded, at least one.
@@ -178,7 +178,7 @@ class Totals:
         return self.model_bytes + self.optimizer_bytes
 
 
-def totals(model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0) -> Totals:
+def totals(model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0) -> Totals:
     """What all ranks write together, without a message between them."""
     written = [file for each in by_rank(model, checkpoint, ranks, scale) for file in each]
     size = {
@@ -196,7 +196,7 @@ def totals(model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0)
 
 
 def by_rank(
-    model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0
+    model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
     """The files of each rank. UsageError where so many ranks cannot hold the model."""
     if model.num_layers > 0 and model.num_layers < model.parallelism.pipeline:
@@ -209,7 +209,7 @@ def by_rank(
         yield files(model, at, scale)
 
 
-def due(checkpoint: Checkpoint, epoch: int, step: int, steps: int) -> bool:
+def due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:
     """Whether a checkpoint follows this step of `steps` of an epoch; both count from 1."""
     if checkpoint.steps_between_checkpoints:
         return step % checkpoint.steps_between_checkpoints == 0
@@ -222,7 +222,7 @@ _Sized = tuple[str, str, int]
 
 
 def _files(
-    model: Model, at: Coordinates
+    model: ModelSpec, at: Coordinates
 ) -> Iterator[tuple[str, Literal["model", "optimizer"], list[_Sized]]]:
     share = f"zero_pp_rank_{at.replica}_mp_rank_{at.part}"
     if _blob(model):
@@ -239,11 +239,11 @@ def _files(
     yield f"{share}_optim_states", "optimizer", _optimizer(model, at)
 
 
-def _blob(model: Model) -> bool:
+def _blob(model: ModelSpec) -> bool:
     return model.type != "transformer" and model.model_size_bytes > 0
 
 
-def _layers(model: Model, at: Coordinates) -> range:
+def _layers(model: ModelSpec, at: Coordinates) -> range:
     """The layers of a stage; the first stages have one more where they do not come out even."""
     each, more = divmod(max(0, model.num_layers), at.pipeline)
     first = 1 + at.stage * each + min(at.stage, more)
@@ -254,7 +254,7 @@ def _layers(model: Model, at: Coordinates) -> range:
     return range(first, end)
 
 
-def _layer(model: Model, at: Coordinates, layer: int) -> list[_Sized]:
+def _layer(model: ModelSpec, at: Coordinates, layer: int) -> list[_Sized]:
     if model.layer_parameters:
         sizes, dtype = [given // at.tensor for given in model.layer_parameters], "int8"
     else:
@@ -270,7 +270,7 @@ def _layer(model: Model, at: Coordinates, layer: int) -> list[_Sized]:
     return [(f"{layer}.{i}", dtype, size) for i, size in enumerate(sizes) if size > 0]
 
 
-def _block(model: Model) -> list[tuple[int, bool]]:
+def _block(model: ModelSpec) -> list[tuple[int, bool]]:
     """Tensors of one transformer layer: elements, and whether slices divide them."""
     shape = model.transformer
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
@@ -285,7 +285,7 @@ def _block(model: Model) -> list[tuple[int, bool]]:
     ]
 
 
-def _optimizer(model: Model, at: Coordinates) -> list[_Sized]:
+def _optimizer(model: ModelSpec, at: Coordinates) -> list[_Sized]:
     """Three states of each parameter, each followed by a little that nobody divides."""
     if model.optimization_groups:
         given = [(i, size) for i, size in enumerate(model.optimization_groups) if size > 0]

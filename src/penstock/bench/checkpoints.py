@@ -39,7 +39,7 @@ from ..writers import storing, sync_folder
 from .checkpoint_contents import Contents, content
 from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
 from .checkpoint_writers import Writer, writer_named
-from .workload import Checkpoint, Workload
+from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
 Gather = Callable[[Any], Sequence[Any]]
@@ -74,7 +74,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: DlioWorkload,
         place: Place,
         barrier: Callable[[], None],
         gather: Gather,
@@ -97,7 +97,7 @@ class Checkpoints:
                 f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's "
                 f"and does not run here: leave it out, or say which writer stands for it"
             )
-        self.settings: Checkpoint = workload.checkpoint
+        self.settings: CheckpointSpec = workload.checkpoint
         self.place = place
         self.scale = scale
         self.verify = verify
@@ -409,7 +409,7 @@ class Checkpoints:
 
 
 def run_checkpoints(
-    workload: Workload,
+    workload: DlioWorkload,
     place: Place,
     barrier: Callable[[], None],
     gather: Gather,

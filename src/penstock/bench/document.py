@@ -1,4 +1,4 @@
-"""YAML as it was written: every value with its line, and nothing that YAML 1.1 makes of it unseen.
+"""YAML with the line of every value, and without the surprises of YAML 1.1.
 
 Plain scalars are what OmegaConf makes of them, which reads DLIO's files: `1e-3` is a number and a
 date is text. What people do not expect is refused: octal, hexadecimal, binary and sexagesimal
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
@@ -101,8 +102,8 @@ class _Reader:
 
     def _given(self, event: Any, path: tuple[str, ...], depth: int = 0) -> Given:
         where = self._where(event)
-        if depth > _DEPTH:
-            raise UsageError(f"{where}: lists and mappings lie more than {_DEPTH} deep")
+        if depth > _DEPTH_MAX:
+            raise UsageError(f"{where}: lists and mappings lie more than {_DEPTH_MAX} deep")
         if isinstance(event, self._yaml.AliasEvent):
             self._error(where, path, f"the alias *{event.anchor} is not read: write the value out")
             return Given(None, where)
@@ -111,7 +112,7 @@ class _Reader:
         if isinstance(event, self._yaml.ScalarEvent):
             if event.style:  # quoted, or a block of text
                 return Given(event.value, where)
-            value, surprise = scalar(event.value)
+            value, surprise = read_scalar(event.value)
             if surprise:
                 self._error(where, path, surprise)
             return Given(value, where, event.value)
@@ -150,68 +151,36 @@ class _Reader:
         self.problems.append(Problem("error", where, ".".join(path) or "(top)", text))
 
 
-_DEPTH = 32
+_DEPTH_MAX = 32
 """Lists and mappings in each other; workloads have 4."""
 
-_LONGEST_NUMBER = 64
-"""Characters; what is longer is text."""
-
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(
-    r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
-    r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-)
-_BASED = re.compile(
-    r"(?P<sign>[-+]?)"
-    r"(?:0b(?P<binary>[01][01_]*)|0x(?P<hex>[0-9a-fA-F][0-9a-fA-F_]*)|0(?P<octal>_*[0-7][0-7_]*))"
-)
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
-_WORDS: dict[str, bool | None] = {
-    "": None,
-    **dict.fromkeys(("~", "null", "Null", "NULL")),
-    **{
-        form: value
-        for word, value in {
-            **dict.fromkeys(("yes", "true", "on"), True),
-            **dict.fromkeys(("no", "false", "off"), False),
-        }.items()
-        for form in (word, word.title(), word.upper())
-    },
-}
+_DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
 
 
-def scalar(text: str) -> tuple[bool | int | float | str | None, str]:
-    """What OmegaConf makes of a plain scalar, and what is surprising about it, or ""."""
-    if text in _WORDS:
-        return _WORDS[text], ""
-    if len(text) > _LONGEST_NUMBER:
+@cache
+def _loader() -> Any:
+    import yaml
+
+    return yaml.SafeLoader("")
+
+
+def read_scalar(text: str) -> tuple[bool | int | float | str | None, str]:
+    """The value that OmegaConf makes of a plain scalar, and what is surprising about it, or ""."""
+    import yaml
+
+    if _EXPONENT.fullmatch(text):
+        return float(text.replace("_", "")), ""
+    tag = _loader().resolve(yaml.ScalarNode, text, (True, False))
+    if tag.rpartition(":")[2] not in {"null", "bool", "int", "float"}:
         return text, ""
-    if _INTEGER.fullmatch(text):
-        return int(text.replace("_", "")), ""
-    if _FLOAT.fullmatch(text):
-        digits = text.replace("_", "").lower()
-        return float(re.sub(r"\.(inf|nan)", r"\1", digits)), ""
-    surprise, instead = _surprising(text)
-    if surprise is None:
+    try:
+        value = _loader().construct_object(yaml.ScalarNode(tag, text))
+    except ValueError:  # such as 0_, or more digits than an integer may have
         return text, ""
-    return surprise, (f"'{text}' would be read as {surprise} in YAML; quote it or write {instead}")
-
-
-def _surprising(text: str) -> tuple[float | None, str]:
-    """The number that YAML 1.1 makes of what does not look like it, and what was rather meant."""
-    if based := _BASED.fullmatch(text):
-        bases = {"binary": 2, "hex": 16, "octal": 8}
-        kind = next(kind for kind in bases if based[kind])
-        digits = based["sign"] + based[kind].replace("_", "")
-        value = int(digits, bases[kind])
-        return value, digits if kind == "octal" else str(value)
-    if _SEXAGESIMAL.fullmatch(text):
-        total = 0.0
-        for part in text.lstrip("+-").replace("_", "").split(":"):
-            total = total * 60 + float(part)
-        total = -total if text[0] == "-" else total
-        seconds = total if "." in text else int(total)
-        return seconds, str(seconds)
-    return None, ""
+    is_plain = not isinstance(value, int) or isinstance(value, bool) or _DECIMAL.fullmatch(text)
+    if is_plain and ":" not in text:
+        return value, ""
+    is_octal = set(text) <= set("+-_01234567")
+    meant = text.replace("_", "").replace("0", "", 1) if is_octal and value else value
+    return value, f"'{text}' would be read as {value} in YAML; quote it or write {meant}"

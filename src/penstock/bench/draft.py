@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..writers import Part
 from .contents import Bytes, Contents
 from .files import PARTS
-from .workload import Data
+from .workload import DatasetSpec
 
 _GROUP_BYTES = 4 << 20
 _COLUMN_BITS = 40
@@ -38,7 +38,7 @@ class Draft:
     beside:  opens a file that belongs to this one, and is finished with it.
     """
 
-    data: Data
+    data: DatasetSpec
     part: str
     number: int
     path: str

@@ -6,28 +6,28 @@ import os
 from collections.abc import Iterator
 
 from ..errors import MissingError, UsageError
-from .workload import Data
+from .workload import DatasetSpec
 
 PARTS = ("train", "valid")
 _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
 
 
-def folder_of(data: Data, root: str = "./") -> str:
+def folder_of(data: DatasetSpec, root: str = "./") -> str:
     """Where all data of a workload lies; an absolute data_folder does without the storage_root."""
     return os.path.normpath(os.path.join(root, data.data_folder))
 
 
-def suffix_of(data: Data) -> str:
+def suffix_of(data: DatasetSpec) -> str:
     """The end of the names, without the dot: the format, and the compression of text."""
     return data.format + (_COMPRESSED.get(data.compression, "") if data.format == "csv" else "")
 
 
-def data_paths(data: Data, part: str, root: str = "./") -> list[str]:
+def data_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     """The files of "train" or "valid" by number, whether they are there or not."""
     return list(_paths(data, part, root))
 
 
-def _paths(data: Data, part: str, root: str) -> Iterator[str]:
+def _paths(data: DatasetSpec, part: str, root: str) -> Iterator[str]:
     count, dealt = data.files(part), data.subfolders(part)
     folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
     width, deep = len(str(count)), len(str(dealt))
@@ -40,12 +40,12 @@ def _paths(data: Data, part: str, root: str) -> Iterator[str]:
         )
 
 
-def index_path(data: Data, part: str, path: str, root: str = "./") -> str:
+def index_path(data: DatasetSpec, part: str, path: str, root: str = "./") -> str:
     """Where DLIO keeps the places of the records of a TFRecord file."""
     return os.path.join(folder_of(data, root), "index", part, f"{os.path.basename(path)}.idx")
 
 
-def found_paths(data: Data, part: str, root: str = "./") -> list[str]:
+def found_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     """The files that are there for "train" or "valid", as many as asked for, in DLIO's order: by
     path, or, where there are sub-folders, by name. Others in the folder do not matter. With
     skip_listing nothing is looked at.

@@ -32,7 +32,7 @@ from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, writer_of
 from .sizes import Model, Shapes, shapes
-from .workload import Column, Data
+from .workload import DatasetSpec, ParquetColumn
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
@@ -75,7 +75,7 @@ class Generated:
 class _Plan:
     """What is to be there: for each part, paths and shapes of files; and what that follows from."""
 
-    data: Data
+    data: DatasetSpec
     root: str
     contents: dict[np.dtype[Any], Contents]
     write: Write
@@ -114,12 +114,12 @@ class _Plan:
         return replace(whole, columns=tuple(columns))
 
 
-def _columns(data: Data) -> tuple[Column, ...]:
+def _columns(data: DatasetSpec) -> tuple[ParquetColumn, ...]:
     return data.parquet.columns if data.format == "parquet" else ()
 
 
 def generate(
-    data: Data,
+    data: DatasetSpec,
     parts: Sequence[str] = PARTS,
     *,
     root: str = "./",
@@ -180,7 +180,7 @@ def _threads() -> int:
 
 
 def _planned(
-    data: Data, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
+    data: DatasetSpec, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
 ) -> _Plan:
     write = writer_of(data)
     if kind != "random" and data.format == "synthetic":
@@ -198,7 +198,7 @@ def _planned(
 # -- what is there already -------------------------------------------------------------------------
 
 
-def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
+def _identity(data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
     """All that the bytes of a part follow from, by the names that a user knows it by."""
     listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}

@@ -32,7 +32,7 @@ _PACKAGES = (
 def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
     """One contender's run, of what its ranks have measured (see docs/bench.md)."""
     output = job.workload.output
-    left_out = output.exclude_start_steps, output.exclude_end_steps
+    left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
     trained = [each for each in epochs if each[0].kind == "train"]
     walks = [[walked.stamps for walked in each] for each in trained]
@@ -132,7 +132,7 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
         figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
         au = [[each[1] for each in ranks] for ranks in figures]
         rates = [[each[2] for each in ranks] for ranks in figures]
-        found |= metrics.dlio_metric(kind, au, rates, length, job.workload.au)
+        found |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
     if saved:
         from .checkpoint_shapes import totals
@@ -149,7 +149,7 @@ def rank_figures(
     """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
     and those of the epoch."""
     reader, output = job.workload.reader, job.workload.output
-    ends = output.exclude_start_steps, output.exclude_end_steps
+    ends = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     blocks = metrics.blocks(walked.stamps)
     steps = len(walked.stamps)
     if walked.kind == "eval":

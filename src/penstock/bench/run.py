@@ -29,7 +29,7 @@ from .observe import Observer, Spent, memory
 from .pace import Pace, sharpen_timers
 from .ranks import Crew
 from .walk import walk
-from .workload import Workload
+from .workload import DlioWorkload
 
 CONTROL_S = 20.0
 """What is computed at most to see what a run reaches without reading."""
@@ -51,7 +51,7 @@ class Job:
     """
 
     loader: str
-    workload: Workload
+    workload: DlioWorkload
     paths: Mapping[str, Sequence[str]]
     folders: Mapping[str, str]
     seed: int = 0
@@ -225,13 +225,13 @@ def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
 
 
 def _check_exclusions(job: Job, lengths: Sequence[int]) -> None:
-    output = job.workload.output
-    least = output.exclude_start_steps + output.exclude_end_steps + 1
+    skipped = job.workload.output.metric
+    least = skipped.exclude_start_steps + skipped.exclude_end_steps + 1
     short = next((steps for steps in lengths if steps < least), None)
     if short is not None:
         raise UsageError(
             f"an epoch of {short} steps is left out as a whole: output.metric.exclude_start_steps "
-            f"is {output.exclude_start_steps} and exclude_end_steps {output.exclude_end_steps}: "
+            f"is {skipped.exclude_start_steps} and exclude_end_steps {skipped.exclude_end_steps}: "
             "take more files, smaller batches or fewer ranks, or exclude less"
         )
 
@@ -326,8 +326,8 @@ class _Runner:
         cost = self.job.workload.train.computation_time
         nominal = self.nominal(1, "train", self.lengths[0], cost)
         enough = int(np.searchsorted(np.cumsum(nominal), CONTROL_S * 1e9)) + 1
-        least = self.job.workload.output.exclude_start_steps + 1
-        nominal = nominal[: max(enough, least + self.job.workload.output.exclude_end_steps)]
+        least = self.job.workload.output.metric.exclude_start_steps + 1
+        nominal = nominal[: max(enough, least + self.job.workload.output.metric.exclude_end_steps)]
         batches = make("none", self.job.task("train", self.crew)).batches(0)
         counter = Counter(replace(self.job, truth=None), "train")
         steps = self.crew.share(len(nominal))  # draws differ by rank, steps must not

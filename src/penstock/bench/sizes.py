@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ..codecs import missing
 from ..errors import UsageError
 from ..order import Order
-from .workload import Data
+from .workload import DatasetSpec
 
 MODELS = ("normal", "lognormal", "dlio")
 Floats = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ _SOLVED = 10_000
 _DLIO_SEED = 10
 
 
-def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
+def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
     """The shapes of samples, a row for each file of "train" or "valid", in elements; of tables with
     columns, in bytes.
 
@@ -163,7 +163,7 @@ def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
     return found
 
 
-def _as_dlio(data: Data, part: str) -> Shapes:
+def _as_dlio(data: DatasetSpec, part: str) -> Shapes:
     """DLIO's draws: two sides of each file, those of "train" first; numpy's legacy generator."""
     root = math.sqrt(data.record_length_bytes)
     count = data.num_files_train + data.num_files_eval
@@ -175,7 +175,7 @@ def _as_dlio(data: Data, part: str) -> Shapes:
     return all_shapes[:of_train] if part == "train" else all_shapes[of_train:]
 
 
-def _of_dsets(data: Data, found: Shapes) -> Shapes:
+def _of_dsets(data: DatasetSpec, found: Shapes) -> Shapes:
     """HDF5 samples in several datasets: each has the size asked for unless record_dims says what
     all of them have, as in DLIO's files."""
     if data.format == "hdf5" and not data.record_dims:

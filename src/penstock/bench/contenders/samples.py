@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
-from ..workload import Data, Reading
+from ..workload import DatasetSpec, ReaderSpec
 from .task import WHOLE, Task
 
 _OPEN_FILES = 64
@@ -41,7 +41,7 @@ _PACKED: dict[bytes, Callable[..., Any]] = {
 }
 
 
-def opened(data: Data, path: str) -> Opened:
+def opened(data: DatasetSpec, path: str) -> Opened:
     """The samples of a file. What has to be read as a whole is read and decoded here, once."""
     match data.format:
         case "npz" | "npy":
@@ -118,7 +118,7 @@ def stacked(rows: list[Any]) -> Any:
     return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
 
 
-def busy(reader: Reading, seed: int) -> Callable[[], object] | None:
+def busy(reader: ReaderSpec, seed: int) -> Callable[[], object] | None:
     """What a sample's preparation costs, as the workload emulates it; None where it costs nothing.
 
     Each call waits for a draw of reader.preprocess_time, without the interpreter's lock.

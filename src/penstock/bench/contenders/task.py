@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...order import Order
-from ..workload import Workload
+from ..workload import DlioWorkload
 
 WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar", "lmdb", "parquet"})
 """Formats of which a file is read from its start: all samples that it holds are taken at once."""
@@ -28,7 +28,7 @@ class Task:
     place:   where a contender that wants another format finds its conversion (see `staged`).
     """
 
-    workload: Workload
+    workload: DlioWorkload
     part: str
     paths: Sequence[str]
     folder: str

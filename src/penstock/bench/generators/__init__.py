@@ -13,8 +13,7 @@ from collections.abc import Callable
 from ...errors import UsageError
 from ...writers import Part
 from ..draft import Draft
-from ..schema import COMPRESSIONS
-from ..workload import Data
+from ..workload import COMPRESSIONS, DatasetSpec
 
 Write = Callable[[Part, Draft], None]
 
@@ -37,7 +36,7 @@ LAYOUTS = {
 """The module of each format."""
 
 
-def writer_of(data: Data) -> Write:
+def writer_of(data: DatasetSpec) -> Write:
     """What writes a workload's files; UsageError where format or compression is none of ours."""
     if data.format not in LAYOUTS:
         raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
