@@ -16,7 +16,7 @@ from .cli_trace import Traces, seconds
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from .bench.replay import Outcome
+    from .bench.replay import ReplayOutcome as Outcome
     from .bench.replay_engine import Merged
     from .trace import Trace
 

@@ -21,7 +21,8 @@ from .errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from .bench.ranks import Crew
-    from .bench.run import Job, Walks
+    from .bench.run import BenchJob as Job
+    from .bench.run import Walks
     from .bench.workload import DlioWorkload as Workload
 
 T = TypeVar("T")
@@ -172,7 +173,7 @@ def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
 def _job(workload: Workload, compat: bool, verify: bool) -> Job:
     """What is to be run, by whichever loader."""
     from .bench.files import folder_of, found_paths
-    from .bench.run import Job
+    from .bench.run import BenchJob as Job
 
     data, root = workload.dataset, workload.storage.storage_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bench.contenders.task import Task
+from penstock.bench.contenders.task import DeliveryTask
 from penstock.bench.distribution import Distribution
-from penstock.bench.run import Job
+from penstock.bench.run import BenchJob
 from penstock.bench.workload import (
     DatasetSpec,
     DlioWorkload,
@@ -74,15 +74,17 @@ def write(folder: Path, files: int = 12, per_file: int = 1, part: str = "train")
     return paths
 
 
-def job(load: DlioWorkload, paths: list[str], loader: str = "penstock", **more: Any) -> Job:
+def job(load: DlioWorkload, paths: list[str], loader: str = "penstock", **more: Any) -> BenchJob:
     """A job over these files."""
     folder = str(Path(paths[0]).parent)
     given = {"paths": {"train": paths}, "folders": {"train": folder}, "control": False} | more
-    return Job(loader=loader, workload=load, **given)
+    return BenchJob(loader=loader, workload=load, **given)
 
 
-def task(load: DlioWorkload, paths: list[str], rank: int = 0, ranks: int = 1, **more: Any) -> Task:
+def task(
+    load: DlioWorkload, paths: list[str], rank: int = 0, ranks: int = 1, **more: Any
+) -> DeliveryTask:
     """What one rank's contender is to deliver."""
     given = {"part": "train", "steps": load.steps(ranks), "seed": 5} | more
     folder = str(Path(paths[0]).parent)
-    return Task(workload=load, paths=paths, folder=folder, rank=rank, ranks=ranks, **given)
+    return DeliveryTask(workload=load, paths=paths, folder=folder, rank=rank, ranks=ranks, **given)

@@ -25,10 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.bench import checkpoints as module
-from penstock.bench.checkpoint_contents import Contents, content
+from penstock.bench.checkpoint_contents import CheckpointContents, content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock.bench.checkpoint_writers import NumpyWriter, Writer, writer_named
-from penstock.bench.checkpoints import Checkpoints, dlio_metrics, run_checkpoints
+from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, writer_named
+from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
 from penstock.bench.workload import (
     CheckpointSpec,
     DlioWorkload,
@@ -57,9 +57,11 @@ def writer(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def opened(workload: DlioWorkload, **options: Any) -> Checkpoints:
+def opened(workload: DlioWorkload, **options: Any) -> WorkloadCheckpoints:
     """The checkpoints of one rank."""
-    found: Checkpoints = alone(lambda *crew: Checkpoints(workload, *crew, **options))
+    found: WorkloadCheckpoints = alone(
+        lambda *crew: WorkloadCheckpoints(workload, *crew, **options)
+    )
     return found
 
 
@@ -123,7 +125,7 @@ def test_contents_follow_from_their_names(
 ) -> None:
     """Whatever steps were before, and for each file on its own."""
     files = [File("a", "model", tensors), File("b", "optimizer", tensors[:1])]
-    contents = Contents(files, 7, randomized)
+    contents = CheckpointContents(files, 7, randomized)
     for step in steps:
         contents.turn_to(1, step)
     for file in files:
@@ -156,7 +158,7 @@ def test_ones_are_ones(dtype: str) -> None:
     names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
     tensor = Tensor("0.0", dtype, 13)
     file = File("a", "model", (tensor, Tensor("0.1", dtype, 5)))
-    state = Contents([file], 7, False).of(file)
+    state = CheckpointContents([file], 7, False).of(file)
     ones = torch.ones(13, dtype=getattr(torch, names.get(dtype, dtype)))
     assert torch.equal(torch.frombuffer(state[tensor], dtype=ones.dtype), ones)
     assert np.shares_memory(*state.values())
@@ -170,7 +172,7 @@ def test_writers_give_back_what_they_were_given(
     """Every type, bit by bit, with nothing added but a small header, also where tensors share
     memory; under one name alone. (Defect 11: a checkpoint of 476 MiB was 11,817 bytes.)"""
     file = File("a", "model", tensors)
-    contents = Contents([file], 7, randomized)
+    contents = CheckpointContents([file], 7, randomized)
     used = writer_named(writer)
     path = str(tmp_path / ("a" + used.suffix))
     used.save(path, contents.of(file), fsync)
@@ -217,8 +219,8 @@ def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (
         "import sys\nfrom checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import Checkpoints\n"
-        f"made = alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew))\n"
+        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        f"made = alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew))\n"
         "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
         "print(early, made.writer.name, made.writer.name in sys.modules)"
     )
@@ -296,7 +298,7 @@ def test_fsync_of_several_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file))[1])
     workload = llama(tmp_path, fsync=True)
-    takes: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
+    takes: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
     first, _ = threads(2, takes)
     assert first["bytes"] > 0
     assert len(synced) == 3 + 2 + 1
@@ -354,8 +356,8 @@ def test_rank_sync_is_a_barrier_inside_the_time(tmp_path: Path) -> None:
     for sync in (False, True):
         barriers: list[None] = []
         workload = llama(tmp_path, rank_sync=sync)
-        checkpoints: Checkpoints = alone(
-            lambda place, _, gather, workload=workload, barriers=barriers: Checkpoints(
+        checkpoints: WorkloadCheckpoints = alone(
+            lambda place, _, gather, workload=workload, barriers=barriers: WorkloadCheckpoints(
                 workload, place, lambda: barriers.append(None), gather, writer="numpy"
             )
         )
@@ -381,7 +383,7 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
 
     def work(hosts: str) -> Work:
         def rank(place: Any, barrier: Any, gather: Any) -> tuple[int, Any]:
-            found = Checkpoints(
+            found = WorkloadCheckpoints(
                 workload,
                 place,
                 barrier,
@@ -405,7 +407,7 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
 def test_an_earlier_checkpoint_is_replaced(tmp_path: Path) -> None:
     """Also one of more ranks, and what a killed run left; nothing of it stays."""
     workload = llama(tmp_path)
-    threads(2, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
+    threads(2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
     left = tmp_path / "global_epoch1_step0" / ".layer_3-model_0_model_states.npz.part"
     left.write_bytes(b"cut")
     checkpoints = opened(workload, writer="numpy", verify=True)
@@ -431,7 +433,7 @@ def test_what_is_no_checkpoint_is_left_alone(tmp_path: Path) -> None:
 def test_a_missing_checkpoint(tmp_path: Path) -> None:
     """Is told on every rank, and by a run before it has written anything."""
     workload = llama(tmp_path / "none", num_checkpoints_write=1, num_checkpoints_read=2)
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").load(1, 7)  # noqa: E731
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").load(1, 7)  # noqa: E731
     errors = threads(2, work)
     assert [type(error) for error in errors] == [MissingError, MissingError]
     assert "global_epoch1_step7 is not there" in str(errors[0])
@@ -445,8 +447,8 @@ def test_a_missing_checkpoint(tmp_path: Path) -> None:
 def test_another_number_of_ranks(saved: int, loaded: int, tmp_path: Path) -> None:
     """Is refused on every rank, with what is missing or too much."""
     workload = llama(tmp_path)
-    threads(saved, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").load(1, 0)  # noqa: E731
+    threads(saved, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").load(1, 0)  # noqa: E731
     for error in threads(loaded, work):
         assert isinstance(error, StateError)
         assert f"{loaded} ranks save {loaded + 1}" in str(error)
@@ -525,7 +527,7 @@ def test_short_room_is_refused_before_writing(tmp_path: Path) -> None:
     cut = Parallelism(zero_stage=1)
     model = ModelSpec(type="transformer", num_layers=128, transformer=shape, parallelism=cut)
     workload = llama(tmp_path, model=model)
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
     for error in threads(2, work):
         assert isinstance(error, StorageError)
         assert "bytes and" in str(error)
@@ -562,7 +564,7 @@ def test_a_disk_that_fills_up(writer: str, mounted: Callable[[str], Path]) -> No
     file = File("a", "model", (tensor,))
     path = str(folder / "a")
     with pytest.raises(StorageError, match="No space left on device: make room there") as caught:
-        writer_named(writer).save(path, Contents([file], 7, True).of(file), True)
+        writer_named(writer).save(path, CheckpointContents([file], 7, True).of(file), True)
     assert caught.value.errno == errno.ENOSPC
     assert listed(folder) == []
 
@@ -571,10 +573,10 @@ def test_a_file_system_that_fills_up_between_ranks(mounted: Callable[[str], Path
     """Whichever rank meets it, all raise it and the whole checkpoint is gone; then it goes on."""
     folder = mounted("size=64m,nr_inodes=5")  # its root, the checkpoint's folder and three files
     workload = llama(folder)
-    threads(2, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
+    threads(2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
 
     def work(*crew: Any) -> Any:
-        checkpoints = Checkpoints(workload, *crew, writer="numpy")
+        checkpoints = WorkloadCheckpoints(workload, *crew, writer="numpy")
         try:
             checkpoints.take(1, 1)
         except StorageError as error:
@@ -593,7 +595,9 @@ def test_a_write_that_fails_is_an_error_on_all_ranks(writer: str, tmp_path: Path
     cut = replace(workload.model, parallelism=Parallelism())
     workload = replace(workload, model=cut, checkpoint=replace(workload.checkpoint, rank_sync=True))
     with largest_file(100_000):
-        errors = threads(2, lambda *crew: Checkpoints(workload, *crew, writer=writer).take(1, 0))
+        errors = threads(
+            2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer=writer).take(1, 0)
+        )
     assert [type(error) for error in errors] == [StorageError, StorageError]
     assert errors[0].errno == errno.EFBIG
     assert "File too large" in str(errors[1])
@@ -616,8 +620,8 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """Is not taken for a checkpoint, and is replaced by the next."""
     told = (
         "from checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import Checkpoints\n"
-        f"alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew, "
+        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        f"alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew, "
         "writer='checkpoint_crew:Killed').take(1, 0))"
     )
     ended = subprocess.run([sys.executable, "-c", told], env=environ())
@@ -639,11 +643,11 @@ class Faulty(NumpyWriter):
 
 def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
     """Its rank raises it as it is; the others do not wait for ever."""
-    faulty: Writer = Faulty()
+    faulty: CheckpointWriter = Faulty()
 
     def work(place: Any, *crew: Any) -> Any:
         used = faulty if place.rank == 1 else "numpy"
-        return Checkpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
+        return WorkloadCheckpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
 
     first, second = threads(2, work)
     assert isinstance(second, KeyError)

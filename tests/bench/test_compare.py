@@ -20,11 +20,11 @@ from penstock.bench import compare, recorded, results
 from penstock.errors import FormatError, MissingError
 
 
-def runs_of(*values: dict[str, Any]) -> list[recorded.Run]:
+def runs_of(*values: dict[str, Any]) -> list[recorded.RecordedRun]:
     return [run for record in recorded.records(values) for run in record.runs]
 
 
-def row_of(runs: list[recorded.Run], name: str) -> compare.Row:
+def row_of(runs: list[recorded.RecordedRun], name: str) -> compare.MetricRow:
     return next(row for row in compare.compared(runs) if row.metric.name == name)
 
 

@@ -17,7 +17,7 @@ from small import content, identity, reading, task, workload, write
 
 from penstock.bench.contenders import check, make
 from penstock.bench.contenders.samples import opened
-from penstock.bench.contenders.task import Task
+from penstock.bench.contenders.task import DeliveryTask
 from penstock.bench.delivered import checksum, checksums, tally
 from penstock.bench.distribution import Distribution
 from penstock.bench.files import found_paths
@@ -29,7 +29,7 @@ from penstock.errors import UsageError
 LOADERS = ["penstock", "torch"]
 
 
-def walked(name: str, given: Task, epochs: int = 1) -> list[list[np.ndarray]]:
+def walked(name: str, given: DeliveryTask, epochs: int = 1) -> list[list[np.ndarray]]:
     """The samples of each epoch, in the sequence in which they were delivered."""
     contender = make(name, given)
     try:
@@ -116,8 +116,8 @@ def test_the_ranks_share_each_epoch(files, per_file, batch, ranks, of_files, of_
     load = DlioWorkload(dataset=DatasetSpec(format=format, num_files_train=files,
                                  num_samples_per_file=per_file), reader=read)  # fmt: skip
     given = [
-        Task(workload=load, part="train", paths=[""] * files, folder="", rank=rank, ranks=ranks,
-             steps=load.steps(ranks), compat=compat)
+        DeliveryTask(workload=load, part="train", paths=[""] * files, folder="", rank=rank,
+                     ranks=ranks, steps=load.steps(ranks), compat=compat)
         for rank in range(ranks)
     ]  # fmt: skip
     found = [each.ids(epoch).tolist() for each in given]
@@ -155,7 +155,7 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     assert spent <= 1.02 * size + noise < 2 * size
 
 
-def calls_per_step(given: Task) -> float:
+def calls_per_step(given: DeliveryTask) -> float:
     """Functions that are called for a step, of Python's and others'."""
     contender = make("penstock", given)
     list(contender.batches(0))

@@ -437,9 +437,9 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 from penstock.bench.generate import generate
-from penstock.bench.workload import Data
+from penstock.bench.workload import DatasetSpec
 
-data = Data(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
+data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ from small import job, reading, workload, write
 from penstock.bench import outputs, record
 from penstock.bench.distribution import Distribution
 from penstock.bench.ranks import launch
-from penstock.bench.run import Job, Walks, run
+from penstock.bench.run import BenchJob, Walks, run
 from penstock.bench.workload import (
     CheckpointSpec,
     DatasetSpec,
@@ -31,7 +31,7 @@ from penstock.bench.workload import (
 from penstock.errors import UsageError
 
 
-def done(given: Job, ranks: int = 1) -> tuple[list[Walks], dict]:
+def done(given: BenchJob, ranks: int = 1) -> tuple[list[Walks], dict]:
     """What each rank measured, and the run of the record."""
     walks = launch(ranks, partial(run, given))
     assert walks is not None
@@ -107,7 +107,7 @@ def evaluated(folder: Path, ranks: int) -> dict:
         train=TrainSpec(epochs=3, computation_time=seconds(0.001)),
         evaluation=replace(load.evaluation, eval_time=seconds(0.003), eval_after_epoch=2),
     )
-    given = Job(
+    given = BenchJob(
         loader="penstock",
         workload=load,
         paths={"train": train, "valid": valid},
@@ -250,7 +250,7 @@ def test_draws_differ_by_rank_and_are_those_of_the_seed(tmp_path):
 # -- the files of DLIO -----------------------------------------------------------------------------
 
 
-def written(folder: Path, given: Job, ranks: int) -> dict:
+def written(folder: Path, given: BenchJob, ranks: int) -> dict:
     walks, found = done(given, ranks)
     config = asdict(given.workload)
     config["storage"]["storage_options"] = {}

@@ -19,7 +19,7 @@ _BLOCK_WORDS = 1 << 20
 """Drawn at a time, lest the draw take as much memory as the tensor."""
 
 
-class Contents:
+class CheckpointContents:
     """The tensors of one rank's files, in memory, as they are at one step after the other.
 
     Ones (`randomized` False) are the same at every step, and tensors of one type share memory.

@@ -36,7 +36,7 @@ _DAMAGED = (
 """What torch and numpy raise where an archive is cut or altered."""
 
 
-class Writer(Protocol):
+class CheckpointWriter(Protocol):
     """One file at a time; used by one thread.
 
     name, suffix: what records call it; what its files end with.
@@ -161,7 +161,7 @@ class PenstockWriter:
         }
 
 
-def writer_named(name: str) -> Writer:
+def writer_named(name: str) -> CheckpointWriter:
     """A writer by its name: "torch", "numpy", "penstock", a callable without arguments as
     "module:name", or "auto": torch where it is installed, else numpy. UsageError where there is no
     such writer."""
@@ -186,13 +186,15 @@ def writer_named(name: str) -> Writer:
     )
     lacking = [part for part in ("name", "suffix", "save", "load") if not hasattr(made, part)]
     if lacking:
-        raise UsageError(f"the checkpoint writer {name} has no {', '.join(lacking)}: see Writer")
+        raise UsageError(
+            f"the checkpoint writer {name} has no {', '.join(lacking)}: see CheckpointWriter"
+        )
     return made
 
 
-def _imported(name: str, make: Any, remedy: str) -> Writer:
+def _imported(name: str, make: Any, remedy: str) -> CheckpointWriter:
     try:
-        return cast(Writer, make())
+        return cast(CheckpointWriter, make())
     except (ImportError, AttributeError) as error:
         raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
 

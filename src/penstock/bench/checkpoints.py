@@ -5,8 +5,8 @@ files that `checkpoint_shapes` says. What is written differs from file to file a
 step, so that no storage gets away with writing it once, and can be made again from the seed: that
 is what `verify` compares with.
 
-Every rank makes `Checkpoints` and calls its methods at the same time as the others. An error of
-one rank is raised on all.
+Every rank makes `WorkloadCheckpoints` and calls its methods at the same time as the others. An
+error of one rank is raised on all.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ..machine import this_machine
 from ..page_cache import evict
 from ..topology import Place
 from ..writers import storing, sync_folder
-from .checkpoint_contents import Contents, content
+from .checkpoint_contents import CheckpointContents, content
 from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
-from .checkpoint_writers import Writer, writer_named
+from .checkpoint_writers import CheckpointWriter, writer_named
 from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
@@ -56,13 +56,13 @@ _TENSOR_BYTES = 512
 """Most that a writer adds to the tensors, of a file and of each tensor."""
 
 
-class Checkpoints:
+class WorkloadCheckpoints:
     """Takes and loads the checkpoints of one rank.
 
     place:    this rank among the others.
     barrier:  returns once all ranks are in it.
     gather:   see Gather; every rank gets the answer.
-    writer:   a name for `writer_named`, or a Writer.
+    writer:   a name for `writer_named`, or a CheckpointWriter.
     scale:    of the elements of each tensor, above 0 and up to 1, to try a large model on a small
               machine; records state it.
     verify:   loaded bytes are compared with what was saved, outside of the time measured.
@@ -79,7 +79,7 @@ class Checkpoints:
         barrier: Callable[[], None],
         gather: Gather,
         *,
-        writer: str | Writer = "auto",
+        writer: str | CheckpointWriter = "auto",
         scale: float = 1.0,
         verify: bool = False,
         host: str | None = None,
@@ -115,7 +115,7 @@ class Checkpoints:
         self._workload = workload
         self._seed = workload.train.seed
         self._barrier, self._gather = barrier, gather
-        self._contents: Contents | None = None
+        self._contents: CheckpointContents | None = None
         self._hosts = list(gather(host or os.uname().nodename))
         # As in DLIO, by as many ranks as a host has: 0 where there is one host.
         shift = max(map(self._hosts.count, self._hosts)) if self.settings.recovery_rank_shift else 0
@@ -123,7 +123,7 @@ class Checkpoints:
         """The rank whose files this one loads."""
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> CheckpointWriter:
         """What saves and loads. One that nobody asked for is made at the first checkpoint: to
         import torch takes longer than to begin training."""
         return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
@@ -178,8 +178,8 @@ class Checkpoints:
         self.require_room(1)
         mine = self._files[self.place.rank]
         if self._contents is None:
-            self._require_memory(Contents.bytes(mine, self.settings.randomize_tensor))
-            self._contents = Contents(mine, self._seed, self.settings.randomize_tensor)
+            self._require_memory(CheckpointContents.bytes(mine, self.settings.randomize_tensor))
+            self._contents = CheckpointContents(mine, self._seed, self.settings.randomize_tensor)
         self._contents.turn_to(epoch, step)
         states = [(self._path(file, epoch, step), self._contents.of(file)) for file in mine]
         fsync = self.settings.fsync
@@ -414,7 +414,7 @@ def run_checkpoints(
     barrier: Callable[[], None],
     gather: Gather,
     *,
-    writer: str | Writer = "auto",
+    writer: str | CheckpointWriter = "auto",
     scale: float = 1.0,
     verify: bool = False,
     compat: bool = False,
@@ -429,9 +429,9 @@ def run_checkpoints(
     seen:   told how many of how many are done.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
-    metrics}; the other parameters and all errors are those of `Checkpoints`.
+    metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
     """
-    checkpoints = Checkpoints(
+    checkpoints = WorkloadCheckpoints(
         workload, place, barrier, gather, writer=writer, scale=scale, verify=verify, host=host
     )
     settings = workload.checkpoint

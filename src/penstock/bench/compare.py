@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..page.words import counted, duration, latency, number, percent, size
-from .recorded import Floats, Record, Run
+from .recorded import Floats, Record, RecordedRun
 
 RESAMPLES = 1000
 _many_epochs = 20  # of so many, epochs are what is drawn
@@ -37,7 +37,7 @@ class Metric(NamedTuple):
     """
 
     name: str
-    value: Callable[[Run], float | None]
+    value: Callable[[RecordedRun], float | None]
     said: Callable[[float], str]
     better: Literal[-1, 0, 1]
     drawn: Callable[[Resampled], Floats] | None = None
@@ -57,7 +57,7 @@ def _sized(value: float) -> str:
     return size(value / 1e6)
 
 
-def _saving(run: Run) -> float | None:
+def _saving(run: RecordedRun) -> float | None:
     known = [each.seconds for each in run.checkpoints if each.seconds is not None]
     return sum(known) / len(known) if known else None
 
@@ -112,7 +112,7 @@ class Ratio(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """A metric of all runs, and of all but the first its ratio to the first's."""
 
     metric: Metric
@@ -120,7 +120,7 @@ class Row:
     ratios: tuple[Ratio | None, ...]
 
 
-def compared(runs: Sequence[Run]) -> tuple[Row, ...]:
+def compared(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
     """A row for each metric that any of these runs knows; the first run is what others are
     compared with. Equal runs give equal rows: what is drawn depends on nothing else."""
     drawn = [Resampled(run, number) for number, run in enumerate(runs)]
@@ -132,11 +132,11 @@ def compared(runs: Sequence[Run]) -> tuple[Row, ...]:
                 _ratio(metric, values[0], value, drawn[0], other)
                 for value, other in zip(values[1:], drawn[1:], strict=True)
             ]
-            rows.append(Row(metric, values, (None, *ratios)))
+            rows.append(MetricRow(metric, values, (None, *ratios)))
     return tuple(rows)
 
 
-def verdict(row: Row, place: int) -> str:
+def verdict(row: MetricRow, place: int) -> str:
     """What a ratio comes to, in a word or two; "" where nothing can be said."""
     ratio = row.ratios[place]
     if ratio is None or not row.metric.better:
@@ -148,7 +148,7 @@ def verdict(row: Row, place: int) -> str:
     return "better" if (ratio.value > 1) == (row.metric.better > 0) else "worse"
 
 
-def basis(runs: Sequence[Run]) -> str:
+def basis(runs: Sequence[RecordedRun]) -> str:
     """What intervals are of, in a sentence."""
     said = dict.fromkeys(Resampled(run, 0).basis for run in runs)
     return (
@@ -179,7 +179,7 @@ def _ratio(
 class Resampled:
     """Figures of a run by its measured steps, and in RESAMPLES worlds that are as likely."""
 
-    def __init__(self, run: Run, number: int) -> None:
+    def __init__(self, run: RecordedRun, number: int) -> None:
         self.run, self.number = run, number
 
     @cached_property

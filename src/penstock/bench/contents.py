@@ -46,7 +46,7 @@ _FRACTION_BITS = {2: 9, 4: 20, 8: 40}
 """Bits of a field of floating-point numbers of so many bytes, as far as all processors agree."""
 
 
-class Contents(Protocol):
+class SampleContents(Protocol):
     """Makes the samples of a file."""
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
@@ -58,7 +58,7 @@ class Contents(Protocol):
         ...
 
 
-def contents(kind: str, seed: int, dtype: str) -> Contents:
+def contents(kind: str, seed: int, dtype: str) -> SampleContents:
     """Contents of a kind for a type of elements; UsageError where there are none."""
     element = np.dtype(dtype)
     if element.kind not in "buif" or element.itemsize > 8 or not element.isnative:
@@ -67,7 +67,7 @@ def contents(kind: str, seed: int, dtype: str) -> Contents:
             f"up to 64 bits, such as uint8 or float32"
         )
     if kind == "field":
-        return Field(seed, element)
+        return SmoothField(seed, element)
     if kind not in KINDS:
         raise UsageError(f"contents is {kind!r}: use one of {', '.join(KINDS)}")
     return Noise(seed, element, compressible=kind == "compressible")
@@ -111,7 +111,7 @@ def _bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
     return random, fixed
 
 
-class Field:
+class SmoothField:
     """Smooth fields: two tiles, each at a place of its own for each sample, added up."""
 
     def __init__(self, seed: int, dtype: np.dtype[Any]) -> None:

@@ -92,7 +92,7 @@ def _details(folder: Path, rank: int) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-class _Window(NamedTuple):
+class _MeasuredSteps(NamedTuple):
     """What one rank did in the steps of an epoch that are measured. clock: how long they took."""
 
     epoch: str
@@ -149,7 +149,7 @@ def _run(
 
 def _epochs(
     details: list[tuple[Any, Any]], workload: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], list[_Window]]:
+) -> tuple[list[dict[str, Any]], list[_MeasuredSteps]]:
     """Epochs as records have them, and the windows of ranks that count for training."""
     skip = figure(workload, "output", "metric", "exclude_start_steps")
     start = 1 if skip is None else int(skip)
@@ -172,7 +172,7 @@ def _epochs(
             clock -= sum(proc[:start]) + sum(proc[last:])
             if kind == "train" and start < last and clock > 0:
                 waits = np.array(load[start:last])
-                windows.append(_Window(number, clock, sum(compute[start:last]), waits))
+                windows.append(_MeasuredSteps(number, clock, sum(compute[start:last]), waits))
         steps = [len(each["wait_s"]) for each in ranks]  # type: ignore[arg-type]
         if any(steps):
             epochs.append(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..writers import Part
-from .contents import Bytes, Contents
+from .contents import Bytes, SampleContents
 from .files import PARTS
 from .workload import DatasetSpec
 
@@ -45,7 +45,7 @@ class Draft:
     root: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    contents: Contents
+    contents: SampleContents
     made: Callable[[int], None]
     beside: Callable[[str], Part]
     column: int = 0

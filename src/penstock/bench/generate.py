@@ -27,7 +27,7 @@ import numpy as np
 from ..conversion import locked
 from ..errors import StorageError, UsageError
 from ..writers import Part, storing, sync_folder
-from .contents import Contents, contents
+from .contents import SampleContents, contents
 from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, writer_of
@@ -77,7 +77,7 @@ class _Plan:
 
     data: DatasetSpec
     root: str
-    contents: dict[np.dtype[Any], Contents]
+    contents: dict[np.dtype[Any], SampleContents]
     write: Write
     paths: dict[str, list[str]]
     shapes: dict[str, Shapes]
@@ -161,7 +161,7 @@ def generate(
             barrier()
         elif rank:
             _await(plan, folder)
-        run = _Run(plan, rank, ranks)
+        run = _GenerationRun(plan, rank, ranks)
         run.check_room(folder)
         run.write(threads or _threads(), progress)
     return Generated(
@@ -342,7 +342,7 @@ class _Stopped(Exception):
     """Another thread failed, or the user has had enough."""
 
 
-class _Run:
+class _GenerationRun:
     """The files that one rank writes, on several threads."""
 
     def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from ..page.words import counted, number, percent, size
 from . import compare
-from .recorded import Record, Run, figure
+from .recorded import Record, figure
+from .recorded import RecordedRun as Run
 
 RESOURCES = {
     "compute": "the accelerators",

@@ -144,7 +144,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CheckpointBlock:
     """What DLIO keeps of the steps between two checkpoints, of one rank, in seconds.
 
     load:   until the batch was there; proc: until it was computed, too; compute: that alone.
@@ -157,7 +157,7 @@ class Block:
     end: float
 
 
-def blocks(stamps: Stamps) -> list[Block]:
+def blocks(stamps: Stamps) -> list[CheckpointBlock]:
     """An epoch cut where checkpoints were taken. One after the last step begins an empty block, as
     in DLIO."""
     cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
@@ -168,7 +168,7 @@ def blocks(stamps: Stamps) -> list[Block]:
         paused = number < len(cuts)
         ended_ns = int(stamps.left[last - 1]) if paused else stamps.ended
         found.append(
-            Block(
+            CheckpointBlock(
                 ((got - asked) * S).tolist(),
                 ((computed - asked) * S).tolist(),
                 ((computed - got) * S).tolist(),
@@ -180,7 +180,9 @@ def blocks(stamps: Stamps) -> list[Block]:
     return found
 
 
-def dlio_block(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
+def dlio_block(
+    block: CheckpointBlock, steps: int, batch: int, start: int, end: int
+) -> tuple[float, float]:
     """Utilisation in percent, and samples a second, of a block of one rank.
 
     steps:  of the epoch; start, end: steps that are left out there. The sum that is taken as time
@@ -194,14 +196,16 @@ def dlio_block(block: Block, steps: int, batch: int, start: int, end: int) -> tu
     return (100 * useful / spent if useful else 0.0), (len(block.compute) - 2) / spent * batch
 
 
-def dlio_eval(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
+def dlio_eval(
+    block: CheckpointBlock, steps: int, batch: int, start: int, end: int
+) -> tuple[float, float]:
     """The same of an evaluation, of which all steps count in the throughput."""
     spent = block.end - block.start
     rate = len(block.compute) / spent * batch if spent > 0 else 0.0
     return dlio_block(block, steps, batch, start, end)[0], rate
 
 
-def weighted(blocks: Sequence[Block], values: Sequence[float]) -> float:
+def weighted(blocks: Sequence[CheckpointBlock], values: Sequence[float]) -> float:
     """The mean of what blocks have, by their steps."""
     steps = sum(len(block.compute) for block in blocks)
     if not steps:

@@ -36,7 +36,7 @@ _sector_bytes = 512  # of these counters, whatever the device has
 _tries = 4
 
 
-class Spent(NamedTuple):
+class ResourceUse(NamedTuple):
     """The difference of two snapshots: `Snapshot` says what each figure is."""
 
     seconds: float
@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
     disk_bytes: int | None
     disk_reads: int | None
 
-    def since(self, earlier: Snapshot) -> Spent:
+    def since(self, earlier: Snapshot) -> ResourceUse:
         """What was spent meanwhile. A counter that went back, because a process that it was of was
         left behind, is None."""
 
@@ -80,7 +80,7 @@ class Snapshot(NamedTuple):
             found = rest(getattr(self, name), getattr(earlier, name))
             return None if found is None else int(found)
 
-        return Spent(
+        return ResourceUse(
             self.at_s - earlier.at_s,
             rest(self.cpu_s, earlier.cpu_s),
             count("read_bytes"),

@@ -15,14 +15,14 @@ from typing import Any
 
 from ..machine import this_machine
 from . import metrics, record
-from .run import Job, Walked, Walks
+from .run import BenchJob, WalkedEpoch, Walks
 
 _GIB = 2**30
 
 
 def write(
     folder: Path,
-    job: Job,
+    job: BenchJob,
     ranks: Sequence[Walks],
     run: Mapping[str, Any],
     *,
@@ -75,7 +75,7 @@ def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[s
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def _host(job: Job) -> dict[str, Any]:
+def _host(job: BenchJob) -> dict[str, Any]:
     """What DLIO says of a host. potential_caching: whether memory could hold the data."""
     found = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -93,13 +93,13 @@ def _host(job: Job) -> dict[str, Any]:
     }
 
 
-def _data_bytes(job: Job) -> float:
+def _data_bytes(job: BenchJob) -> float:
     data = job.workload.dataset
     return data.record_length_bytes * data.samples("train")
 
 
 def _summary(
-    job: Job,
+    job: BenchJob,
     ranks: Sequence[Walks],
     dlio: Mapping[str, Any],
     host: Mapping[str, Any],
@@ -128,7 +128,7 @@ def _summary(
     }
 
 
-def _output(job: Job, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
+def _output(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of the steps' times, by epoch and block."""
     found: dict[str, Any] = dict(host)
     for walked in walks.epochs:
@@ -149,7 +149,7 @@ def _output(job: Job, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _stats(job: Job, walks: Walks) -> dict[str, Any]:
+def _stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
     """When epochs, blocks, evaluations and checkpoints began and ended."""
     found: dict[str, Any] = {}
     for walked in walks.epochs:
@@ -170,7 +170,7 @@ def _stats(job: Job, walks: Walks) -> dict[str, Any]:
     return found
 
 
-def _spans(job: Job, walked: Walked) -> dict[str, dict[str, str]]:
+def _spans(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
     """Begin and end of an epoch's blocks, or of its evaluation."""
     origin = walked.started - walked.stamps.began * metrics.S
     found = {}
@@ -207,7 +207,7 @@ _LINES = (
 
 
 def _log(
-    job: Job, ranks: Sequence[Walks], dlio: Mapping[str, Any], started: float, ended: float
+    job: BenchJob, ranks: Sequence[Walks], dlio: Mapping[str, Any], started: float, ended: float
 ) -> list[str]:
     """The lines of dlio.log."""
     name = job.workload.model.name

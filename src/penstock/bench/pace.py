@@ -16,7 +16,7 @@ _MARGIN_NS = (60_000, 250_000)
 own threads, so that it has to be short even where sleeps end late."""
 
 
-class Pace:
+class StepPace:
     """Waits until a time. It learns how late sleeps end, and wakes up as much earlier.
 
     clock, sleep:  of the world; tests have their own.

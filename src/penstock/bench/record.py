@@ -13,7 +13,7 @@ from typing import Any
 
 from ..machine import mount_of, this_machine
 from . import metrics
-from .run import Job, Walked, Walks
+from .run import BenchJob, WalkedEpoch, Walks
 
 VERSION = 1
 _PACKAGES = (
@@ -29,7 +29,7 @@ _PACKAGES = (
 )
 
 
-def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
+def as_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
     """One contender's run, of what its ranks have measured (see docs/bench.md)."""
     output = job.workload.output
     left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
@@ -78,7 +78,7 @@ def _counted(settings: Mapping[str, Any]) -> bool:
     return settings.get("backend") not in ("io_uring", "mmap")
 
 
-def _epoch(ranks: Sequence[Walked], counted: bool) -> dict[str, Any]:
+def _epoch(ranks: Sequence[WalkedEpoch], counted: bool) -> dict[str, Any]:
     first = ranks[0]
     return {
         "epoch": first.number,
@@ -97,7 +97,7 @@ def _epoch(ranks: Sequence[Walked], counted: bool) -> dict[str, Any]:
     }
 
 
-def _rank(number: int, walked: Walked, counted: bool) -> dict[str, Any]:
+def _rank(number: int, walked: WalkedEpoch, counted: bool) -> dict[str, Any]:
     stamps = walked.stamps
     columns = {
         "wait_s": stamps.got - stamps.asked,
@@ -116,7 +116,7 @@ def _rank(number: int, walked: Walked, counted: bool) -> dict[str, Any]:
     }
 
 
-def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
+def dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict[str, Any]:
     """DLIO's metrics of a run, by its formulas. Bytes of a sample are what was delivered; in compat
     mode what dataset.record_length_bytes says."""
     found: dict[str, Any] = {}
@@ -144,8 +144,8 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
 
 
 def rank_figures(
-    job: Job, walked: Walked
-) -> tuple[list[tuple[metrics.Block, float, float]], float, float]:
+    job: BenchJob, walked: WalkedEpoch
+) -> tuple[list[tuple[metrics.CheckpointBlock, float, float]], float, float]:
     """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
     and those of the epoch."""
     reader, output = job.workload.reader, job.workload.output

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 Values = Mapping[str, Any]
 
 
-class Saved(NamedTuple):
+class RecordedSave(NamedTuple):
     """A checkpoint: after which step it was taken, and what it took. `bytes` of all ranks."""
 
     epoch: int
@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rank:
+class RecordedRank:
     """What one rank did in an epoch; bytes as its process asked for them, and of the device."""
 
     number: int
@@ -46,7 +46,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class RecordedEpoch:
     """An epoch, of "train" or "eval". Times by step are ranks x steps, NaN where there is none.
 
     wait_s:     until the batch was there.
@@ -64,8 +64,8 @@ class Epoch:
     compute_s: Floats
     computed_s: Floats
     barrier_s: Floats
-    ranks: tuple[Rank, ...]
-    checkpoints: tuple[Saved, ...]
+    ranks: tuple[RecordedRank, ...]
+    checkpoints: tuple[RecordedSave, ...]
     cached_before: float | None
     cached_after: float | None
 
@@ -94,13 +94,13 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One loader under one workload. values: all of it, as recorded. skipped: steps at the start
     and at the end of each epoch that are not measured."""
 
     label: str
     values: Values
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[RecordedEpoch, ...]
     skipped: tuple[int, int]
 
     @property
@@ -108,12 +108,12 @@ class Run:
         return str(self.values.get("loader", "?"))
 
     @cached_property
-    def trained(self) -> tuple[Epoch, ...]:
+    def trained(self) -> tuple[RecordedEpoch, ...]:
         """The epochs that are measured: of training, or of evaluation where nothing is trained."""
         trained = tuple(each for each in self.epochs if each.kind == "train" and each.steps)
         return trained or tuple(each for each in self.epochs if each.steps)
 
-    def measured(self, epoch: Epoch) -> slice:
+    def measured(self, epoch: RecordedEpoch) -> slice:
         """Its steps without those that are skipped; all of them if that would leave none."""
         start, end = self.skipped
         return slice(start, epoch.steps - end) if start + end < epoch.steps else slice(None)
@@ -138,7 +138,7 @@ class Run:
         return _sum(each.bytes for each in self.epochs)
 
     @property
-    def checkpoints(self) -> tuple[Saved, ...]:
+    def checkpoints(self) -> tuple[RecordedSave, ...]:
         return tuple(saved for each in self.epochs for saved in each.checkpoints)
 
 
@@ -148,7 +148,7 @@ class Record:
 
     name: str
     values: Values
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def workload(self) -> Values:
@@ -247,21 +247,21 @@ def _skipped(values: Values) -> tuple[int, int]:
     return 1 if start is None else start, end or 0
 
 
-def _run(values: Values, label: str, skipped: tuple[int, int]) -> Run:
+def _run(values: Values, label: str, skipped: tuple[int, int]) -> RecordedRun:
     epochs = tuple(
         _epoch(each, number) for number, each in enumerate(_mappings(values, "epochs"), start=1)
     )
-    return Run(label, values, epochs, skipped)
+    return RecordedRun(label, values, epochs, skipped)
 
 
-def _epoch(values: Values, number: int) -> Epoch:
+def _epoch(values: Values, number: int) -> RecordedEpoch:
     ranks = list(_mappings(values, "ranks"))
     number = int(figure(values, "epoch") or number)
     names = ("wait_s", "compute_s", "computed_s", "barrier_s")
     steps = max((len(_list(rank, name)) for rank in ranks for name in names), default=0)
     times = {name: _padded([_list(rank, name) for rank in ranks], steps) for name in names}
     saved = _mappings(values, "checkpoints")
-    return Epoch(
+    return RecordedEpoch(
         number=number,
         kind=str(values.get("kind", "train")),
         seconds=figure(values, "seconds"),
@@ -270,7 +270,7 @@ def _epoch(values: Values, number: int) -> Epoch:
         **times,
         ranks=tuple(_rank(each, place) for place, each in enumerate(ranks)),
         checkpoints=tuple(
-            Saved(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
+            RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
             for each in saved
         ),
         cached_before=_share(_mapping(values, "cached_before")),
@@ -278,9 +278,9 @@ def _epoch(values: Values, number: int) -> Epoch:
     )
 
 
-def _rank(values: Values, place: int) -> Rank:
+def _rank(values: Values, place: int) -> RecordedRank:
     number = figure(values, "rank")
-    return Rank(
+    return RecordedRank(
         place if number is None else int(number),
         *(figure(values, name) for name in ("samples", "cpu_s", "read_bytes", "device_bytes")),
     )

@@ -30,7 +30,7 @@ from .replay_files import Progress, silent
 
 
 @dataclass
-class Outcome:
+class ReplayOutcome:
     """What came of a trace's operations, in the job or here.
 
     seconds:     from the first operation to the end of the last.
@@ -74,7 +74,7 @@ class Outcome:
         read = result[rows.kind == READ]
         self.bytes += int(read[read > 0].sum())
 
-    def join(self, other: Outcome) -> None:
+    def join(self, other: ReplayOutcome) -> None:
         """What came of others at the same time."""
         for name, took in self.took.items():
             took.join(other.took[name])
@@ -88,9 +88,9 @@ class Outcome:
         self.differed += other.differed
 
 
-def recorded(trace: Trace) -> Outcome:
+def recorded(trace: Trace) -> ReplayOutcome:
     """What came of them in the job."""
-    outcome = Outcome(seconds=trace.end_ns * 1e-9, threads=len(chains(trace)))
+    outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(chains(trace)))
     for _, rows in trace.in_order():
         outcome.add(rows, rows.result, rows.duration_ns)
     return outcome
@@ -115,7 +115,7 @@ def replay(
     *,
     speed: float | None = 1.0,
     progress: Progress = silent,
-) -> Outcome:
+) -> ReplayOutcome:
     """Do the operations of a trace by plain preads on the files at `paths`, by file number.
 
     speed:  by which the times between operations are divided; None drops them.
@@ -152,7 +152,7 @@ def replay(
         for player in players:
             player.join()
         raise
-    outcome = Outcome(threads=len(threads), late=None if speed is None else Latencies())
+    outcome = ReplayOutcome(threads=len(threads), late=None if speed is None else Latencies())
     for player in players:
         if player.error is not None:
             raise player.error
@@ -175,7 +175,7 @@ class _Player(threading.Thread):
         paths: Sequence[str],
     ) -> None:
         super().__init__(daemon=True, name=f"replay-{threads[0]}")
-        self.outcome = Outcome(late=None if speed is None else Latencies())
+        self.outcome = ReplayOutcome(late=None if speed is None else Latencies())
         self.error: BaseException | None = None
         self.done = 0
         self.ended_ns = began_ns

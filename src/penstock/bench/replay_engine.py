@@ -55,7 +55,7 @@ class Merged:
     how: str = ""
 
 
-class _Window(NamedTuple):
+class _ReadWindow(NamedTuple):
     """Some reads. threads: who reads here; first_ns: what each does before its first read of the
     window; all_ns: before all of them."""
 
@@ -90,7 +90,7 @@ def replay_merged(
     files = table([paths[file] for file in np.flatnonzero(wanted).tolist()])
     engine = engine_for(files, budget, size / max(1, reads))
     try:
-        return _Reading(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
+        return _MergedReplay(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
     finally:
         engine.close()
 
@@ -101,7 +101,7 @@ def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
     return gave
 
 
-class _Reading:
+class _MergedReplay:
     def __init__(
         self,
         trace: Trace,
@@ -119,7 +119,7 @@ class _Reading:
         if engine.choice.cached:  # as loaders do: more would only fill the processor's caches
             self._room = min(self._room, limits.readahead_cached_bytes_max)
         self._clocks_ns = np.zeros(len(trace.threads), np.int64)  # of threads, since the start
-        self._inflight: deque[tuple[int, _Window, int]] = deque()  # ticket, window, bytes
+        self._inflight: deque[tuple[int, _ReadWindow, int]] = deque()  # ticket, window, bytes
         self._used: deque[tuple[int, int]] = deque()  # when its last read is used, bytes
         self._arrived: set[int] = set()
         self._done = Merged()
@@ -152,11 +152,11 @@ class _Reading:
         self._done.how = f"{choice.backend}, {choice.threads} threads"
         return self._done
 
-    def _fits(self, window: _Window) -> bool:
+    def _fits(self, window: _ReadWindow) -> bool:
         alone = not self._inflight and not self._used
         return alone or int(window.extents.length.sum()) <= self._room
 
-    def _submit(self, window: _Window) -> None:
+    def _submit(self, window: _ReadWindow) -> None:
         file, offset, length = window.extents
         file = self._numbers[file]
         count, size = len(file), int(length.sum())
@@ -189,7 +189,7 @@ class _Reading:
             self._done.bytes += size
 
 
-def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
+def _windows(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
     """The reads in the order in which they began, some at a time."""
     ended_ns = np.zeros(len(trace.threads), np.int64)
     owed_ns = np.zeros(len(trace.threads), np.int64)  # done since a thread's last read
@@ -228,7 +228,7 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
 
 def _window(
     rows: Operations, threads: FileIds, think_ns: Int, reads: npt.NDArray[np.bool_], owed_ns: Int
-) -> _Window | None:
+) -> _ReadWindow | None:
     """The reads among some operations; None where there are none. What a thread did after its last
     read it owes to the next."""
     order = np.argsort(threads, kind="stable")
@@ -247,4 +247,4 @@ def _window(
     owed_ns[readers] -= all_ns
     wanted = rows.at(reads)
     extents = Extents(wanted.file, wanted.offset, wanted.result)
-    return _Window(extents, readers, done_ns[places[first]], all_ns)
+    return _ReadWindow(extents, readers, done_ns[places[first]], all_ns)

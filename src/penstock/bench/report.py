@@ -16,7 +16,8 @@ from ..page.svg import element
 from ..page.words import counted, latency, number, percent, size
 from . import compare, sections
 from .headline import headline
-from .recorded import Record, Run, Values, figure, records
+from .recorded import Record, Values, figure, records
+from .recorded import RecordedRun as Run
 from .sections import known_cell
 
 GENERATOR = "penstock bench"

@@ -21,12 +21,12 @@ from ..page_cache import residency
 from ..topology import Place
 from . import metrics
 from .contenders import Contender, convert, converts, make
-from .contenders.task import Task
+from .contenders.task import DeliveryTask
 from .delivered import checksums, tally
 from .distribution import Distribution
 from .metrics import Stamps
-from .observe import Observer, Spent, memory
-from .pace import Pace, sharpen_timers
+from .observe import Observer, ResourceUse, memory
+from .pace import StepPace, sharpen_timers
 from .ranks import Crew
 from .walk import walk
 from .workload import DlioWorkload
@@ -36,7 +36,7 @@ CONTROL_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BenchJob:
     """What is to be run.
 
     paths:   the files of "train" and, where it is evaluated, of "valid"; folders: where they lie.
@@ -104,9 +104,9 @@ class Job:
             left -= found[-1]
         return found
 
-    def task(self, part: str, crew: Crew) -> Task:
+    def task(self, part: str, crew: Crew) -> DeliveryTask:
         """What a rank's contender is to deliver."""
-        return Task(
+        return DeliveryTask(
             workload=self.workload,
             part=part,
             paths=self.paths[part],
@@ -122,7 +122,7 @@ class Job:
 
 
 @dataclass(slots=True, kw_only=True)
-class Walked:
+class WalkedEpoch:
     """An epoch of one rank. number: from 1 on. started, ended: by the clock on the wall.
 
     spent:  what the process and its workers used meanwhile.
@@ -136,7 +136,7 @@ class Walked:
     bytes: int
     started: float
     ended: float
-    spent: Spent
+    spent: ResourceUse
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     cached_before: dict[str, int] | None = None
     cached_after: dict[str, int] | None = None
@@ -152,14 +152,14 @@ class Walks:
     settings: Mapping[str, Any]
     staging_s: float
     startup_s: float
-    epochs: list[Walked]
+    epochs: list[WalkedEpoch]
     control: Stamps | None
     peak_rss_bytes: int | None
     pss_bytes: int | None
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(job: Job, crew: Crew) -> list[Walks] | None:
+def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
     """Measure one contender; all ranks call it, and rank 0 gets what all have measured.
 
     Raises UsageError, on every rank, where the workload has no steps.
@@ -200,7 +200,7 @@ def run(job: Job, crew: Crew) -> list[Walks] | None:
 
 
 @contextmanager
-def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
+def _near(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
     """The job with its data where the contender wants it, and the seconds that bringing it there
     took: copied, converted, or neither. One rank of each host does it; it is removed afterwards."""
     wants = converts(job.loader)
@@ -224,7 +224,7 @@ def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
         crew.barrier()
 
 
-def _check_exclusions(job: Job, lengths: Sequence[int]) -> None:
+def _check_exclusions(job: BenchJob, lengths: Sequence[int]) -> None:
     skipped = job.workload.output.metric
     least = skipped.exclude_start_steps + skipped.exclude_end_steps + 1
     short = next((steps for steps in lengths if steps < least), None)
@@ -241,15 +241,15 @@ class _Runner:
 
     def __init__(
         self,
-        job: Job,
+        job: BenchJob,
         crew: Crew,
         contenders: Mapping[str, Contender],
         lengths: Sequence[int],
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
-        self.pace = Pace()
+        self.pace = StepPace()
         self._observer = Observer(job.paths["train"][0])
-        self.walked: list[Walked] = []
+        self.walked: list[WalkedEpoch] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
         self._next_eval = workload.evaluation.eval_after_epoch
@@ -282,7 +282,7 @@ class _Runner:
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
         ended, after = time.time(), self._observer.snapshot()
         counter.check(where)
-        walked = Walked(
+        walked = WalkedEpoch(
             number=number,
             kind=kind,
             stamps=stamps,
@@ -301,7 +301,7 @@ class _Runner:
         if kind == "train" and self._saver is not None:
             self._saver.after_epoch(number, steps, saved)
 
-    def _tell(self, walked: Walked) -> None:
+    def _tell(self, walked: WalkedEpoch) -> None:
         """A line about an epoch, for those who watch: between epochs, so that nothing moves while
         they are measured."""
         if sys.stderr.isatty():
@@ -339,12 +339,12 @@ class _Runner:
 class _Saver:
     """Takes checkpoints where the workload has them due, and notes them."""
 
-    def __init__(self, job: Job, crew: Crew) -> None:
-        from .checkpoints import Checkpoints
+    def __init__(self, job: BenchJob, crew: Crew) -> None:
+        from .checkpoints import WorkloadCheckpoints
 
         place = Place(crew.rank, crew.ranks, "bench")
         self._settings = job.workload.checkpoint
-        self._checkpoints = Checkpoints(
+        self._checkpoints = WorkloadCheckpoints(
             job.workload,
             place,
             crew.barrier,
@@ -374,7 +374,7 @@ class _Saver:
         return True
 
 
-def _cached(job: Job, part: str, crew: Crew) -> dict[str, int] | None:
+def _cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
     """How much of a part's files is in the page cache, as rank 0 sees it."""
     found = residency(job.paths[part]) if crew.rank == 0 else None
     if found is None:
@@ -385,7 +385,7 @@ def _cached(job: Job, part: str, crew: Crew) -> dict[str, int] | None:
 class Counter:
     """Counts what is delivered, and compares it with what is on disk where that is asked."""
 
-    def __init__(self, job: Job, part: str) -> None:
+    def __init__(self, job: BenchJob, part: str) -> None:
         reader = job.workload.reader
         self._batch = reader.batch_size if part == "train" else reader.batch_size_eval
         self._truth = None if job.truth is None else job.truth[part]

@@ -16,7 +16,9 @@ from ..page.svg import element
 from ..page.words import counted, duration, latency, number, percent, size, time_unit
 from . import compare
 from .headline import ceilings_of, factor, interval, resource
-from .recorded import Epoch, Floats, Run
+from .recorded import Floats
+from .recorded import RecordedEpoch as Epoch
+from .recorded import RecordedRun as Run
 
 KINDS = ("k-accent", "k-orange", "k-green", "k-purple", "k-amber", "k-sky", "k-grey", "k-ink")
 """Colours of runs, in their order."""
@@ -89,7 +91,7 @@ def loaders(runs: Sequence[Run]) -> Iterator[Element]:
     yield document.figure(told, table)
 
 
-def _cells(row: compare.Row) -> list[Element]:
+def _cells(row: compare.MetricRow) -> list[Element]:
     cells = []
     for place, value in enumerate(row.values):
         ratio = row.ratios[place]
@@ -101,7 +103,7 @@ def _cells(row: compare.Row) -> list[Element]:
     return cells
 
 
-def _said(row: compare.Row, place: int) -> str:
+def _said(row: compare.MetricRow, place: int) -> str:
     value = row.values[place]
     return "–" if value is None else row.metric.said(value)
 

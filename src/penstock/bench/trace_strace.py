@@ -58,13 +58,13 @@ class _Open:
     """An open file. told: whether its open is in the trace."""
 
     path: str
-    table: _Table
+    table: _OpenFiles
     told: bool = False
     offset: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _Table:
+class _OpenFiles:
     """Descriptors of a process, which its threads share. closing: on exec."""
 
     process: int
@@ -75,8 +75,8 @@ class _Table:
         self.files[descriptor] = file
         (self.closing.add if closing else self.closing.discard)(descriptor)
 
-    def forked(self, process: int) -> _Table:
-        return _Table(process, dict(self.files), set(self.closing))
+    def forked(self, process: int) -> _OpenFiles:
+        return _OpenFiles(process, dict(self.files), set(self.closing))
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class _Call:
     found: str
     start_ns: int
     duration_ns: int
-    table: _Table
+    table: _OpenFiles
 
 
 class StraceLog:
@@ -106,7 +106,7 @@ class StraceLog:
         self._writer = writer
         self._keep = keep
         self._line = 0
-        self._tables: dict[int, _Table] = {}  # by thread
+        self._tables: dict[int, _OpenFiles] = {}  # by thread
         self._numbers: dict[int, int] = {}  # of threads in the trace
         self._begun: dict[int, tuple[str, str, int]] = {}  # by thread: call, arguments, start
         self._made: dict[int, int] = {}  # of threads that a clone was to make, by who called it
@@ -207,18 +207,18 @@ class StraceLog:
             result = -int(getattr(errno, error[1], errno.EIO)) if error else -errno.EIO
         return _Call(thread, name, given, result, found, start_ns, duration_ns, self._table(thread))
 
-    def _table(self, thread: int) -> _Table:
+    def _table(self, thread: int) -> _OpenFiles:
         table = self._tables.get(thread)
         if table is None:
             caller = next(iter(self._made.values()), None)
             if caller is not None:  # its clone has not returned yet
                 self._adopt(thread, caller, self._begun.get(caller, ("", "", 0))[1])
                 return self._tables[thread]
-            table = self._tables[thread] = _Table(thread)
+            table = self._tables[thread] = _OpenFiles(thread)
         return table
 
     def _adopt(self, child: int, parent: int, flags: str) -> None:
-        table = self._tables.get(parent) or _Table(parent)
+        table = self._tables.get(parent) or _OpenFiles(parent)
         self._tables[child] = table if "CLONE_FILES" in flags else table.forked(child)
 
     # -- what is in the trace ------------------------------------------------------------------

@@ -29,7 +29,7 @@ _DXT_NS = 100_000  # the last digit of its times
 _NEEDED = ("pid", "time", "op", "path", "offset", "length", "duration")
 
 
-class _Table:
+class _LogTable:
     """Rows of a log in any order, by process."""
 
     def __init__(self, name: str, writer: Writer, keep: Callable[[str], bool]) -> None:
@@ -112,7 +112,7 @@ class _Table:
 
 def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
     """The reads of darshan-dxt-parser's text. FormatError for lines that it does not write."""
-    table = _Table(name, writer, keep)
+    table = _LogTable(name, writer, keep)
     began_ns, path, said_reads, found_reads = 0, None, 0, 0
     for line in lines:
         table.line += 1
@@ -164,7 +164,7 @@ def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[st
 
 def read_csv(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
     """The operations of a CSV file. FormatError for rows that cannot be."""
-    table = _Table(name, writer, keep)
+    table = _LogTable(name, writer, keep)
     rows = csv.reader(lines)
     try:
         heads = [head.strip().lower() for head in next(rows, [])]
@@ -185,7 +185,7 @@ def read_csv(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[st
     table.finish(0)
 
 
-def _add_row(table: _Table, row: dict[str, str]) -> None:
+def _add_row(table: _LogTable, row: dict[str, str]) -> None:
     op = row["op"].lower()
     if op == "write":
         table.left_out("writes were left out")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..doctor import Examination, examine
 from ..doctor import Job as Doing
+from ..doctor import Examination, examine
 from ..roofline import (
     Counted,
     Data,
@@ -20,8 +20,8 @@ from ..roofline import (
     verdict,
 )
 from .contenders.penstock import dataset_of, decode_of
-from .contenders.task import Task
-from .run import Job
+from .contenders.task import DeliveryTask
+from .run import BenchJob
 
 
 class Verdicts:
@@ -30,8 +30,8 @@ class Verdicts:
     Raises the error of a file that cannot be read.
     """
 
-    def __init__(self, job: Job, ranks: int) -> None:
-        task = Task(
+    def __init__(self, job: BenchJob, ranks: int) -> None:
+        task = DeliveryTask(
             workload=job.workload, part="train", paths=job.paths["train"],
             folder=job.folders["train"], seed=job.seed,
         )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from .metrics import Stamps
-from .pace import Pace
+from .pace import StepPace
 
 _END = object()
 
@@ -19,7 +19,7 @@ _END = object()
 def walk(
     batches: Iterable[Any],
     nominal_ns: npt.NDArray[np.int64],
-    pace: Pace,
+    pace: StepPace,
     barrier: Callable[[], object],
     taken: Callable[[Any], object],
     pause: Callable[[int], bool] | None = None,

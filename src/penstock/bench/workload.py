@@ -53,6 +53,14 @@ def _write_number(value: float) -> float:
 NO_TIME = Distribution.constant(0.0)
 _KNOWN_KEYS_ONLY = ConfigDict(extra="forbid")
 
+
+class Section:
+    """A mapping of a workload, in which each key is known."""
+
+    __slots__ = ()
+    __pydantic_config__ = _KNOWN_KEYS_ONLY
+
+
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), AfterValidator(_refuse_interpolation)]
 Folder = Annotated[Text, AfterValidator(lambda path: path.rstrip("/") or "/")]
@@ -74,7 +82,7 @@ Limit = Annotated[
 ]
 """A limit, or None for no limit, which files write as -1."""
 
-Checkpoints = Annotated[NonNegative, BeforeValidator(lambda value: 0 if value == -1 else value)]
+CheckpointCount = Annotated[NonNegative, BeforeValidator(lambda value: 0 if value == -1 else value)]
 Shuffle = Annotated[
     Literal["off", "seed", "random"],
     # YAML reads a bare `off` as false.
@@ -100,11 +108,9 @@ DataLoaderName = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallelism:
+class Parallelism(Section):
     """Division of a model among tensor x pipeline x data ranks. data: -1 takes the ranks that the
     other two leave."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     tensor: Positive = 1
     pipeline: Positive = 1
@@ -113,10 +119,8 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer:
+class Transformer(Section):
     """Dimensions of a transformer, from which the sizes of its checkpoints follow."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     vocab_size: Positive = 32000
     hidden_size: Positive = 2048
@@ -126,10 +130,8 @@ class Transformer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Section):
     """The model in training. All but its name matters to checkpoints alone."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     name: Text = "default"
     type: Text | None = None
@@ -144,10 +146,8 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSpec:
+class WorkflowSpec(Section):
     """Phases of a run, in this order."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     generate_data: Flag = False
     train: Flag = True
@@ -176,11 +176,9 @@ SECRETS = frozenset({"access_key_id", "secret_access_key"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageSpec:
+class StorageSpec(Section):
     """The storage below which data_folder and checkpoint_folder lie. storage_library: the library
     by which DLIO reads objects."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     storage_type: Literal["local_fs", "s3", "aistore", "parallel_fs"] = "local_fs"
     storage_root: Text = "./"
@@ -189,10 +187,8 @@ class StorageSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hdf5Layout:
+class Hdf5Layout(Section):
     """Layout of HDF5 files."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     num_dset_per_record: Positive = 1
     chunk_dims: Dimensions = ()
@@ -200,7 +196,7 @@ class Hdf5Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetColumn:
+class ParquetColumn(Section):
     """A column of a Parquet file.
 
     size:  values of a row.
@@ -208,8 +204,6 @@ class ParquetColumn:
     count: in files, the columns that are alike; their names get numbers from 0 on. A workload that
            was read has them one by one, and None here. DLIO has no such key.
     """
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     name: Text
     dtype: Element = "float32"
@@ -242,10 +236,8 @@ def _number_columns(columns: tuple[ParquetColumn, ...]) -> tuple[ParquetColumn, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetLayout:
+class ParquetLayout(Section):
     """Layout of Parquet files. Without columns there is one, of bytes. row_group_size: rows."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     row_group_size: Positive = 1_000_000
     read_mode: Literal["default", "row_group"] = "default"
@@ -256,14 +248,12 @@ class ParquetLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSpec:
+class DatasetSpec(Section):
     """The section `dataset`.
 
     record_length_bytes: mean payload of a sample; may be a fraction.
     skip_listing:        the names of files are computed, and not looked up.
     """
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     record_length_bytes: Annotated[Number, Field(ge=1)] = 65536
     record_length_bytes_stdev: Annotated[Number, Field(ge=0)] = 0.0
@@ -308,16 +298,10 @@ class DatasetSpec:
             return sum(column.size * np.dtype(column.dtype).itemsize for column in columns)
         return self.record_length_bytes
 
-    def nominal_bytes(self, part: str) -> float:
-        """Payload of "train" or "valid"."""
-        return self.samples(part) * self.sample_bytes()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderSpec:
+class ReaderSpec(Section):
     """The section `reader`."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     data_loader: DataLoaderName = "tensorflow"
     batch_size: Positive = 1
@@ -343,11 +327,9 @@ class ReaderSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSpec:
+class TrainSpec(Section):
     """The section `train`. computation_time: of a step. total_training_steps: of the whole run;
     None is no limit."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     epochs: Positive = 1
     total_training_steps: Limit = None
@@ -357,10 +339,8 @@ class TrainSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSpec:
+class EvaluationSpec(Section):
     """The section `evaluation`. eval_time: of a step of evaluation."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     eval_time: Seconds = NO_TIME
     eval_after_epoch: Positive = 1
@@ -380,11 +360,9 @@ class SharedPages(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec:
+class CheckpointSpec(Section):
     """Times at which checkpoints are saved, and how. steps_between_checkpoints: None saves by
     epochs."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     checkpoint_folder: Folder = "./checkpoints"
     checkpoint_after_epoch: Positive = 1
@@ -394,8 +372,8 @@ class CheckpointSpec:
     fsync: Flag = False
     recovery_rank_shift: Flag = False
     rank_sync: Flag = False
-    num_checkpoints_write: Checkpoints = 0
-    num_checkpoints_read: Checkpoints = 0
+    num_checkpoints_write: CheckpointCount = 0
+    num_checkpoints_read: CheckpointCount = 0
     # Below 0 is no pause; DLIO would sleep as long.
     time_between_checkpoints: Annotated[Number, AfterValidator(lambda value: max(value, 0))] = 0.0
     randomize_tensor: Flag = True
@@ -404,20 +382,16 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedSteps:
+class SkippedSteps(Section):
     """The section `output.metric`: steps at the ends of an epoch that are not measured."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     exclude_start_steps: NonNegative = 1
     exclude_end_steps: NonNegative = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec:
+class OutputSpec(Section):
     """Folder of the results, and the steps that are left out of them."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     folder: Text | None = None
     log_file: Text = "dlio.log"
@@ -425,29 +399,23 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilingSpec:
+class ProfilingSpec(Section):
     """The section `profiling`."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     profiler: Literal["none", "iostat", "darshan", "tensorboard"] = "none"
     iostat_devices: Texts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(Section):
     """The section `metric`. au: the utilisation that the workload asks for, a fraction."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     au: Annotated[Number, Field(ge=0, le=1)] = 0.90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DlioWorkload:
+class DlioWorkload(Section):
     """A whole workload."""
-
-    __pydantic_config__ = _KNOWN_KEYS_ONLY
 
     framework: Literal["tensorflow", "pytorch"] = "tensorflow"
     model: ModelSpec = field(default_factory=ModelSpec)

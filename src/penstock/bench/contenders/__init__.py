@@ -1,7 +1,7 @@
 """Contenders: the loaders under measurement, each behind one small protocol.
 
 A contender hands over real bytes in the form that its users get. It is made anew for each run, on
-each rank, and is told what to deliver by a `Task`.
+each rank, and is told what to deliver by a `DeliveryTask`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from ...errors import UsageError
-from .task import Task
+from .task import DeliveryTask
 
 
 class Contender(Protocol):
@@ -71,7 +71,7 @@ def check(name: str, format: str) -> None:
         )
 
 
-def make(name: str, task: Task) -> Contender:
+def make(name: str, task: DeliveryTask) -> Contender:
     """The contender of this name, or of the user's module:function."""
     if ":" in name:
         from .user import User
@@ -86,7 +86,7 @@ def converts(name: str) -> bool:
     return name in ("litdata", "ffcv")
 
 
-def convert(name: str, task: Task) -> None:
+def convert(name: str, task: DeliveryTask) -> None:
     """Convert the data of a part into `task.place`, for one that does."""
     _module(name).convert(task)
 

@@ -8,13 +8,13 @@ from typing import Any
 import grain.python as grain
 
 from .samples import ByNumber, stacked
-from .task import Task
+from .task import DeliveryTask
 
 
 class Grain:
     """MapDataset: reader.read_threads threads, each at a batch of its own."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task = task
         threads = max(1, reader.read_threads)

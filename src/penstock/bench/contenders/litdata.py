@@ -10,7 +10,7 @@ import litdata
 from litdata.utilities.env import _DistributedEnv
 
 from .samples import flat, opened, stacked
-from .task import Task
+from .task import DeliveryTask
 
 _CHUNK_BYTES = "64MB"
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = "64MB"
 class _Samples:
     """What is written of a file: its samples, decoded, as bytes in arrays."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         self._data = task.workload.dataset
 
     def __call__(self, path: str) -> Iterator[Any]:
@@ -27,7 +27,7 @@ class _Samples:
             yield flat(samples[number])
 
 
-def convert(task: Task) -> None:
+def convert(task: DeliveryTask) -> None:
     """Write the part in LitData's format into its place."""
     litdata.optimize(
         _Samples(task),
@@ -40,7 +40,7 @@ def convert(task: Task) -> None:
     )
 
 
-def _folder(task: Task) -> str:
+def _folder(task: DeliveryTask) -> str:
     assert task.place is not None
     return os.path.join(task.place, f"litdata-{task.part}")
 
@@ -48,7 +48,7 @@ def _folder(task: Task) -> str:
 class LitData:
     """StreamingDataLoader: reader.read_threads workers, chunks and samples mixed as it does."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         dataset = litdata.StreamingDataset(
             _folder(task), shuffle=task.shuffle != "none", drop_last=True, seed=task.seed

@@ -28,7 +28,7 @@ from ...order import Shuffle
 from ...store import Posix
 from ..delivered import LABELS
 from .samples import busy, pixels, places, stacked
-from .task import Task
+from .task import DeliveryTask
 
 Bytes = npt.NDArray[np.uint8]
 Take = Callable[[dict[str, Any]], Any]
@@ -37,7 +37,7 @@ Take = Callable[[dict[str, Any]], Any]
 class Penstock:
     """penstock.Loader; reading threads as it chooses, reader.read_threads threads that decode."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task = task
         mine = task.stretch() if task.compat else task
@@ -99,7 +99,7 @@ class Penstock:
 make = Penstock
 
 
-def dataset_of(task: Task) -> Dataset:
+def dataset_of(task: DeliveryTask) -> Dataset:
     data = task.workload.dataset
     match data.format:
         case "npz" | "npy" | "jpeg" | "png" | "synthetic":
@@ -115,7 +115,7 @@ def dataset_of(task: Task) -> Dataset:
     return _opened(task)
 
 
-def _opened(task: Task, **options: Any) -> Dataset:
+def _opened(task: DeliveryTask, **options: Any) -> Dataset:
     """The files as penstock opens them; a saved index of their folder is used where all of it is
     wanted. None is saved: a benchmark leaves nothing in the data."""
     format = task.workload.dataset.format
@@ -125,7 +125,7 @@ def _opened(task: Task, **options: Any) -> Dataset:
     return open_dataset(given, format=format, index="read", **options)
 
 
-def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:
+def _index(task: DeliveryTask, table: Callable[[Any], Table]) -> Dataset:
     """A dataset of bytes in these files, wherever in them the samples are."""
     root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
     names = [os.path.relpath(path, root) for path in task.paths]
@@ -143,12 +143,12 @@ def _index(task: Task, table: Callable[[Any], Table]) -> Dataset:
     )
 
 
-def _of_files(task: Task) -> Dataset:
+def _of_files(task: DeliveryTask) -> Dataset:
     return _index(task, lambda files: Table(None, None, files.size))
 
 
 def _of_places(
-    task: Task, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+    task: DeliveryTask, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 ) -> Dataset:
     """Samples at these offsets, of these sizes, in each file."""
     file = np.repeat(np.arange(len(found), dtype=np.uint32), [len(size) for _, size in found])
@@ -157,7 +157,7 @@ def _of_places(
     return _index(task, lambda _: Table(file, offset, size))
 
 
-def _of_lines(task: Task) -> Dataset:
+def _of_lines(task: DeliveryTask) -> Dataset:
     """Each line of text a sample; the files are read once to find them."""
     found = []
     for path in task.paths:
@@ -170,7 +170,7 @@ def _of_lines(task: Task) -> Dataset:
     return _of_places(task, found)
 
 
-def decode_of(task: Task) -> Take | None:
+def decode_of(task: DeliveryTask) -> Take | None:
     """What the decode threads do with a sample; None where its bytes are used as they are."""
     data = task.workload.dataset
     wait = busy(task.workload.reader, task.seed + task.rank)
@@ -232,7 +232,7 @@ def _unpacked_table(dtype: str) -> Take:
     return take
 
 
-class Layout(NamedTuple):
+class PayloadLayout(NamedTuple):
     """Where the array lies in an uncompressed .npz or .npy file, and what it is.
 
     checked:  the parts of the file, as slices, that are equal in all files of this layout (other
@@ -266,7 +266,7 @@ class Payloads:
 
     def __init__(self, whole: bool) -> None:
         self._whole = whole
-        self._last: Layout | None = None
+        self._last: PayloadLayout | None = None
 
     def __call__(self, batch: Batch) -> Any:
         files: Bytes | Ragged = batch["data"]
@@ -290,7 +290,7 @@ def stored(file: Bytes) -> npt.NDArray[Any]:
     return _inflated(file) if layout is None else layout.array(file)
 
 
-def layout_of(file: Bytes) -> Layout | None:
+def layout_of(file: Bytes) -> PayloadLayout | None:
     """The layout of a file; None where numpy itself has to read it. FormatError where it is of
     neither format."""
     head = bytes(file[:512])
@@ -308,7 +308,7 @@ def layout_of(file: Bytes) -> Layout | None:
     begin = start + length
     said = ast.literal_eval(bytes(file[start:begin]).decode("latin-1"))
     checked = (method, slice(18 if at else 0, begin))
-    return Layout(
+    return PayloadLayout(
         begin=begin,
         dtype=np.dtype(said["descr"]),
         shape=tuple(said["shape"]),

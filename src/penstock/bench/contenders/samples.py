@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
 from ..workload import DatasetSpec, ReaderSpec
-from .task import WHOLE, Task
+from .task import WHOLE, DeliveryTask
 
 _OPEN_FILES = 64
 """Files that stay open, of formats whose samples are read one by one."""
@@ -83,7 +83,7 @@ class ByNumber:
     May be sent to another process, which opens files of its own.
     """
 
-    def __init__(self, task: Task, whole_kept: int = 1) -> None:
+    def __init__(self, task: DeliveryTask, whole_kept: int = 1) -> None:
         self._task = task
         self._kept = whole_kept if task.workload.dataset.format in WHOLE else _OPEN_FILES
         self._open: Callable[[str], Opened] | None = None

@@ -9,13 +9,13 @@ from typing import Any
 from spdl.pipeline import PipelineBuilder
 
 from .samples import ByNumber, opened, stacked
-from .task import Task
+from .task import DeliveryTask
 
 
 class Spdl:
     """reader.read_threads threads; each reads a batch, or a file where that is read as a whole."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task, self._samples = task, ByNumber(task)
         self._threads = max(1, reader.read_threads)

@@ -16,7 +16,7 @@ WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar", "lmdb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class DeliveryTask:
     """The samples of one part of a workload, as one rank gets them.
 
     part:    "train" or "valid".
@@ -118,7 +118,7 @@ class Task:
         order = Order(self.per_file, self.seed, epoch, stream=1)
         return order.samples(numbers.astype(np.uint64)).astype(np.int64)
 
-    def stretch(self) -> Task:
+    def stretch(self) -> DeliveryTask:
         """In compat mode, the files that this rank's stretch lies in, as a task of one rank."""
         length = self.steps * self.batch_size
         first = self.rank * length // self.per_file

@@ -11,14 +11,14 @@ import torch
 import torch.utils.data
 
 from .samples import ByNumber
-from .task import Task
+from .task import DeliveryTask
 
 
 class Batches:
     """The numbers of each batch of an epoch. Where files are read as a whole, worker w, which gets
     the batches w, w + workers, ..., finds its files in these alone."""
 
-    def __init__(self, task: Task, workers: int) -> None:
+    def __init__(self, task: DeliveryTask, workers: int) -> None:
         self._task = task
         self._lanes = workers if task.by_file and workers > 1 else 1
         self.epoch = 0
@@ -65,7 +65,7 @@ def _batched(rows: list[Any]) -> Any:
 class Torch:
     """torch.utils.data.DataLoader: read_threads workers, which last for the run."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         workers = reader.read_threads
         more: dict[str, Any] = {}

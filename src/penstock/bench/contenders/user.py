@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import UsageError
-from .task import Task
+from .task import DeliveryTask
 
 
 class User:
@@ -21,7 +21,7 @@ class User:
     where it can be walked only once, the function is called again for the next epoch.
     """
 
-    def __init__(self, name: str, task: Task) -> None:
+    def __init__(self, name: str, task: DeliveryTask) -> None:
         function = _function(name)
         given = {
             "path": task.folder,

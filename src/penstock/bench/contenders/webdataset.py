@@ -8,14 +8,14 @@ from typing import Any
 import webdataset
 
 from ...errors import UsageError
-from .task import Task
+from .task import DeliveryTask
 
 
 class WebDataset:
     """WebLoader: reader.read_threads workers. Its shuffle is one of shards and of a buffer of
     reader.shuffle_size samples, not an exact one."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         workers = reader.read_threads
         self._task = task
