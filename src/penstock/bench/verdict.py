@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..doctor import Job as Doing
 from ..doctor import Examination, examine
+from ..doctor import Job as Doing
 from ..roofline import (
     Counted,
     Data,
