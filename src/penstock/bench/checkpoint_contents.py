@@ -1,4 +1,4 @@
-"""What the tensors of checkpoints hold: random bytes that follow from seed, file and step, or ones.
+"""Contents of checkpoint tensors: random bytes that follow from seed, file and step, or ones.
 
 No two tensors and no two steps are alike, so nothing compresses them or writes them once. Pure.
 """
@@ -16,13 +16,13 @@ from .checkpoint_shapes import DTYPE_BYTES, Bytes, File, State, Tensor
 Words = npt.NDArray[np.uint64]
 
 _BLOCK_WORDS = 1 << 20
-"""Drawn at a time, lest the draw take as much memory as the tensor."""
+"""Words drawn at a time, so that drawing does not double the memory of the tensor."""
 
 
 class CheckpointContents:
-    """The tensors of one rank's files, in memory, as they are at one step after the other.
+    """The tensors of one rank's files, in memory, at one step after the other.
 
-    Ones (`randomized` False) are the same at every step, and tensors of one type share memory.
+    If not `randomized`, all are ones at every step, and tensors of one type share memory.
     """
 
     def __init__(self, files: Sequence[File], seed: int, randomized: bool) -> None:
@@ -45,7 +45,7 @@ class CheckpointContents:
         return sum(tensor.bytes for tensor in _longest(files))
 
     def turn_to(self, epoch: int, step: int) -> None:
-        """Make them those of this step, and those of any other wrong."""
+        """Change the tensors to those of this step."""
         mark = _mark(self._seed, epoch, step)
         with np.errstate(over="ignore"):
             change = mark - self._mark
@@ -67,7 +67,7 @@ class CheckpointContents:
 def content(
     file: File, tensor: Tensor, epoch: int, step: int, seed: int, randomized: bool
 ) -> Bytes:
-    """What `Contents` gives for one tensor, made anew."""
+    """Make one tensor anew, as `CheckpointContents` gives it."""
     words = _ones(tensor)
     if randomized:
         words = _words(seed, file, tensor)
@@ -97,7 +97,7 @@ def _words(seed: int, file: File, tensor: Tensor) -> Words:
 
 
 def _mark(seed: int, epoch: int, step: int) -> np.uint64:
-    """What a step adds to every word."""
+    """The number that a step adds to every word."""
     name = f"{seed}/{epoch}/{step}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest))

@@ -1,6 +1,6 @@
-"""What each rank writes into a checkpoint: files, tensors and sizes, as DLIO cuts models. Pure.
+"""Files, tensors and sizes that each rank writes into a checkpoint, as DLIO divides models. Pure.
 
-A model is cut among `tensor` x `pipeline` x `data` ranks; rank = (replica * pipeline + stage) *
+A model is divided among `tensor` x `pipeline` x `data` ranks; rank = (replica * pipeline + stage) *
 tensor + slice. Layer 0 is the embedding, layers 1 to L are the transformer's, L + 1 is the head
 and L + 2 the last norm. Of <d> = replica, <m> = stage * tensor + slice and <l> = layer come the
 names, which have no suffix: that is the writer's.
@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Of its elements alone."""
+        """Bytes of the elements, without any header."""
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
@@ -57,14 +57,14 @@ class File:
 
     @property
     def bytes(self) -> int:
-        """Of its tensors alone."""
+        """Bytes of the tensors, without any header."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where a rank stands in a model that is cut: `tensor`, `pipeline` and `data` are how many
-    ranks there are along each axis, `slice`, `stage` and `replica` which of them this is."""
+    """The place of a rank in a divided model: `tensor`, `pipeline` and `data` count the ranks along
+    each axis; `slice`, `stage` and `replica` are this rank's numbers there."""
 
     rank: int
     tensor: int
@@ -74,7 +74,7 @@ class Coordinates:
 
     @classmethod
     def of(cls, cut: Parallelism, mode: str, rank: int, ranks: int) -> Coordinates:
-        """Of one of `ranks` ranks. UsageError where so many cannot hold the model.
+        """The coordinates of one of `ranks` ranks. UsageError if so many cannot hold the model.
 
         mode: "subset" has the first few ranks of a job that is `cut.data` times the model wide.
         """
@@ -116,27 +116,27 @@ class Coordinates:
 
     @property
     def slice(self) -> int:
-        """Which part of each large tensor."""
+        """The number of its part of each large tensor."""
         return self.rank % self.tensor
 
     @property
     def stage(self) -> int:
-        """Which layers."""
+        """The number of its group of layers."""
         return self.rank // self.tensor % self.pipeline
 
     @property
     def part(self) -> int:
-        """Which part of the model: slice and stage as one number."""
+        """Slice and stage as one number: its part of the model."""
         return self.rank % (self.tensor * self.pipeline)
 
     @property
     def replica(self) -> int:
-        """Which copy of the model; with ZeRO, which share of what is divided among the copies."""
+        """The number of its copy of the model; with ZeRO, of its share among the copies."""
         return self.rank // (self.tensor * self.pipeline)
 
 
 def parameters(model: ModelSpec) -> int:
-    """Of the uncut transformer; 0 where there is none."""
+    """Count the parameters of the whole transformer; 0 if the model is none."""
     if model.num_layers <= 0:
         return 0
     shape = model.transformer
@@ -145,7 +145,7 @@ def parameters(model: ModelSpec) -> int:
 
 
 def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
-    """What the rank at these coordinates writes, in this order; may be nothing.
+    """List the files that the rank at these coordinates writes, in this order; may be none.
 
     scale: of the elements of every tensor, rounded, at least one.
     """
@@ -164,7 +164,7 @@ def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A checkpoint, over all ranks that run. counted_bytes: what DLIO takes for its size."""
+    """A checkpoint, over all ranks that run. counted_bytes: the size that DLIO assumes."""
 
     files: int
     tensors: int
@@ -174,12 +174,12 @@ class Totals:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return self.model_bytes + self.optimizer_bytes
 
 
 def totals(model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0) -> Totals:
-    """What all ranks write together, without a message between them."""
+    """Add up the files of all ranks, without a message between them."""
     written = [file for each in by_rank(model, checkpoint, ranks, scale) for file in each]
     size = {
         part: sum(file.bytes for file in written if file.part == part)
@@ -198,7 +198,7 @@ def totals(model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: floa
 def by_rank(
     model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
-    """The files of each rank. UsageError where so many ranks cannot hold the model."""
+    """List the files of each rank. UsageError if so many ranks cannot hold the model."""
     if model.num_layers > 0 and model.num_layers < model.parallelism.pipeline:
         raise UsageError(
             f"model.num_layers={model.num_layers} leaves stages of model.parallelism.pipeline="
@@ -210,7 +210,7 @@ def by_rank(
 
 
 def due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:
-    """Whether a checkpoint follows this step of `steps` of an epoch; both count from 1."""
+    """True if a checkpoint follows this step of `steps` of an epoch; both count from 1."""
     if checkpoint.steps_between_checkpoints:
         return step % checkpoint.steps_between_checkpoints == 0
     since = epoch - checkpoint.checkpoint_after_epoch
@@ -244,7 +244,7 @@ def _blob(model: ModelSpec) -> bool:
 
 
 def _layers(model: ModelSpec, at: Coordinates) -> range:
-    """The layers of a stage; the first stages have one more where they do not come out even."""
+    """The layers of a stage; the first stages have one more if they do not divide evenly."""
     each, more = divmod(max(0, model.num_layers), at.pipeline)
     first = 1 + at.stage * each + min(at.stage, more)
     end = first + each + (at.stage < more)
@@ -286,7 +286,7 @@ def _block(model: ModelSpec) -> list[tuple[int, bool]]:
 
 
 def _optimizer(model: ModelSpec, at: Coordinates) -> list[_Sized]:
-    """Three states of each parameter, each followed by a little that nobody divides."""
+    """Three states of each parameter, each followed by a small tensor that is not divided."""
     if model.optimization_groups:
         given = [(i, size) for i, size in enumerate(model.optimization_groups) if size > 0]
         pairs = [(f"{i}.{half}", "int8", size) for i, size in given for half in "ab"]

@@ -1,9 +1,9 @@
-"""Checkpoints of a workload: taken, loaded and timed, as DLIO names and cuts them.
+"""Checkpoints of a workload: saved, loaded and timed, as DLIO names and divides them.
 
 A checkpoint is the folder `global_epoch<e>_step<s>` below `checkpoint.checkpoint_folder`, with the
-files that `checkpoint_shapes` says. What is written differs from file to file and from step to
-step, so that no storage gets away with writing it once, and can be made again from the seed: that
-is what `verify` compares with.
+files that `checkpoint_shapes` lists. Contents differ from file to file and from step to step, so
+that no storage can write them only once. They can be made again from the seed, and `verify`
+compares with that.
 
 Every rank makes `WorkloadCheckpoints` and calls its methods at the same time as the others. An
 error of one rank is raised on all.
@@ -43,21 +43,21 @@ from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
 Gather = Callable[[Any], Sequence[Any]]
-"""Given what one rank has (numbers, strings and lists of them), what all have, by rank."""
+"""Takes the value of one rank (numbers, strings and lists of them), returns all, by rank."""
 
 _OURS = re.compile(
     r"\.?(model_states-\d+|((layer_\d+-)?model_\d+|zero_pp_rank_\d+_mp_rank_\d+)"
     r"_(model|optim)_states)\.\w+(\.part)?"
 )
-"""Names of files that a checkpoint of the benchmark may hold, among them what was cut off."""
+"""Names of files that a checkpoint of the benchmark may hold, unfinished ones included."""
 
 _HEADER_BYTES = 4096
 _TENSOR_BYTES = 512
-"""Most that a writer adds to the tensors, of a file and of each tensor."""
+"""Upper bounds of the bytes that a writer adds to a file, and to each tensor."""
 
 
 class WorkloadCheckpoints:
-    """Takes and loads the checkpoints of one rank.
+    """Saves and loads the checkpoints of one rank.
 
     place:    this rank among the others.
     barrier:  returns once all ranks are in it.
@@ -68,7 +68,7 @@ class WorkloadCheckpoints:
     verify:   loaded bytes are compared with what was saved, outside of the time measured.
     host:     the machine's name: ranks of one share its memory and page cache.
 
-    UsageError where the ranks cannot hold the model, nothing would be written, or storage is no
+    UsageError if the ranks cannot hold the model, nothing would be written, or the storage is no
     file system.
     """
 
@@ -124,12 +124,12 @@ class WorkloadCheckpoints:
 
     @cached_property
     def writer(self) -> CheckpointWriter:
-        """What saves and loads. One that nobody asked for is made at the first checkpoint: to
-        import torch takes longer than to begin training."""
+        """The writer. If nobody asked for one, it is made at the first checkpoint: importing torch
+        takes longer than starting to train."""
         return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
 
     def folder(self, epoch: int, step: int) -> str:
-        """Where this checkpoint lies."""
+        """The folder of this checkpoint."""
         return os.path.join(self.root, f"global_epoch{epoch}_step{step}")
 
     def paths(self, epoch: int, step: int, rank: int | None = None) -> list[str]:
@@ -138,7 +138,7 @@ class WorkloadCheckpoints:
         return [self._path(file, epoch, step) for file in files]
 
     def described(self) -> dict[str, Any]:
-        """What records say of the checkpoints as such; sizes in bytes, over all ranks."""
+        """Values for records: writer, layout and sizes in bytes, over all ranks."""
         cut, ranks = self._workload.model.parallelism, self.place.world_size
         whole = totals(self._workload.model, self.settings, ranks)
         return {
@@ -166,9 +166,9 @@ class WorkloadCheckpoints:
     def take(self, epoch: int, step: int) -> dict[str, Any]:
         """Save a checkpoint; with `checkpoint.fsync` it is on the device afterwards.
 
-        One that is there is replaced, unless it holds what no checkpoint holds (UsageError).
-        StorageError where it cannot be written, before anything is where room is short; what was
-        written of it is removed. LimitError where memory cannot hold the tensors.
+        An earlier one is replaced, unless it holds files that no checkpoint holds (UsageError).
+        StorageError if it cannot be written; a shortage of room is found before writing, and an
+        unfinished checkpoint is removed. LimitError if memory cannot hold the tensors.
 
         Returns {"step", "seconds" (of the slowest rank, and of none but writing and syncing),
         "bytes" (of tensors, all ranks), "rank_seconds" [by rank]}.
@@ -208,7 +208,7 @@ class WorkloadCheckpoints:
         self._together(lambda: self._remove(folders))
 
     def require_room(self, count: int) -> None:
-        """StorageError where the file system has no room for so many more checkpoints."""
+        """Raise StorageError if the file system has no room for so many more checkpoints."""
 
         def made() -> list[int]:
             with storing(self.root, "run it again"):
@@ -240,13 +240,13 @@ class WorkloadCheckpoints:
     def load(self, epoch: int, step: int) -> dict[str, Any]:
         """Load a checkpoint into memory, from storage: the page cache is told to forget it first.
 
-        What was loaded has the names, types and lengths that were asked for (StateError); with
-        `verify` it is equal to what was saved, byte by byte (ChangedError).
-        MissingError where there is none, StateError where it was saved by another number of ranks
-        or not to its end, FormatError where a file is damaged.
+        Names, types and lengths of all tensors are checked (StateError); with `verify` every byte
+        is compared with the saved one (ChangedError). MissingError if there is no checkpoint,
+        StateError if another number of ranks saved it or it is unfinished, FormatError if a file
+        is damaged.
 
-        Returns what `take` does, and "device_bytes": what these processes read from devices, None
-        where the system does not say; "verified": True, or None where that was not asked for.
+        Returns what `take` does, and "device_bytes": the bytes that these processes read from
+        devices, None if the system does not give them; "verified": True, or None if not asked for.
         """
         self._contents = None  # memory for what is loaded; a later take makes it again
         mine = self._files[self.loads_rank]
@@ -272,7 +272,7 @@ class WorkloadCheckpoints:
         }
 
     def missing(self, epoch: int, step: int) -> bool:
-        """Whether there is no such checkpoint at all, as the first rank sees it."""
+        """True if there is no such checkpoint at all, as the first rank sees it."""
         return bool(self._gather(not os.path.isdir(self.folder(epoch, step)))[0])
 
     def _require_files(self, epoch: int, step: int) -> None:
@@ -340,7 +340,7 @@ class WorkloadCheckpoints:
         }
 
     def _timed(self, work: Callable[[], object]) -> list[float]:
-        """Seconds that this took on each rank, all of which begin together."""
+        """Do this on all ranks at once; return the seconds that it took on each."""
         failed: Exception | None = None
         self._barrier()
         began = time.perf_counter()
@@ -354,7 +354,7 @@ class WorkloadCheckpoints:
         return [float(each) for each in self._outcomes(seconds, failed)]
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
-        """What this gives on each rank."""
+        """Do this on each rank and return all results, by rank."""
         value, failed = None, None
         try:
             value = work()
@@ -363,7 +363,7 @@ class WorkloadCheckpoints:
         return self._outcomes(value, failed)
 
     def _outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
-        """By rank; what failed on any is raised on all."""
+        """Gather values by rank; an error of any rank is raised on all."""
         said = None if failed is None else [type(failed).__name__, str(failed)]
         outcomes = list(self._gather([value, said]))
         if failed is not None:
@@ -374,7 +374,7 @@ class WorkloadCheckpoints:
         return [each for each, _ in outcomes]
 
     def _require_memory(self, wanted: int) -> None:
-        """LimitError where the ranks of a host need more than it has."""
+        """Raise LimitError if the ranks of a host need more memory than it has."""
         host = self._hosts[self.place.rank]
         asked = self._gather([wanted, this_machine().available_bytes])
         here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
@@ -393,7 +393,7 @@ class WorkloadCheckpoints:
         self._together(enough)
 
     def _remove(self, folders: Iterable[str]) -> None:
-        """By the first rank, earlier checkpoints; nothing that is not of one."""
+        """Remove earlier checkpoints, by the first rank; files of anything else are left."""
         for folder in folders if self.place.rank == 0 else ():
             with storing(folder, "run it again"), contextlib.suppress(FileNotFoundError):
                 names = os.listdir(folder)
@@ -421,12 +421,12 @@ def run_checkpoints(
     host: str | None = None,
     seen: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """A run of checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
+    """Run checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
     then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
 
     compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
             pause of 1 s); otherwise times are those of the slowest rank.
-    seen:   told how many of how many are done.
+    seen:   receives the numbers of checkpoints that are done, and of all.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
     metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
@@ -475,8 +475,10 @@ def dlio_metrics(
     *,
     compat: bool = False,
 ) -> dict[str, float]:
-    """DLIO's fields of what `take` and `load` returned, in GiB and seconds; deviations are of the
-    population. What was not done has no field."""
+    """Compute DLIO's fields from the results of `take` and `load`, in GiB and seconds.
+
+    Deviations are of the population. Work that was not done has no field.
+    """
     taken = size.counted_bytes if compat else size.bytes
     found: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
     for name, done in (("save", saves), ("load", loads)):
@@ -503,7 +505,7 @@ def _device_bytes() -> int | None:
 
 
 def _said(path: str, name: str) -> int | None:
-    """A number of a file of /proc; None where the system does not say."""
+    """Read a number of a file of /proc; None if the system does not give it."""
     with contextlib.suppress(OSError), open(path) as lines:
         for line in lines:
             key, _, value = line.partition(":")

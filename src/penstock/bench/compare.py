@@ -1,4 +1,4 @@
-"""Runs compared, metric by metric, with what chance leaves of each ratio. Pure.
+"""Comparison of runs, metric by metric, with an interval for each ratio. Pure.
 
 Intervals are of 95 %, by bootstrap. With 20 epochs or more, whole epochs are drawn anew; with
 fewer, pieces of neighbouring steps, each epoch's own, so that a cold first epoch is no noise. They
@@ -93,11 +93,11 @@ METRICS = (
     Metric("bytes of the device", lambda run: run.get("device_bytes"), _sized, 0),
     Metric("a checkpoint takes", _saving, duration, -1),
 )
-"""All that is compared, in the order in which it is shown."""
+"""All metrics, in the order in which they are shown."""
 
 
 class Ratio(NamedTuple):
-    """Of a run's figure to the first run's; low and high: its interval, where there is one."""
+    """Ratio of a run's figure to the first run's; low and high: its interval, if there is one."""
 
     value: float
     low: float | None = None
@@ -105,7 +105,7 @@ class Ratio(NamedTuple):
 
     @property
     def clear(self) -> bool | None:
-        """Whether it is more than chance; None if nobody can tell."""
+        """True if the ratio is more than chance; None if that cannot be told."""
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1 <= self.high
@@ -121,8 +121,8 @@ class MetricRow:
 
 
 def compared(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
-    """A row for each metric that any of these runs knows; the first run is what others are
-    compared with. Equal runs give equal rows: what is drawn depends on nothing else."""
+    """Compare all runs with the first one: a row for each metric that any of them knows. Equal runs
+    give equal rows: the draws depend on nothing else."""
     drawn = [Resampled(run, number) for number, run in enumerate(runs)]
     rows = []
     for metric in METRICS:
@@ -137,7 +137,7 @@ def compared(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
 
 
 def verdict(row: MetricRow, place: int) -> str:
-    """What a ratio comes to, in a word or two; "" where nothing can be said."""
+    """Sum up a ratio in a word or two; "" if nothing can be said."""
     ratio = row.ratios[place]
     if ratio is None or not row.metric.better:
         return ""
@@ -149,7 +149,7 @@ def verdict(row: MetricRow, place: int) -> str:
 
 
 def basis(runs: Sequence[RecordedRun]) -> str:
-    """What intervals are of, in a sentence."""
+    """Explain in a sentence how the intervals were computed."""
     said = dict.fromkeys(Resampled(run, 0).basis for run in runs)
     return (
         f"Intervals are of 95 %, by bootstrap over {'; '.join(said)}. They say how much these runs "
@@ -184,7 +184,7 @@ class Resampled:
 
     @cached_property
     def _strata(self) -> list[list[tuple[int, slice]]]:
-        """What is drawn, and from among which: (epoch, steps), those of one list alike."""
+        """Pieces to draw from, as (epoch, steps); those of one list are drawn from each other."""
         epochs = self.run.trained
         if len(epochs) >= _many_epochs:
             return [[(place, self.run.measured(each)) for place, each in enumerate(epochs)]]
@@ -199,12 +199,12 @@ class Resampled:
 
     @property
     def enough(self) -> bool:
-        """Whether there are so many pieces that they say something of chance."""
+        """True if there are enough pieces for an interval."""
         return sum(map(len, self._strata)) >= _least_pieces and min(map(len, self._strata)) > 1
 
     @property
     def basis(self) -> str:
-        """What is drawn, in words."""
+        """The pieces that are drawn, in words."""
         count = sum(map(len, self._strata))
         epochs = counted(len(self.run.trained), "epoch")
         if not self.enough:
@@ -244,13 +244,13 @@ class Resampled:
 
     @cached_property
     def rate(self) -> Floats:
-        """Steps a second, which samples a second go with."""
+        """Samples a second."""
         steps: Floats = self._drawn[:, 4] / self._drawn[:, :4].sum(axis=1)
         return steps * self._samples
 
     @cached_property
     def _samples(self) -> float:
-        """Of a step."""
+        """Samples of a step."""
         samples = sum(each.samples or 0.0 for each in self.run.trained)
         return samples / max(1, sum(each.steps for each in self.run.trained))
 
@@ -264,7 +264,7 @@ class Resampled:
 
     @cached_property
     def _cumulated(self) -> tuple[int, Floats]:
-        """How many waits are as short as each bin; and before them, the first bin that has any."""
+        """The first bin that has any wait, and the number of waits up to each bin from there on."""
         bins = [_bins_of(epoch.wait_s) for epoch in self.run.trained]
         counts = np.array(
             [
@@ -280,7 +280,7 @@ class Resampled:
         return first, np.cumsum(drawn, axis=1)
 
     def percentile(self, percent: int) -> Floats:
-        """Of waits, to about 1 %; of none at all it is 0."""
+        """Percentile of the waits, to about 1 %; 0 if there are none."""
         first, cumulated = self._cumulated
         wanted = cumulated[:, -1] * (percent / 100)
         found = first + (cumulated < wanted[:, None]).sum(axis=1)
@@ -288,7 +288,7 @@ class Resampled:
 
 
 def _bins_of(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The bin of each wait; -1 where it is not known."""
+    """The bin of each wait; -1 if it is not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.floor(np.log10(waits_s / _shortest_s) * _bins) + 1
     logs = np.where(waits_s <= _shortest_s, 0.0, np.minimum(logs, _bins * _decades))
@@ -299,7 +299,7 @@ def _bins_of(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 class Difference(NamedTuple):
-    """What is not the same in all records. serious: comparing says nothing of the loaders."""
+    """A value that differs between records. serious: it makes the comparison of loaders void."""
 
     name: str
     values: tuple[str, ...]
@@ -320,7 +320,7 @@ _PLACES = {
     "workflow.profiling",
     "workflow.debug",
 }
-"""Keys of a workload that say where things lie, and what is done besides: not compared."""
+"""Keys of a workload for places, and for work beside training: not compared."""
 
 _TUNING = {
     "framework",
@@ -335,12 +335,12 @@ _TUNING = {
     "reader.dont_use_mmap",
     "metric.au",
 }
-"""Keys that say how it is read: these may differ, and are told."""
+"""Keys for the way of reading: these may differ, and are told."""
 
 
 def differences(records: Sequence[Record]) -> tuple[Difference, ...]:
-    """What is not the same in all records, the serious first: workload, ranks, then seed, machine
-    and versions. Unknown is not different."""
+    """Find the values that differ between records, the serious ones first: workload, ranks, then
+    seed, machine and versions. An unknown value does not differ."""
     found = list(_differences(records))
     return tuple(sorted(found, key=lambda each: not each.serious))
 
@@ -368,7 +368,7 @@ def _unlike(name: str, values: Sequence[Any], serious: bool) -> Iterator[Differe
 
 
 def flattened(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value by its keys with dots between; {mean: 1, stdev: 0} is 1."""
+    """Yield each value by its keys with dots between; {mean: 1, stdev: 0} is 1."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and "mean" in value and not value.get("stdev"):

@@ -1,4 +1,4 @@
-"""What is in generated samples: bytes that depend on seed, file and place alone, however many
+"""Contents of generated samples: bytes that depend on seed, file and place alone, however many
 threads and ranks make them. Pure.
 
 random:        every bit is random; of floating-point numbers the mantissa is, of values in [1, 2).
@@ -37,7 +37,7 @@ _MESHES = ((500, 700), (512, 512))
 """Added up, two of such sizes repeat after so many rows and columns that no sample holds them."""
 
 _DETECTOR_LEVELS = 1 << 12
-"""Of a tile, for integers that have as many: detectors count to no more."""
+"""Levels of a tile, for integers that have as many: detectors count no further."""
 
 _NOISE_LEVELS = 2.0
 """Span of the noise of a tile."""
@@ -59,7 +59,7 @@ class SampleContents(Protocol):
 
 
 def contents(kind: str, seed: int, dtype: str) -> SampleContents:
-    """Contents of a kind for a type of elements; UsageError where there are none."""
+    """Make the contents of a kind for a type of elements; UsageError if there are none."""
     element = np.dtype(dtype)
     if element.kind not in "buif" or element.itemsize > 8 or not element.isnative:
         raise UsageError(
@@ -101,7 +101,7 @@ class Noise:
 
 
 def _bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
-    """Which bits of a word of elements may be random, and what the others are."""
+    """The mask of the random bits of a word of elements, and the other bits."""
     if dtype.kind != "f":
         return np.uint64(0x0101010101010101) if dtype.kind == "b" else _ALL, np.uint64(0)
     whole = np.dtype(f"u{dtype.itemsize}")

@@ -1,4 +1,4 @@
-"""What a batch holds, whatever loader made it: samples, bytes, and each sample's checksum.
+"""Count the samples and bytes of a batch, and their checksums, whichever loader made it.
 
 A batch is arrays, tensors or byte strings, in mappings, tuples and lists, or penstock's `Batch`.
 """
@@ -18,10 +18,10 @@ LABELS = frozenset({"label", "labels", "y", "__key__", "__url__", "__id__", "__e
 
 
 def tally(batch: Any, expected: int) -> tuple[int, int]:
-    """Samples and bytes of a batch.
+    """Count the samples and bytes of a batch.
 
-    expected:  the batch size that was asked for: a list is of samples or of fields, and where it
-               could be either, this decides.
+    expected:  the batch size that was asked for. A list holds samples or fields; if it could be
+               either, this decides.
     """
     return _samples(batch, expected), _bytes(batch)
 
@@ -53,7 +53,7 @@ def _samples(batch: Any, expected: int) -> int:
 
 
 def _counts(part: Any) -> list[int]:
-    """How many samples it may have, most likely first."""
+    """The numbers of samples that it may have, most likely first."""
     if isinstance(part, Batch | Ragged):
         return [len(part)]
     if isinstance(part, Mapping):
@@ -73,7 +73,7 @@ def _leading(part: Any) -> int | None:
 
 
 def checksums(batch: Any, expected: int) -> list[int]:
-    """CRC-32 of each sample of a batch, over its fields one after the other, without labels."""
+    """Compute the CRC-32 of each sample of a batch, over its fields in sequence, without labels."""
     count = _samples(batch, expected)
     sums = [0] * count
     for column in _columns(batch, count):
@@ -83,7 +83,7 @@ def checksums(batch: Any, expected: int) -> list[int]:
 
 
 def checksum(sample: Any) -> int:
-    """CRC-32 of one sample, which may have several fields."""
+    """Compute the CRC-32 of one sample, which may have several fields."""
     total = 0
     for part in sample if isinstance(sample, tuple) else (sample,):
         total = zlib.crc32(_raw(part), total)
@@ -106,7 +106,7 @@ def _columns(batch: Any, count: int) -> Iterator[Any]:
 
 
 def _rows(batch: Any, count: int) -> bool:
-    """Whether a list holds samples, and not fields of as many samples."""
+    """True if a list holds samples, and not fields of as many samples."""
     return len(batch) == count and not (count > 1 and {*map(_leading, batch)} == {count})
 
 

@@ -1,4 +1,4 @@
-"""Times that differ from step to step, as DLIO's files describe them. Pure.
+"""Distributions of times, as DLIO's files describe them. Pure.
 
 Parameters by kind: constant (value), normal (mean, stdev), uniform (low, high), gamma (shape,
 scale), exponential (scale), poisson (mean).

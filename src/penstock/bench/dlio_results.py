@@ -1,8 +1,8 @@
-"""What DLIO left in a folder, as a record of this benchmark.
+"""DLIO's results in a folder, as a record of this benchmark.
 
-DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. Where its lists of step
-times are there, and its configuration with the batch size, throughput and utilisation are worked
-out again from them; the record's notes say which of the two it was.
+DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. If its lists of step times
+and its configuration with the batch size are there, throughput and utilisation are computed again
+from them; the record's notes say which of the two figures it has.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .recorded import VERSION, figure, json_of
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The record of a folder with DLIO's summary.json; NaN in it is accepted, and unknown here.
+    """Read the record of a folder with DLIO's summary.json; NaN in it counts as unknown.
 
-    Raises FormatError where summary.json is something else.
+    Raises FormatError if summary.json is something else.
     """
     summary = json_of(folder / "summary.json")
     if not isinstance(summary, Mapping) or not isinstance(summary.get("metric"), Mapping):
@@ -60,7 +60,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The configuration that DLIO kept, and what is to be said of it."""
+    """The configuration that DLIO kept, and notes about it."""
     for place in (folder / ".hydra", folder / "dlio_config"):
         path = place / "config.yaml"
         if not path.is_file():
@@ -81,7 +81,7 @@ def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _details(folder: Path, rank: int) -> tuple[Any, Any]:
-    """Step times by epoch, and when blocks began and ended, of one rank; None where not there."""
+    """Step times by epoch, and begin and end of blocks, of one rank; None for a missing file."""
     found = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
@@ -93,7 +93,7 @@ def _details(folder: Path, rank: int) -> tuple[Any, Any]:
 
 
 class _MeasuredSteps(NamedTuple):
-    """What one rank did in the steps of an epoch that are measured. clock: how long they took."""
+    """The measured steps of one rank in an epoch. clock_s: seconds that they took."""
 
     epoch: str
     clock_s: float
@@ -219,7 +219,7 @@ def _clock(stamps: Any, number: str, kind: str) -> float | None:
 
 
 def _checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
-    """What was saved in an epoch; DLIO notes GiB/s, of which the bytes follow."""
+    """Checkpoints saved in an epoch; DLIO notes GiB/s, from which the bytes follow."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
     found = []
     for name, span in spans.items() if isinstance(spans, Mapping) else ():

@@ -1,4 +1,4 @@
-"""One file that is to be written: its place, the shape of its samples, their bytes on demand."""
+"""A file to write: its place, the shape of its samples, and their bytes on demand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Draft:
     shape:   of a sample, in elements of dtype.
     column:  0, or, of a column of a table, its number from 1 on.
     columns: of a table, instead of its samples.
-    made:    told how many bytes of samples were made; may raise to end it.
+    made:    receives the numbers of bytes made; may raise to stop.
     beside:  opens a file that belongs to this one, and is finished with it.
     """
 
@@ -58,7 +58,7 @@ class Draft:
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample."""
+        """Bytes of one sample."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def pieces(self) -> Iterator[Bytes]:
@@ -96,7 +96,7 @@ class Draft:
 
 
 def _recycled(size: int, column: int) -> Bytes:
-    """A buffer of this thread, whose pages the system does not have to find anew for each file."""
+    """A buffer that this thread keeps, so that the system does not find pages for each file."""
     held: dict[int, Bytes] = _buffers.__dict__.setdefault("held", {})
     if column not in held or len(held[column]) < size:
         held[column] = np.empty(size, np.uint8)

@@ -1,4 +1,4 @@
-"""Names and places of a workload's data files: those of DLIO, which so finds ours, and we its."""
+"""Names and places of a workload's data files: DLIO's, so that each finds the other's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
 
 
 def folder_of(data: DatasetSpec, root: str = "./") -> str:
-    """Where all data of a workload lies; an absolute data_folder does without the storage_root."""
+    """The folder of a workload's data; an absolute data_folder ignores the storage_root."""
     return os.path.normpath(os.path.join(root, data.data_folder))
 
 
@@ -23,7 +23,7 @@ def suffix_of(data: DatasetSpec) -> str:
 
 
 def data_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
-    """The files of "train" or "valid" by number, whether they are there or not."""
+    """List the paths of "train" or "valid" by number, whether the files exist or not."""
     return list(_paths(data, part, root))
 
 
@@ -41,17 +41,16 @@ def _paths(data: DatasetSpec, part: str, root: str) -> Iterator[str]:
 
 
 def index_path(data: DatasetSpec, part: str, path: str, root: str = "./") -> str:
-    """Where DLIO keeps the places of the records of a TFRecord file."""
+    """The path of DLIO's index of a TFRecord file."""
     return os.path.join(folder_of(data, root), "index", part, f"{os.path.basename(path)}.idx")
 
 
 def found_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
-    """The files that are there for "train" or "valid", as many as asked for, in DLIO's order: by
-    path, or, where there are sub-folders, by name. Others in the folder do not matter. With
-    skip_listing nothing is looked at.
+    """Find the files of "train" or "valid", as many as asked for, in DLIO's order: by path, or, if
+    there are sub-folders, by name. Other files in the folder are ignored. With skip_listing nothing
+    is looked up.
 
-    MissingError where there are too few of them; UsageError where sub-folders are others than the
-    workload says.
+    MissingError if there are too few; UsageError if the sub-folders differ from the workload.
     """
     folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
     wanted, dealt = data.files(part), data.subfolders(part)

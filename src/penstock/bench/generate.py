@@ -1,9 +1,9 @@
-"""Generating a workload's data: the same bytes for one seed, whoever makes them and how often it is
-interrupted.
+"""Generation of a workload's data: the same bytes for one seed, by however many ranks and in however
+many interrupted runs.
 
-Files are written under hidden names, made durable, and only then named: what has its name is
-finished. A hidden file in the data folder says what the data is, so that a run which goes on after
-another one, or a workload that changed, is noticed.
+Files are written under hidden names, made durable, and only then renamed: a file with its name is
+finished. A hidden file in the data folder describes the data, so that a later run continues it, and
+a changed workload is noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
 
 SEED = 10
-"""DLIO's; MLPerf's rules forbid to change it between runs."""
+"""DLIO's seed; MLPerf's rules forbid changing it between runs."""
 
 _VERSION = 1
 _GROUP_FILES = 8
@@ -52,12 +52,12 @@ _DATA_FILE = re.compile(
 )
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many bytes of samples of how many are made."""
+"""Receives now and then the bytes of samples that are made, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a run of one rank did.
+    """Result of one rank's run.
 
     files, bytes:      of all parts and ranks; bytes of samples, before any compression.
     written:           files that this run wrote; others were there, or are other ranks'.
@@ -73,7 +73,7 @@ class Generated:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be there: for each part, paths and shapes of files; and what that follows from."""
+    """The data to write: for each part, paths and shapes of files; and the values behind them."""
 
     data: DatasetSpec
     root: str
@@ -136,14 +136,14 @@ def generate(
     """Write the data of a workload that is not there yet.
 
     Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
-    is gone on with by the same call. Of several ranks each writes its share of the files.
+    is continued by the same call. Of several ranks each writes its share of the files.
 
     sizes, kind:  see `penstock.bench.sizes` and `penstock.bench.contents`.
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
-    UsageError where other data is there, or the workload cannot be written; StorageError where the
-    disk is full or failed.
+    UsageError if other data is there, or the workload cannot be written; StorageError if the disk
+    is full or failed.
     """
     started = time.monotonic()
     plan = _planned(data, parts, root, seed, sizes, kind)
@@ -199,7 +199,7 @@ def _planned(
 
 
 def _identity(data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
-    """All that the bytes of a part follow from, by the names that a user knows it by."""
+    """All values that decide the bytes of a part, by the names that users know."""
     listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
     if data.compression == "none":
@@ -267,7 +267,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
 
 
 def _recorded(folder: str) -> dict[str, dict[str, Any]]:
-    """What a data folder says that it holds, by part."""
+    """Read the description of a data folder, by part."""
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path, "rb") as file:
@@ -320,7 +320,7 @@ def _make_folders(plan: _Plan) -> None:
 
 
 def _await(plan: _Plan, folder: str) -> None:
-    """Until rank 0 has said what the data is."""
+    """Wait until rank 0 has described the data."""
     until = time.monotonic() + _WAIT_S
     while True:
         recorded = _recorded(folder)
@@ -339,7 +339,7 @@ def _await(plan: _Plan, folder: str) -> None:
 
 
 class _Stopped(Exception):
-    """Another thread failed, or the user has had enough."""
+    """Another thread failed, or the user stopped the run."""
 
 
 class _GenerationRun:
@@ -352,7 +352,7 @@ class _GenerationRun:
         self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
 
     def check_room(self, folder: str) -> None:
-        """StorageError where what is missing cannot fit, which else shows after hours."""
+        """Raise StorageError if the missing files cannot fit, instead of after hours of writing."""
         data = self.plan.data
         if data.compression != "none" or data.format in (*IMAGES, "synthetic"):
             return
@@ -367,7 +367,7 @@ class _GenerationRun:
             raise failed
 
     def write(self, threads: int, progress: Progress | None) -> None:
-        """Write all that is missing; what was finished stays where something fails."""
+        """Write all missing files; finished ones stay if something fails."""
         pending: set[Future[None]] = set()
         with ThreadPoolExecutor(threads, "penstock-generate") as pool:
             try:

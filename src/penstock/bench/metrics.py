@@ -1,8 +1,8 @@
-"""What is worked out of a run's stamps: the right figures, and DLIO's. Pure.
+"""Figures computed from a run's stamps: the right ones, and DLIO's. Pure.
 
-Of each step of a rank four times are known, in ns of one clock: it starts to wait (`asked`), has
-its batch (`got`), has computed (`computed`), has left the barrier (`left`). `paused` is what a
-checkpoint took after a step. Utilisation and shares are fractions here, and DLIO's percentages.
+Four times of each step of a rank are known, in ns of one clock: it starts to wait (`asked`), has
+its batch (`got`), has computed (`computed`), has left the barrier (`left`). `paused` is the time of
+a checkpoint after a step. Utilisation and shares are fractions here, and DLIO's percentages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ S = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stamps:
-    """One rank's walk through one epoch; all arrays are int64 (steps,), of ns.
+    """One rank's times in one epoch; all arrays are int64 (steps,), in ns.
 
-    nominal:  what each step's computation should take: what counts as useful.
+    nominal:  time that each step's computation should take, which counts as useful.
     began, ended:  of the walk as a whole, on the same clock.
     """
 
@@ -43,7 +43,7 @@ class Stamps:
 
 
 def window(steps: int, start: int, end: int) -> slice:
-    """The steps that are measured: all but so many at both ends; all, where none would be left."""
+    """The steps that are measured: all but so many at both ends; all, if none would be left."""
     return slice(start, steps - end) if start + end < steps else slice(0, steps)
 
 
@@ -56,12 +56,11 @@ def clock_s(stamps: Stamps, measured: slice) -> float:
 
 
 Walks = Sequence[Sequence[Stamps]]
-"""Of each epoch, the stamps of each rank."""
+"""Stamps by epoch and rank."""
 
 
 def utilisation(walks: Walks, start: int, end: int) -> float:
-    """The share of time in which a rank computes, the mean of all ranks: what computing should
-    take, of all that passed.
+    """Mean share of time in which ranks compute: the time that computing should take, of all time.
 
     start, end:  steps of each epoch that are left out.
     """
@@ -90,8 +89,8 @@ def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
 
 
 def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
-    """Where the time of all ranks went, as shares that sum to 1. other: computing took longer than
-    it should, and what is between the stamps."""
+    """Divide the time of all ranks into shares that sum to 1. other: computing beyond its nominal
+    time, and the time between stamps."""
     parts = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
     total = 0.0
     for each in (stamps for ranks in walks for stamps in ranks):
@@ -107,7 +106,7 @@ def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
 
 
 def waits_s(walks: Walks, start: int, end: int) -> npt.NDArray[np.float64]:
-    """How long each batch was waited for, of all ranks and epochs."""
+    """Waits for each batch, of all ranks and epochs."""
     found = [
         (each.got - each.asked)[window(len(each), start, end)] * S
         for ranks in walks
@@ -125,7 +124,7 @@ def _sum(late: Ns, early: Ns, measured: slice) -> float:
 
 
 def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
-    """How long batches are waited for: percentiles, largest, mean."""
+    """Percentiles, largest and mean of the waits for batches."""
     if not len(waits_s):
         return dict.fromkeys(("p50", "p95", "p99", "max", "mean"), 0.0)
     p50, p95, p99 = np.percentile(waits_s, (50, 95, 99)).tolist()
@@ -134,7 +133,7 @@ def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Where the mean lies with 95 % confidence, by 2,000 bootstrap samples of these values."""
+    """95 % confidence interval of the mean, by 2,000 bootstrap samples of these values."""
     drawn = np.random.default_rng(seed).choice(np.asarray(values), (2000, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), (2.5, 97.5)).tolist()
     return low, high
@@ -145,7 +144,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBlock:
-    """What DLIO keeps of the steps between two checkpoints, of one rank, in seconds.
+    """DLIO's times of the steps between two checkpoints, of one rank, in seconds.
 
     load:   until the batch was there; proc: until it was computed, too; compute: that alone.
     """
@@ -158,8 +157,8 @@ class CheckpointBlock:
 
 
 def blocks(stamps: Stamps) -> list[CheckpointBlock]:
-    """An epoch cut where checkpoints were taken. One after the last step begins an empty block, as
-    in DLIO."""
+    """Divide an epoch at its checkpoints. One after the last step begins an empty block, as in
+    DLIO."""
     cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
     found, begun_ns = [], stamps.began
     for number, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(stamps)], strict=True)):
@@ -199,14 +198,14 @@ def dlio_block(
 def dlio_eval(
     block: CheckpointBlock, steps: int, batch: int, start: int, end: int
 ) -> tuple[float, float]:
-    """The same of an evaluation, of which all steps count in the throughput."""
+    """`dlio_block` of an evaluation, of which all steps count in the throughput."""
     spent = block.end - block.start
     rate = len(block.compute) / spent * batch if spent > 0 else 0.0
     return dlio_block(block, steps, batch, start, end)[0], rate
 
 
 def weighted(blocks: Sequence[CheckpointBlock], values: Sequence[float]) -> float:
-    """The mean of what blocks have, by their steps."""
+    """The mean of the blocks' values, weighted by their steps."""
     steps = sum(len(block.compute) for block in blocks)
     if not steps:
         return 0.0
@@ -244,7 +243,7 @@ def dlio_metric(
 
 
 def finite(values: Any) -> Any:
-    """The same without NaN and infinity, which are no JSON: they become null."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(values, Mapping):
         return {key: finite(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):

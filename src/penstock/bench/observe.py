@@ -1,15 +1,15 @@
-"""What a run costs, as the kernel counts it: bytes read, CPU time, memory.
+"""Costs of a run, as the kernel counts them: bytes read, CPU time, memory.
 
     observer = Observer("/data")
     before = observer.snapshot()
     ...
     spent = observer.snapshot().since(before)
 
-Counters are of this process and of all that it started. Those of a process that has ended are its
-parent's once that has waited for it; of one that its parent left behind they are lost. A figure
-that the kernel does not give, or gives wrongly for the file system at hand, is None.
+Counters are of this process and of all that it started. The counters of a process that has ended
+go to its parent once that has waited for it; if its parent left it behind, they are lost. A figure
+that the kernel does not give, or gives wrongly for this file system, is None.
 
-How much of files is in the page cache, and how to drop them from it: `penstock.page_cache`.
+`penstock.page_cache` tells how much of a file is in the page cache, and drops files from it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ResourceUse(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Counters at one moment.
+    """Counters at one time.
 
     at_s:          seconds of a clock that only goes forward.
     cpu_s:         user and system time. That of children that are still alive comes in steps of
@@ -70,8 +70,8 @@ class Snapshot(NamedTuple):
     disk_reads: int | None
 
     def since(self, earlier: Snapshot) -> ResourceUse:
-        """What was spent meanwhile. A counter that went back, because a process that it was of was
-        left behind, is None."""
+        """The difference to an earlier snapshot. A counter that went back, because one of its
+        processes was left behind, is None."""
 
         def rest(now: float | None, before: float | None) -> float | None:
             return None if now is None or before is None or now < before else now - before
@@ -105,11 +105,11 @@ class Memory(NamedTuple):
 
 
 class Observer:
-    """Looks at this process, what it started, and the disk that a path lies on.
+    """Looks at this process, its descendants, and the disk that a path lies on.
 
-    path:   a file or folder; None where no disk is to be looked at, and the process's counters are
-            believed whatever file system it reads.
-    device: of the disk, as "254:0"; None where no block device is below (network, FUSE, memory).
+    path:   a file or folder; None looks at no disk, and believes the process's counters whatever
+            file system it reads.
+    device: of the disk, as "254:0"; None if no block device is below (network, FUSE, memory).
 
     A look takes half a millisecond, and 0.2 ms more for each living child.
     """
@@ -138,13 +138,13 @@ class Observer:
 
 
 def memory() -> Memory:
-    """What memory is in use now; takes about a millisecond for each gigabyte."""
+    """Measure the memory in use now; takes about a millisecond for each gigabyte."""
     status = _fields(_text("/proc/self/status"))
     return Memory(status.get("VmRSS"), status.get("VmHWM"), _steady(lambda pids: _sum(_pss, pids)))
 
 
 def forget_peak() -> bool:
-    """Begin `Memory.peak_rss` anew from what is in use now; False where the kernel refuses."""
+    """Restart `Memory.peak_rss` at the memory in use now; False if the kernel refuses."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -153,8 +153,7 @@ def forget_peak() -> bool:
 
 
 def processes() -> list[int] | None:
-    """The living processes that this one started, and those that they did; None where the kernel
-    does not list them."""
+    """The living descendants of this process; None if the kernel does not list them."""
     found: list[int] = []
     look = [os.getpid()]
     while look:
@@ -179,8 +178,8 @@ T = TypeVar("T")
 
 
 def _steady(look: Callable[[list[int]], T]) -> T | None:
-    """What is seen of the children while none of them begins or ends: one that did would be counted
-    twice, by itself and by its parent, or not at all."""
+    """Look at the children while none of them begins or ends: one that did would be counted twice,
+    by itself and by its parent, or not at all."""
     before = processes()
     for _ in range(_tries):
         if before is None:
@@ -245,13 +244,13 @@ def _text(path: str | Path) -> str | None:
 
 
 def _numbers(text: str | None) -> dict[str, int]:
-    """Of lines such as "rchar: 12"."""
+    """Parse lines such as "rchar: 12"."""
     pairs = (line.split(":") for line in (text or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
 
 
 def _fields(text: str | None) -> dict[str, int]:
-    """Bytes, of lines such as "VmRSS:   12 kB"."""
+    """Parse lines such as "VmRSS:   12 kB" into bytes."""
     found = {}
     for line in (text or "").splitlines():
         name, _, value = line.partition(":")

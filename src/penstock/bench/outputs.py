@@ -1,4 +1,4 @@
-"""The files of a run as DLIO leaves them, so that what reads its results reads ours.
+"""The files of a run as DLIO writes them, so that programs that read its results read ours.
 
 summary.json, <rank>_output.json and <rank>_per_epoch_stats.json have DLIO's fields, by DLIO's
 formulas, in strict JSON; .hydra/ has the configuration. The right figures are in record.json.
@@ -52,7 +52,7 @@ def write(
 
 
 def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
-    """Write record.json and say where."""
+    """Write record.json; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "record.json"
     _write_json(path, values)
@@ -76,7 +76,7 @@ def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[s
 
 
 def _host(job: BenchJob) -> dict[str, Any]:
-    """What DLIO says of a host. potential_caching: whether memory could hold the data."""
+    """DLIO's fields of a host. potential_caching: 1 if memory could hold the data."""
     found = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -150,7 +150,7 @@ def _output(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, A
 
 
 def _stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
-    """When epochs, blocks, evaluations and checkpoints began and ended."""
+    """Begin and end of epochs, blocks, evaluations and checkpoints."""
     found: dict[str, Any] = {}
     for walked in walks.epochs:
         epoch = found.setdefault(str(walked.number), {"start": stamp(walked.started)})

@@ -32,7 +32,7 @@ _ACTIONS = {"": "change", "+": "add", "++": "put", "~": "delete"}
 
 
 class Override(NamedTuple):
-    """One override. key: all of it. value: None and `bare` if there is no `=`."""
+    """One override. key: the whole name. value: None and `bare` if there is no `=`."""
 
     action: Literal["change", "add", "put", "delete"]
     key: str
@@ -42,7 +42,7 @@ class Override(NamedTuple):
 
 
 class Overrides(NamedTuple):
-    """Those of a command line: what they choose, and what they change below `workload`.
+    """The overrides of a command line: choices, and changes below `workload`.
 
     name:       of the workload, by workload=name.
     folder:     of results, by hydra.run.dir.
@@ -57,7 +57,7 @@ class Overrides(NamedTuple):
 
 
 def parse(text: str) -> Override:
-    """One override. Raises UsageError, which says where it stops being one."""
+    """Parse one override. Raises UsageError, which names the column of the mistake."""
     match = _KEY.match(text)
     if match is None:
         raise UsageError(
@@ -82,7 +82,7 @@ def parse(text: str) -> Override:
 
 
 def read(texts: Iterable[str]) -> Overrides:
-    """All overrides of a command line, sorted out. Raises UsageError for what is no override."""
+    """Parse all overrides of a command line. Raises UsageError for a text that is no override."""
     chosen: dict[str, Override] = {}
     problems: list[Problem] = []
     edits: dict[str, Override] = {}
@@ -111,7 +111,7 @@ def read(texts: Iterable[str]) -> Overrides:
 
 
 def apply(overrides: Sequence[Override], root: Given, where: str) -> tuple[Given, list[Problem]]:
-    """A workload's mapping with overrides, in their order; `where` is what messages call it.
+    """Apply overrides to a workload's mapping, in their order; `where` names it in messages.
 
     Mappings are merged, lists replaced.
     """
@@ -125,7 +125,7 @@ def apply(overrides: Sequence[Override], root: Given, where: str) -> tuple[Given
 
 
 def shown(texts: Iterable[str]) -> list[str]:
-    """Overrides as they may be written into records: without the values of access keys."""
+    """Overrides as records may hold them: without the values of access keys."""
     return [
         text.partition("=")[0] + "=***" if any(name in text for name in SECRETS) else text
         for text in texts
@@ -159,7 +159,7 @@ def _foreign(override: Override) -> Problem:
 
 
 def _apply(override: Override, root: dict[str, Given], path: list[str], where: str) -> str:
-    """Changes the mapping; what is wrong with the override, or ""."""
+    """Apply an override to the mapping; return its problem, or ""."""
     *sections, last = path
     inner: dict[str, Given] = root
     for number, name in enumerate(sections, 1):

@@ -1,9 +1,9 @@
-"""Ranks: the processes that stand for accelerators, how they start, meet and end together.
+"""Ranks: the processes that emulate accelerators; their start, meeting points and end.
 
-`launch` gives the work to the ranks that mpiexec or torchrun started, or to as many processes of
-its own: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
-microsecond; ranks on several hosts that torchrun started meet by messages to rank 0, those of
-mpiexec by MPI. A rank that ends takes the others along: they are ended by whoever started them.
+`launch` gives the work to the ranks that mpiexec or torchrun started, or to processes that it forks
+itself: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
+microsecond; ranks on several hosts meet by messages to rank 0 if torchrun started them, and by MPI
+if mpiexec did. If a rank fails, the process that started the ranks ends the others.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ..topology import Place, detect
 T = TypeVar("T")
 
 _LINE = 8
-"""Words of 64 bits in a line of the processor's cache: each rank writes to its own."""
+"""Words of 64 bits in a line of the processor's cache: each rank writes to a line of its own."""
 
 _WATCHED, _YIELDED = 200, 1200
-"""Looks at a late rank's word: so many at once, then so many that let others run, then a sleep."""
+"""Looks at a late rank's word: first without a pause, then yielding the core, then asleep."""
 
 _DOZE_S = 20e-6
 _GRACE_S = 2.0
-"""What ranks are given to end when one has failed."""
+"""Time in which ranks may end after one has failed."""
 
 _MEET_S = 60.0
-"""What ranks are given to find rank 0."""
+"""Time in which ranks must find rank 0."""
 
 
 class Crew(Protocol):
@@ -53,31 +53,31 @@ class Crew(Protocol):
     first_of_host: bool
 
     def barrier(self) -> None:
-        """Returns when all ranks have come."""
+        """Return when all ranks have come."""
         ...
 
     def gather(self, value: Any) -> list[Any] | None:
-        """What all ranks gave, by rank, on rank 0; None on the others."""
+        """Collect the values of all ranks, by rank, on rank 0; None on the others."""
         ...
 
     def share(self, value: T) -> T:
-        """What rank 0 gave, on all."""
+        """Send rank 0's value to all ranks."""
         ...
 
 
 def launched(environ: Mapping[str, str]) -> Place | None:
-    """The place of this process among ranks that mpiexec or torchrun started; None where it was
+    """The place of this process among ranks that mpiexec or torchrun started; None if it was
     started alone."""
     place = detect(None, None, environ, {})
     return None if place.source in ("default", "Slurm") else place
 
 
 def launch(ranks: int | None, work: Callable[[Crew], T]) -> T | None:
-    """Have all ranks do the work; gives what rank 0's returns, and None in other processes.
+    """Have all ranks do the work; return rank 0's result, and None in other processes.
 
-    ranks:  how many processes to start where no launcher did; by default one.
+    ranks:  processes to start if no launcher did; by default one.
 
-    Raises what a rank raised, once the others have ended too; WorkerError names a rank that died.
+    Raises the error of a rank, once the others have ended too; WorkerError names a rank that died.
     """
     place = launched(os.environ)
     if place is None:
@@ -130,12 +130,12 @@ class Barrier:
 
 
 def barrier_bytes(ranks: int) -> int:
-    """What a barrier needs."""
+    """Bytes of memory that a barrier needs."""
     return 8 * _LINE * ranks
 
 
 class Linked:
-    """Ranks with a socket to rank 0 each. barrier: None has them meet by messages."""
+    """Ranks with a socket to rank 0 each. barrier: None makes them meet by messages."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ def _lost(why: object) -> WorkerError:
 
 
 def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
-    """The work in processes of our own; this one starts them, waits, and ends them."""
+    """Do the work in forked processes; this one starts them, waits, and ends them."""
     page = mmap.mmap(-1, barrier_bytes(ranks))
     links = [socket.socketpair() for _ in range(ranks - 1)]
     reports = [os.pipe() for _ in range(ranks)]
@@ -232,7 +232,7 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
 
 @contextlib.contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does, and so the ranks."""
+    """Let SIGTERM end this process as Ctrl-C does, and with it the ranks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -252,7 +252,7 @@ def _be(
     reports: list[tuple[int, int]],
     work: Callable[[Crew], Any],
 ) -> NoReturn:
-    """The life of a rank that was forked: work, report, end."""
+    """Be a forked rank: work, report, end."""
     code = 1
     try:
         os.setpgid(0, 0)  # its workers end with it
@@ -285,7 +285,7 @@ def _be(
 
 
 def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
-    """What a rank raised, as it can be raised in another process."""
+    """A rank's error, in a form that another process can raise."""
     if isinstance(error, PenstockError):
         try:
             pickle.loads(pickle.dumps(error))
@@ -298,7 +298,7 @@ def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
 
 
 def _supervised(pids: list[int], receivers: list[int]) -> Any:
-    """What rank 0 reports, or the error of the first rank that fails."""
+    """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
     reports = {receiver: bytearray() for receiver in receivers}
     with selectors.DefaultSelector() as selector:
@@ -333,7 +333,7 @@ def _died(rank: int, ranks: int, pid: int) -> WorkerError:
 
 
 def _end(pids: list[int]) -> None:
-    """End what is left of the ranks and their workers; returns when they have ended."""
+    """End the remaining ranks and their workers; return when they have ended."""
     deadline_s = time.monotonic() + _GRACE_S
     left = list(pids)
     for sent in (None, signal.SIGTERM, signal.SIGKILL):
@@ -361,7 +361,7 @@ def _reaped(pid: int) -> bool:
 
 
 def _met(place: Place, environ: Mapping[str, str]) -> Linked:
-    """The crew of ranks that torchrun started; torch itself is not needed for it."""
+    """Connect the ranks that torchrun started; torch itself is not needed."""
     rank, ranks = place.rank, place.world_size
     if ranks == 1:
         return Linked(0, [], lambda: None, 1)
@@ -383,7 +383,7 @@ def _met(place: Place, environ: Mapping[str, str]) -> Linked:
 
 
 def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
-    """Connections of the other ranks, by rank."""
+    """Accept the connections of the other ranks; return them by rank."""
     found: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET:
@@ -433,7 +433,7 @@ def _connected(family: int, address: Any) -> socket.socket:
 
 
 def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
-    """Memory that rank 0 makes and gives to all; nothing of it has a name."""
+    """Share memory without a name with all ranks, from rank 0."""
     memory = os.memfd_create("penstock-bench-barrier")
     os.ftruncate(memory, barrier_bytes(ranks))
     for link in links:

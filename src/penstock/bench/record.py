@@ -1,4 +1,4 @@
-"""What was measured, as record.json has it: plain values, from which reports are made."""
+"""Measurements as plain values of record.json, from which reports are made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PACKAGES = (
 
 
 def as_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
-    """One contender's run, of what its ranks have measured (see docs/bench.md)."""
+    """Make the record of one contender's run from its ranks' measurements (see docs/bench.md)."""
     output = job.workload.output
     left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
@@ -68,7 +68,7 @@ def as_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    """The sum, where all is known."""
+    """The sum, if all values are known."""
     known = list(values)
     return None if None in known else sum(each for each in known if each is not None)
 
@@ -117,8 +117,8 @@ def _rank(number: int, walked: WalkedEpoch, counted: bool) -> dict[str, Any]:
 
 
 def dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict[str, Any]:
-    """DLIO's metrics of a run, by its formulas. Bytes of a sample are what was delivered; in compat
-    mode what dataset.record_length_bytes says."""
+    """DLIO's metrics of a run, by its formulas. Bytes of a sample are those delivered; in compat
+    mode dataset.record_length_bytes."""
     found: dict[str, Any] = {}
     for kind in ("train", "eval"):
         chosen = [each for each in epochs if each[0].kind == kind]
@@ -176,7 +176,7 @@ def whole(
     path: str,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """record.json of a command's runs; strict JSON."""
+    """Make record.json of a command's runs; strict JSON."""
     record = {
         "penstock_bench": VERSION,
         "command": command,
@@ -202,7 +202,7 @@ def iso(seconds: float) -> str:
 
 
 def machine(path: str) -> dict[str, Any]:
-    """This host, and what holds the path."""
+    """Describe this host, and the file system of the path."""
     here, mount = this_machine(), mount_of(path)
     return {
         "host": socket.gethostname(),
@@ -225,7 +225,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """What is installed of what may have been measured."""
+    """Versions of the installed packages that may have been measured."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -1,6 +1,6 @@
 """Results as values: records of this benchmark, as `record.json` has them. Pure but for `json_of`.
 
-What a record does not know is None or NaN here, never a guess: readers leave it out.
+A value that a record does not have is None or NaN here, never a guess: readers leave it out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy.typing as npt
 from ..errors import FormatError, MissingError
 
 VERSION = 1
-"""Of the records that are understood."""
+"""Version of the records that are understood."""
 
 Floats = npt.NDArray[np.float64]
 Values = Mapping[str, Any]
 
 
 class RecordedSave(NamedTuple):
-    """A checkpoint: after which step it was taken, and what it took. `bytes` of all ranks."""
+    """A saved checkpoint: the step before it, its seconds, and the bytes of all ranks."""
 
     epoch: int
     step: float | None
@@ -36,7 +36,7 @@ class RecordedSave(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedRank:
-    """What one rank did in an epoch; bytes as its process asked for them, and of the device."""
+    """Figures of one rank in an epoch; bytes as its process read them, and of the device."""
 
     number: int
     samples: float | None
@@ -89,7 +89,7 @@ class RecordedEpoch:
         return np.asarray(self.by_rank_s.sum(axis=0) / took[:, None])
 
     def total(self, name: str) -> float | None:
-        """The sum over ranks of what each of them knows under this name."""
+        """The sum of the ranks' figures of this name."""
         return _sum(getattr(rank, name) for rank in self.ranks)
 
 
@@ -109,12 +109,12 @@ class RecordedRun:
 
     @cached_property
     def trained(self) -> tuple[RecordedEpoch, ...]:
-        """The epochs that are measured: of training, or of evaluation where nothing is trained."""
+        """The measured epochs: of training, or of evaluation if nothing is trained."""
         trained = tuple(each for each in self.epochs if each.kind == "train" and each.steps)
         return trained or tuple(each for each in self.epochs if each.steps)
 
     def measured(self, epoch: RecordedEpoch) -> slice:
-        """Its steps without those that are skipped; all of them if that would leave none."""
+        """The steps of an epoch without the skipped ones; all of them if that would leave none."""
         start, end = self.skipped
         return slice(start, epoch.steps - end) if start + end < epoch.steps else slice(None)
 
@@ -124,13 +124,13 @@ class RecordedRun:
 
     @cached_property
     def stalls_s(self) -> Floats:
-        """How long ranks waited for batches, in steps that are measured."""
+        """Waits of ranks for batches, in measured steps."""
         waits = [each.wait_s[:, self.measured(each)].ravel() for each in self.trained]
         joined = np.concatenate([*waits, np.zeros(0)])
         return np.asarray(joined[~np.isnan(joined)])
 
     def total(self, name: str) -> float | None:
-        """The sum over epochs and ranks of what each rank knows under this name."""
+        """The sum of all epochs' and ranks' figures of this name."""
         return _sum(each.total(name) for each in self.epochs)
 
     @property
@@ -144,7 +144,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class Record:
-    """What one command measured. values: all of it, as recorded."""
+    """The record of one command. values: all of it, as recorded."""
 
     name: str
     values: Values
@@ -156,7 +156,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """What the workload calls itself."""
+        """The name of the workload."""
         return str(_mapping(self.workload, "model").get("name") or "workload")
 
     @property
@@ -183,7 +183,7 @@ def json_of(path: Path) -> Any:
 
 
 def checked(values: Any, where: str) -> Values:
-    """The values, or FormatError unless they are of a record that is understood."""
+    """Return the values; FormatError unless they are of a record that is understood."""
     if not isinstance(values, Mapping) or "penstock_bench" not in values:
         raise FormatError(
             f"{where} is no record of penstock bench: it has no 'penstock_bench'; name the "
@@ -201,9 +201,9 @@ def checked(values: Any, where: str) -> Values:
 
 
 def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record, ...]:
-    """Records as values, and their runs with labels that tell them apart.
+    """Make records of values, and give their runs labels that tell them apart.
 
-    names: what to call each record where a loader is in several of them.
+    names: of the records, for labels if a loader is in several of them.
     """
     names = [*names, *(str(1 + number) for number in range(len(names), len(values)))]
     loaders = []
@@ -287,7 +287,7 @@ def _rank(values: Values, place: int) -> RecordedRank:
 
 
 def _padded(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
-    """Rows as one array; None, infinity, and what is missing at the ends, are NaN."""
+    """Make one array of rows; None, infinity, and missing ends are NaN."""
     found = np.full((len(rows), steps), np.nan)
     for row, values in zip(found, rows, strict=True):
         try:

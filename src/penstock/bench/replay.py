@@ -1,4 +1,4 @@
-"""A job's reads done again: the same operations on the same places, by as many threads, in order.
+"""Replay of a job's reads: the same operations on the same places, by as many threads, in order.
 
 Each thread of the trace does its operations one after the other. The time between two of them, in
 which the job did something with what it had read, is kept (divided by `speed`), and the operations
@@ -31,7 +31,7 @@ from .replay_files import Progress, silent
 
 @dataclass
 class ReplayOutcome:
-    """What came of a trace's operations, in the job or here.
+    """Results of a trace's operations, in the job or in its replay.
 
     seconds:     from the first operation to the end of the last.
     threads:     that were at work.
@@ -59,7 +59,7 @@ class ReplayOutcome:
 
     @property
     def reads(self) -> int:
-        """How many reads."""
+        """Number of reads."""
         return self.took["read"].count
 
     @property
@@ -68,14 +68,14 @@ class ReplayOutcome:
         return sum(took.sum_ns for took in self.took.values()) * 1e-9
 
     def add(self, rows: Operations, result: Int, duration_ns: Int) -> None:
-        """Operations, with what came of them."""
+        """Add operations and their results."""
         for number, name in enumerate(KINDS):
             self.took[name].add(duration_ns[rows.kind == number])
         read = result[rows.kind == READ]
         self.bytes += int(read[read > 0].sum())
 
     def join(self, other: ReplayOutcome) -> None:
-        """What came of others at the same time."""
+        """Add the results of other operations at the same time."""
         for name, took in self.took.items():
             took.join(other.took[name])
         if other.late is not None:
@@ -89,7 +89,7 @@ class ReplayOutcome:
 
 
 def recorded(trace: Trace) -> ReplayOutcome:
-    """What came of them in the job."""
+    """Collect the results of the operations in the job."""
     outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(chains(trace)))
     for _, rows in trace.in_order():
         outcome.add(rows, rows.result, rows.duration_ns)
@@ -97,7 +97,7 @@ def recorded(trace: Trace) -> ReplayOutcome:
 
 
 def chains(trace: Trace) -> list[list[int]]:
-    """Threads that one thread can do after each other, because they did not overlap."""
+    """Group threads that one thread can replay in sequence, because they did not overlap."""
     spans = trace.spans()
     order = sorted(
         (number for number, (first, last) in enumerate(spans) if first <= last),
@@ -163,7 +163,7 @@ def replay(
 
 
 class _Player(threading.Thread):
-    """Does what some threads of a trace did, one after the other."""
+    """Replays some threads of a trace, one after the other."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ def think_of(rows: Operations, before_ns: int) -> tuple[Int, int]:
 
 
 def _raise_file_limit() -> None:
-    """A job of many processes has more files open than one may."""
+    """Raise the limit: a job of many processes has more files open than one may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""A job's reads by penstock: what they would have cost, had penstock known what comes next.
+"""Replay of a job's reads by penstock: their cost if penstock had known the sequence.
 
 The reads are those of the trace, in the order in which the job began them. They are asked for some
 at a time and as far ahead as the budget allows, near neighbours merged, and many in flight. A
@@ -29,12 +29,12 @@ from .replay_files import Progress, silent, table
 _window_reads = 4096
 _window_bytes = 4 << 20
 _poll_ns = 100_000_000
-"""How soon Ctrl-C is noticed."""
+"""Time within which Ctrl-C is noticed."""
 
 
 @dataclass
 class Merged:
-    """What penstock made of a job's reads.
+    """Result of a job's reads by penstock.
 
     seconds:   until the last thread had done what it did with what it read.
     waited_s:  for data, of all threads together.
@@ -56,8 +56,8 @@ class Merged:
 
 
 class _ReadWindow(NamedTuple):
-    """Some reads. threads: who reads here; first_ns: what each does before its first read of the
-    window; all_ns: before all of them."""
+    """Some reads. threads: those that read here; first_ns: time that each computes before its first
+    read of the window; all_ns: before all of them."""
 
     extents: Extents
     threads: FileIds
@@ -96,7 +96,7 @@ def replay_merged(
 
 
 def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
-    """Which are reads that gave something."""
+    """The mask of reads that gave bytes."""
     gave: npt.NDArray[np.bool_] = (rows.kind == READ) & (rows.result > 0)
     return gave
 
@@ -125,7 +125,7 @@ class _MergedReplay:
         self._done = Merged()
 
     def run(self, progress: Progress) -> Merged:
-        """All of it."""
+        """Read all windows."""
         windows = _windows(self._trace, self._speed)
         window = next(windows, None)
         began_ns = time.monotonic_ns()
@@ -176,7 +176,7 @@ class _MergedReplay:
         self._done.run_bytes += int(spans.sum())
 
     def _hand_over(self, now_ns: int) -> None:
-        """Give threads what has arrived, in order: their clocks go on."""
+        """Give arrived reads to their threads, in order: their clocks advance."""
         while self._inflight and self._inflight[0][0] in self._arrived:
             ticket, window, size = self._inflight.popleft()
             self._arrived.discard(ticket)

@@ -1,4 +1,4 @@
-"""Where the files of a trace are here: elsewhere by their folders, or made up."""
+"""Places of a trace's files on this machine: moved by their folders, or synthesized."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK = 8 << 20
 
 
 def silent(done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """Show no progress."""
 
 
 def parsed_root(text: str) -> tuple[str, str]:
-    """FROM=TO."""
+    """Parse FROM=TO."""
     source, equals, target = text.partition("=")
     if not (equals and source and target):
         raise UsageError(f"--root is {text!r}: use FROM=TO, such as /data/train=/mnt/new/train")
@@ -31,7 +31,7 @@ def parsed_root(text: str) -> tuple[str, str]:
 
 
 def mapped(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[str]:
-    """Each path with the longest FROM that it is below replaced by its TO."""
+    """Replace in each path the longest FROM that it is below by its TO."""
     pairs = sorted(((a.rstrip("/"), b.rstrip("/")) for a, b in roots), key=lambda p: -len(p[0]))
 
     def moved(name: str) -> str:
@@ -55,7 +55,7 @@ def below(names: Sequence[str], folder: str) -> list[str]:
 
 
 def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which files the job found, and which of them it read from."""
+    """Masks of the files that the job found, and of those that it read from."""
     found = np.zeros(len(trace.names), np.bool_)
     read = np.zeros(len(trace.names), np.bool_)
     for _, rows in trace.in_order():
@@ -65,8 +65,8 @@ def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
 
 
 def check(paths: Sequence[str], read: npt.NDArray[np.bool_]) -> None:
-    """MissingError unless each file that the job read from is here; UsageError where one of any is
-    neither file nor folder, which nobody should open on a trace's word."""
+    """Raise MissingError unless each file that the job read from is here, UsageError if a path is
+    neither file nor folder: a trace is no reason to open a device."""
     absent = []
     for path, needed in zip(paths, read.tolist(), strict=True):
         if needed and "://" in path:
@@ -100,7 +100,7 @@ def synthesize(
     """Make each wanted file that is not there yet, of its size; returns the bytes that were made.
 
     They hold random bytes, which nothing compresses, the same each time; sparse: none at all, so
-    that reading them asks no device. A file of another size is somebody's: UsageError.
+    that reading them asks no device. UsageError for a file of another size, which is not ours.
     """
     numbers = np.flatnonzero(wanted).tolist()
     folders = {os.path.dirname(paths[number].rstrip("/")) for number in numbers}
@@ -164,7 +164,7 @@ def _make(path: str, size: int, seed: int, sparse: bool) -> int:
 
 
 def table(paths: Sequence[str]) -> Files:
-    """The files as an engine takes them, as they are now; those that are not here are empty."""
+    """Make the engine's table of the files as they are now; missing files are empty."""
     sizes, times = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
         try:

@@ -1,4 +1,4 @@
-"""Results from where they lie: records of this benchmark, and what DLIO left."""
+"""Results from files: records of this benchmark, and DLIO's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .recorded import checked, json_of
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
+    """Read the record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
 
-    Raises MissingError where there is none, FormatError where it is something else.
+    Raises MissingError if there is none, FormatError if it is something else.
     """
     place = Path(path)
     if place.name == "summary.json":

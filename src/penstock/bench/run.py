@@ -32,22 +32,22 @@ from .walk import walk
 from .workload import DlioWorkload
 
 CONTROL_S = 20.0
-"""What is computed at most to see what a run reaches without reading."""
+"""Longest computation of the control, which measures a run without reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchJob:
-    """What is to be run.
+    """A run of one contender.
 
     paths:   the files of "train" and, where it is evaluated, of "valid"; folders: where they lie.
     seed:    of the shuffle.
     limit:   steps of an epoch at most; None is no limit.
-    truth:   where given, the checksums of all samples of a part, which all that is delivered is
-             compared with, while the steps compute.
+    truth:   if given, the checksums of all samples of a part, with which delivered samples are
+             compared while the steps compute.
     stage:   a folder near by that the data is copied to first.
-    place:   where the data was converted to, for contenders that want that.
+    place:   the folder of the converted data, for contenders that read another format.
     writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
-    room:    the name of the folder that is made for what is staged or converted; rank 0's counts.
+    room:    the name of the folder for staged or converted data; rank 0's counts.
     """
 
     loader: str
@@ -67,11 +67,11 @@ class BenchJob:
 
     @property
     def near(self) -> str:
-        """Where that folder is made."""
+        """The folder in which `room` is made."""
         return self.stage or tempfile.gettempdir()
 
     def steps(self, part: str, ranks: int) -> int:
-        """Steps of an epoch of a part; UsageError where there are none."""
+        """Steps of an epoch of a part; UsageError if there are none."""
         data, reader = self.workload.dataset, self.workload.reader
         train = part == "train"
         steps = self.workload.steps(ranks) if train else self.workload.eval_steps(ranks)
@@ -105,7 +105,7 @@ class BenchJob:
         return found
 
     def task(self, part: str, crew: Crew) -> DeliveryTask:
-        """What a rank's contender is to deliver."""
+        """Make the task of a rank's contender."""
         return DeliveryTask(
             workload=self.workload,
             part=part,
@@ -125,8 +125,8 @@ class BenchJob:
 class WalkedEpoch:
     """An epoch of one rank. number: from 1 on. started, ended: by the clock on the wall.
 
-    spent:  what the process and its workers used meanwhile.
-    checkpoints:  what was saved, of all ranks: step, seconds, bytes, started, ended.
+    spent:        resources that the process and its workers used.
+    checkpoints:  saved by all ranks: step, seconds, bytes, started, ended.
     """
 
     number: int
@@ -144,7 +144,7 @@ class WalkedEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class Walks:
-    """All that one rank measured. control: the same steps without reading, where that was asked."""
+    """All measurements of one rank. control: the same steps without reading, if asked for."""
 
     rank: int
     hosts: int
@@ -162,7 +162,7 @@ class Walks:
 def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
     """Measure one contender; all ranks call it, and rank 0 gets what all have measured.
 
-    Raises UsageError, on every rank, where the workload has no steps.
+    Raises UsageError, on every rank, if the workload has no steps.
     """
     lengths = job.epochs(crew.ranks)
     _check_exclusions(job, lengths)
@@ -201,8 +201,8 @@ def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
 
 @contextmanager
 def _near(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
-    """The job with its data where the contender wants it, and the seconds that bringing it there
-    took: copied, converted, or neither. One rank of each host does it; it is removed afterwards."""
+    """Copy or convert the data for the contender, if it needs that; yield the changed job and the
+    seconds that this took. One rank of each host does it; the data is removed afterwards."""
     wants = converts(job.loader)
     if job.stage is None and not wants:
         yield job, 0.0
@@ -256,7 +256,7 @@ class _Runner:
         self._saver = _Saver(job, crew) if workload.workflow.checkpoint else None
 
     def all_epochs(self) -> None:
-        """Training, and evaluation where it is due, one epoch after the other."""
+        """Train, and evaluate when it is due, one epoch after the other."""
         workload = self.job.workload
         for number, steps in enumerate(self.lengths, 1):
             self._epoch(number, "train", steps, workload.train.computation_time)
@@ -302,8 +302,7 @@ class _Runner:
             self._saver.after_epoch(number, steps, saved)
 
     def _tell(self, walked: WalkedEpoch) -> None:
-        """A line about an epoch, for those who watch: between epochs, so that nothing moves while
-        they are measured."""
+        """Print a line about an epoch: between epochs, so that printing is not measured."""
         if sys.stderr.isatty():
             spent = walked.ended - walked.started
             print(
@@ -316,13 +315,13 @@ class _Runner:
     def nominal(
         self, number: int, kind: str, steps: int, cost: Distribution
     ) -> npt.NDArray[np.int64]:
-        """What each step's computation takes, in ns; draws differ by epoch and rank."""
+        """Draw the time of each step's computation, in ns; draws differ by epoch and rank."""
         words = [self.job.workload.train.seed, number, kind == "train", self.crew.rank]
         generator = np.random.default_rng(words)
         return np.rint(cost.draw(generator, steps, folded=self.job.compat) * 1e9).astype(np.int64)
 
     def control(self) -> Stamps:
-        """The first epoch again with reading switched off, cut where that would take too long."""
+        """Repeat the first epoch with reading switched off, shortened if it would take too long."""
         cost = self.job.workload.train.computation_time
         nominal = self.nominal(1, "train", self.lengths[0], cost)
         enough = int(np.searchsorted(np.cumsum(nominal), CONTROL_S * 1e9)) + 1
@@ -337,7 +336,7 @@ class _Runner:
 
 
 class _Saver:
-    """Takes checkpoints where the workload has them due, and notes them."""
+    """Saves checkpoints when the workload has them due, and notes them."""
 
     def __init__(self, job: BenchJob, crew: Crew) -> None:
         from .checkpoints import WorkloadCheckpoints
@@ -354,7 +353,7 @@ class _Saver:
         )
 
     def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:
-        """Whether one was taken. Those at the end of an epoch are not: see `after_epoch`."""
+        """Save a checkpoint if one is due; True if so. The end of an epoch has `after_epoch`."""
         if not self._settings.steps_between_checkpoints:
             return False
         return self._take(epoch, step, steps, saved)
@@ -375,7 +374,7 @@ class _Saver:
 
 
 def _cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
-    """How much of a part's files is in the page cache, as rank 0 sees it."""
+    """Bytes of a part's files in the page cache, as rank 0 sees it."""
     found = residency(job.paths[part]) if crew.rank == 0 else None
     if found is None:
         return None
@@ -383,7 +382,7 @@ def _cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
 
 
 class Counter:
-    """Counts what is delivered, and compares it with what is on disk where that is asked."""
+    """Counts delivered samples, and compares them with those on disk if asked."""
 
     def __init__(self, job: BenchJob, part: str) -> None:
         reader = job.workload.reader
@@ -393,7 +392,7 @@ class Counter:
         self.samples = self.bytes = self.wrong = 0
 
     def taken(self, batch: Any) -> None:
-        """Told of each batch."""
+        """Count a batch."""
         samples, size = tally(batch, self._batch)
         self.samples += samples
         self.bytes += size
@@ -401,7 +400,7 @@ class Counter:
             self.wrong += sum(each not in self._truth for each in checksums(batch, self._batch))
 
     def check(self, where: str) -> None:
-        """UsageError where samples were not those on disk."""
+        """Raise UsageError if samples were not those on disk."""
         if self.wrong:
             raise UsageError(
                 f"--verify: {where}: {self.wrong:,} of {self.samples:,} samples that --loader "

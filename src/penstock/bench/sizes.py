@@ -1,5 +1,5 @@
-"""How large the samples of each file are: by a model whose mean and deviation are the ones asked
-for, or as DLIO draws them. Pure.
+"""Sizes of the samples of each file: by a model whose mean and deviation are the ones asked for, or
+as DLIO draws them. Pure.
 
 Samples of one file have one shape, as in DLIO's files. The models give a set of sizes rather than
 draws: quantiles of a distribution, in an order that depends on the seed, so that 168 files have the
@@ -51,7 +51,7 @@ def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10
     """The shapes of samples, a row for each file of "train" or "valid", in elements; of tables with
     columns, in bytes.
 
-    UsageError where a model has no such mean and deviation.
+    UsageError if a model has no such mean and deviation.
     """
     count = data.files(part)
     found: Shapes

@@ -1,4 +1,4 @@
-"""What strace saw of a job, as a trace.
+"""A job's strace log as a trace.
 
 `strace -f -ttt -T -y -o LOG COMMAND` writes such logs; `FLAGS` are those that see all there is to
 see. Descriptors are followed through opens, duplicates, seeks, forks and threads, so that reads
@@ -28,7 +28,7 @@ FLAGS = (
     "-e", "abbrev=!readv,preadv,preadv2", "-e", "signal=none",
     "--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns",
 )  # fmt: skip
-"""Of a strace from 5.6 (2020) on. Processes attach with -f; no data is shown (-s 0)."""
+"""Flags of strace 5.6 (2020) or later. Processes attach with -f; no data is shown (-s 0)."""
 
 _LINE = re.compile(r"(?:\[pid +(\d+)\] +|(\d+) +)?(\d+)\.(\d{6,9}) (.*)", re.DOTALL)
 _WHOLE = re.compile(
@@ -55,7 +55,7 @@ _UNSEEN = {
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An open file. told: whether its open is in the trace."""
+    """An open file. told: True if its open is in the trace."""
 
     path: str
     table: _OpenFiles
@@ -98,7 +98,7 @@ class StraceLog:
 
     keep:  whether the operations on a path are wanted.
 
-    FormatError for a line that strace does not write, or without -ttt and -T.
+    Raises FormatError for a line that strace does not write, or without -ttt and -T.
     """
 
     def __init__(self, name: str, writer: Writer, keep: Callable[[str], bool]) -> None:
@@ -128,7 +128,7 @@ class StraceLog:
         }
 
     def take(self, lines: Iterable[str]) -> None:
-        """All lines, then what there is to say about them. A last line that was cut is left out."""
+        """Read all lines, then add notes about them. A last line that was cut is left out."""
         for line in lines:
             self._line += 1
             try:
@@ -226,7 +226,7 @@ class StraceLog:
     def _add(
         self, call: _Call, kind: int, path: str, offset: int = 0, length: int = 0, result: int = 0
     ) -> bool:
-        """Whether it was wanted."""
+        """Add an operation to the trace; True if its path is wanted."""
         whole = self._wanted(path)
         if whole is None:
             return False
@@ -285,7 +285,7 @@ class StraceLog:
         call.table.put(call.result, file, "O_CLOEXEC" in flags)
 
     def _joined(self, call: _Call, quoted: re.Match[str]) -> str:
-        """A path with the folder that it is relative to, where that is known; still escaped."""
+        """A path with the folder that it is relative to, if that is known; still escaped."""
         folder = re.match(r"(?:AT_FDCWD|\d+)<([^<>]*)>", call.given[: quoted.start()])
         path = quoted[1]
         if path.startswith("/") or folder is None:

@@ -54,7 +54,7 @@ class _LogTable:
         return value
 
     def time_ns(self, name: str, text: str) -> int:
-        """Exact, unlike by a floating point number."""
+        """Read seconds as nanoseconds, exactly."""
         found = _SECONDS.fullmatch(text)
         if found is None or not text or len(found[1]) > 10 or text == ".":
             raise self.wrong(f"{name} is {text!r}: seconds from 0 on belong there")
@@ -66,7 +66,7 @@ class _LogTable:
     def add(
         self, who: tuple[int, int], kind: int, path: str, row: tuple[int, int, int, int]
     ) -> None:
-        """row: offset, length, start_ns, end_ns."""
+        """Add an operation. row: offset, length, start_ns, end_ns."""
         if path not in self._files:
             self._files[path] = self._writer.file(path) if self._keep(path) else None
         file = self._files[path]
@@ -111,7 +111,7 @@ class _LogTable:
 
 
 def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
-    """The reads of darshan-dxt-parser's text. FormatError for lines that it does not write."""
+    """Read darshan-dxt-parser's text. FormatError for lines that it does not write."""
     table = _LogTable(name, writer, keep)
     began_ns, path, said_reads, found_reads = 0, None, 0, 0
     for line in lines:
@@ -163,7 +163,7 @@ def read_dxt(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[st
 
 
 def read_csv(name: str, lines: Iterable[str], writer: Writer, keep: Callable[[str], bool]) -> None:
-    """The operations of a CSV file. FormatError for rows that cannot be."""
+    """Read the operations of a CSV file. FormatError for impossible rows."""
     table = _LogTable(name, writer, keep)
     rows = csv.reader(lines)
     try:

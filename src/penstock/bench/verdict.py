@@ -1,4 +1,4 @@
-"""What binds a run: measured ceilings of this machine and these files, and what the run reached."""
+"""Verdict on a run: its figures beside measured ceilings of this machine and these files."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Verdicts:
             self._supplies["compute"] = computing(step_s, job.workload.reader.batch_size, ranks)
 
     def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The roofline of a run, as records have it: what was cached before its epochs is not read
-        from storage, and what the run did is believed before what was measured afterwards."""
+        """Compute the roofline of a run, as values for its record. Data that was cached before its
+        epochs is not read from storage, and the run's own figures count before later ceilings."""
         supplies = dict(self._supplies)
         epochs = [each for each in run["epochs"] if each["kind"] == "train"]
         if run["staging_s"]:
@@ -93,7 +93,7 @@ def _part(demand: Demand, share: float) -> Demand:
 
 
 def _hit(epochs: Sequence[Mapping[str, Any]]) -> float:
-    """The share of the data that the page cache had when epochs began."""
+    """The share of the data that was in the page cache when epochs began."""
     known = [each["cached_before"] for each in epochs if each["cached_before"]]
     total = sum(each["total_bytes"] for each in known)
     return sum(each["cached_bytes"] for each in known) / total if total else 0.0

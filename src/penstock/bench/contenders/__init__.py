@@ -19,7 +19,7 @@ from .task import DeliveryTask
 class Contender(Protocol):
     """A loader under measurement.
 
-    settings:  what was chosen for it (threads, read-ahead, order), for the record.
+    settings:  its threads, read-ahead and order, for the record.
     """
 
     @property
@@ -53,7 +53,7 @@ FORMATS = {"webdataset": ("tar",)}
 
 
 def check(name: str, format: str) -> None:
-    """UsageError where a contender is not known, not installed, or does not read the format."""
+    """Raise UsageError if a contender is not known, not installed, or does not read the format."""
     if ":" in name:
         return
     if name not in PACKAGES:
@@ -82,12 +82,12 @@ def make(name: str, task: DeliveryTask) -> Contender:
 
 
 def converts(name: str) -> bool:
-    """Whether a contender reads a format of its own, which the data is converted to first."""
+    """True if a contender reads a format of its own, into which the data is converted first."""
     return name in ("litdata", "ffcv")
 
 
 def convert(name: str, task: DeliveryTask) -> None:
-    """Convert the data of a part into `task.place`, for one that does."""
+    """Convert the data of a part into `task.place`, for a contender that needs it."""
     _module(name).convert(task)
 
 

@@ -16,7 +16,7 @@ _CHUNK_BYTES = "64MB"
 
 
 class _Samples:
-    """What is written of a file: its samples, decoded, as bytes in arrays."""
+    """Decodes the samples of a file, as bytes in arrays."""
 
     def __init__(self, task: DeliveryTask) -> None:
         self._data = task.workload.dataset

@@ -12,7 +12,7 @@ from .task import DeliveryTask
 
 
 class Nothing:
-    """What is left of a run's time without reading, which bounds every loader's utilisation."""
+    """A loader without reading: its time bounds every loader's utilisation."""
 
     def __init__(self, task: DeliveryTask) -> None:
         self.settings: dict[str, Any] = {}

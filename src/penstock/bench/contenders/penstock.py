@@ -1,7 +1,7 @@
 """penstock's own loader.
 
-Where files of many samples are read as a whole, it reads files, and batches are cut from them.
-What a format stores as it is (npz, npy) is used where it lies in the batch, without a copy.
+If files of many samples are read as a whole, it reads files, and batches are cut from them.
+Arrays that a format stores as they are (npz, npy) are used in the batch's memory, without a copy.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _of_lines(task: DeliveryTask) -> Dataset:
 
 
 def decode_of(task: DeliveryTask) -> Take | None:
-    """What the decode threads do with a sample; None where its bytes are used as they are."""
+    """The function that decodes a sample; None if its bytes are used as they are."""
     data = task.workload.dataset
     wait = busy(task.workload.reader, task.seed + task.rank)
     take: Take | None = None
@@ -233,7 +233,7 @@ def _unpacked_table(dtype: str) -> Take:
 
 
 class PayloadLayout(NamedTuple):
-    """Where the array lies in an uncompressed .npz or .npy file, and what it is.
+    """Place, type and shape of the array in an uncompressed .npz or .npy file.
 
     checked:  the parts of the file, as slices, that are equal in all files of this layout (other
               parts of their head are times and checksums), and `head`, their content.
@@ -247,12 +247,12 @@ class PayloadLayout(NamedTuple):
     head: tuple[Bytes, ...]
 
     def fits(self, files: Bytes) -> bool:
-        """Whether all of these files (n, bytes) are of this layout."""
+        """True if all of these files (n, bytes) are of this layout."""
         pairs = zip(self.checked, self.head, strict=True)
         return all(bool((files[:, part] == content).all()) for part, content in pairs)
 
     def array(self, file: Bytes) -> npt.NDArray[Any]:
-        """The array in a file's bytes, a view; FormatError where the file is too short."""
+        """The array in a file's bytes, a view; FormatError if the file is too short."""
         size = math.prod(self.shape) * self.dtype.itemsize
         found = file[self.begin : self.begin + size]
         if len(found) != size:

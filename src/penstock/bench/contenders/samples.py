@@ -108,8 +108,8 @@ class ByNumber:
 
 
 def stacked(rows: list[Any]) -> Any:
-    """A batch: an array where the samples are arrays of one shape, a tuple of arrays where they
-    have several fields, else the list."""
+    """Make a batch: an array if the samples are arrays of one shape, a tuple of arrays if they have
+    several fields, else the list."""
     first = rows[0]
     if isinstance(first, tuple):
         return tuple(stacked(list(column)) for column in zip(*rows, strict=True))
@@ -119,7 +119,7 @@ def stacked(rows: list[Any]) -> Any:
 
 
 def busy(reader: ReaderSpec, seed: int) -> Callable[[], object] | None:
-    """What a sample's preparation costs, as the workload emulates it; None where it costs nothing.
+    """The function that spends the time of a sample's preparation; None if that takes none.
 
     Each call waits for a draw of reader.preprocess_time, without the interpreter's lock.
     """
@@ -256,7 +256,7 @@ def places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
 
 
 def _rows(path: str) -> Opened:
-    """Rows of Parquet; where there are several columns, tuples."""
+    """Rows of Parquet; tuples if there are several columns."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)

@@ -15,8 +15,8 @@ from .task import DeliveryTask
 
 
 class Batches:
-    """The numbers of each batch of an epoch. Where files are read as a whole, worker w, which gets
-    the batches w, w + workers, ..., finds its files in these alone."""
+    """The numbers of each batch of an epoch. If files are read as a whole, the files of the batches
+    w, w + workers, ..., which worker w gets, are in these batches alone."""
 
     def __init__(self, task: DeliveryTask, workers: int) -> None:
         self._task = task

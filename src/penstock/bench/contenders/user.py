@@ -14,11 +14,11 @@ from .task import DeliveryTask
 
 
 class User:
-    """What `module:function` returns.
+    """The loader that the user's `module:function` returns.
 
-    The function is given whichever of path, batch_size, rank, world_size, seed and epochs it takes,
-    by name. Where what it returns (or its `sampler`) has set_epoch, that is called for each epoch;
-    where it can be walked only once, the function is called again for the next epoch.
+    The function is given those of path, batch_size, rank, world_size, seed and epochs that it
+    takes, by name. If the loader (or its `sampler`) has set_epoch, that is called for each epoch;
+    if it can be iterated only once, the function is called again for the next epoch.
     """
 
     def __init__(self, name: str, task: DeliveryTask) -> None:
@@ -86,7 +86,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _taken(name: str, function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What of the values the function takes."""
+    """Choose the values that the function takes."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return given

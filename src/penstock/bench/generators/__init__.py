@@ -37,7 +37,7 @@ LAYOUTS = {
 
 
 def writer_of(data: DatasetSpec) -> Write:
-    """What writes a workload's files; UsageError where format or compression is none of ours."""
+    """The function that writes a workload's files; UsageError for an unknown format."""
     if data.format not in LAYOUTS:
         raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
     able = COMPRESSIONS.get(data.format, ("none",))

@@ -20,7 +20,7 @@ def write(part: Part, draft: Draft) -> None:
 
 
 def header(draft: Draft) -> bytes:
-    """What comes before the elements."""
+    """The bytes before the elements."""
     return npy_header(draft.dtype.str, (*draft.shape, draft.count))
 
 

@@ -24,7 +24,7 @@ def write(part: Part, draft: Draft) -> None:
 
 
 def _around(size: int) -> tuple[bytes, bytes]:
-    """What comes before and after the bytes of any sample of this size."""
+    """The bytes before and after any sample of this size."""
     image = memoryview(np.empty(size, np.uint8).data)
     pieces = example_pieces({"image": image, "size": np.array([size])})
     at = next(number for number, piece in enumerate(pieces) if piece is image)
