@@ -53,7 +53,7 @@ def compare(
     runs = [run for record in found for run in record.runs]
     if len(runs) < 2:
         raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
-    unlike = comparing.differences(found)
+    unlike = comparing.find_differences(found)
     serious = [each for each in unlike if each.serious]
     if serious and not force:
         said = "; ".join(map(str, serious[:_SHOWN]))
@@ -64,7 +64,7 @@ def compare(
             terminal.say(f"{record.name}: {note}")
     for each in unlike:
         terminal.say(f"warning: {each}")
-    rows = comparing.compared(runs)
+    rows = comparing.compare_runs(runs)
     for place in range(1, len(runs)):
         _show(rows, runs[0].label, runs[place].label, place)
     terminal.show(terminal.escaped(comparing.basis(runs)))
@@ -75,7 +75,7 @@ def compare(
 
 def _show(rows: Any, first: str, other: str, place: int) -> None:
     """One run against the first."""
-    from .bench.compare import verdict
+    from .bench.compare import judge_ratio as verdict
     from .bench.headline import factor
 
     table = rich.table.Table(

@@ -83,7 +83,7 @@ def replay(
     if found.count == 0:
         raise UsageError(f"{paths[0]} holds no operations: there is nothing to replay")
     files = _places(found, root or [], synthesize, sparse)
-    results: dict[str, Any] = {"recorded": replays.recorded(found)}
+    results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
     resident: dict[str, float] = {}
     if by != "penstock":
         resident["pread"] = _prepared(files, cache)
@@ -123,10 +123,10 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
     from .bench import replay_files
 
     names = [found.names[number] for number in range(len(found.names))]
-    paths = replay_files.mapped(names, [replay_files.parsed_root(each) for each in roots])
-    wanted, read = replay_files.used(found)
+    paths = replay_files.map_paths(names, [replay_files.parse_root(each) for each in roots])
+    wanted, read = replay_files.find_used(found)
     if synthesize is not None:
-        paths = replay_files.below(paths, synthesize)
+        paths = replay_files.place_below(paths, synthesize)
         with terminal.progress(f"Making files in {synthesize}", "bytes") as progress:
             replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
     replay_files.check(paths, read)
@@ -141,7 +141,7 @@ def _prepared(paths: list[str], cache: str) -> float:
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":
         with terminal.progress("Reading files once") as progress:
-            replay_files.warm(there, progress)
+            replay_files.read_once(there, progress)
     found = page_cache.evict(there) if cache == "cold" else page_cache.residency(there)
     return -1.0 if found is None else found.fraction
 

@@ -155,13 +155,14 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
-    return found, _Given(overrides.shown(own), overrides.read(texts).subfolder)
+    return found, _Given(overrides.hide_secrets(own), overrides.read(texts).subfolder)
 
 
 def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
     """Work that each process does before there are ranks; with their barrier where a launcher made
     them, so that one that fails ends the others."""
-    from .bench.ranks import launch, launched
+    from .bench.ranks import detect_launch as launched
+    from .bench.ranks import launch
 
     if launched(os.environ) is None:
         return work(None)
@@ -172,7 +173,8 @@ def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
 
 def _job(workload: Workload, compat: bool, verify: bool) -> Job:
     """What is to be run, by whichever loader."""
-    from .bench.files import folder_of, found_paths
+    from .bench.files import find_paths as found_paths
+    from .bench.files import folder_of
     from .bench.run import BenchJob as Job
 
     data, root = workload.dataset, workload.storage.storage_root
@@ -196,7 +198,7 @@ def _make_cache(job: Job, how: str) -> None:
     if how == "as-is":
         return
     from . import terminal
-    from .bench.replay_files import warm
+    from .bench.replay_files import read_once as warm
     from .page_cache import evict
 
     paths = [path for part in job.paths.values() for path in part]
@@ -212,8 +214,8 @@ def _truth(job: Job) -> dict[str, frozenset[int]]:
     from concurrent.futures import ThreadPoolExecutor
 
     from . import terminal
-    from .bench.contenders.samples import opened
-    from .bench.delivered import checksum
+    from .bench.contenders.samples import open_samples as opened
+    from .bench.delivered import compute_checksum as checksum
 
     data = job.workload.dataset
 
@@ -295,7 +297,7 @@ class _Results:
             shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
         if walks is None:
             return
-        from .bench.record import as_run
+        from .bench.record import make_run as as_run
 
         self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
         self._measured.append((job, walks))
@@ -398,7 +400,7 @@ class _Results:
         where: str,
     ) -> Path:
         from .bench import outputs, record
-        from .bench.overrides import shown
+        from .bench.overrides import hide_secrets as shown
         from .bench.report import page
         from .bench.strict import as_dict
 

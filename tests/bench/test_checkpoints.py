@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from penstock.bench import checkpoints as module
 from penstock.bench.checkpoint_contents import CheckpointContents, content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, writer_named
+from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
 from penstock.bench.workload import (
     CheckpointSpec,
@@ -173,7 +173,7 @@ def test_writers_give_back_what_they_were_given(
     memory; under one name alone. (Defect 11: a checkpoint of 476 MiB was 11,817 bytes.)"""
     file = File("a", "model", tensors)
     contents = CheckpointContents([file], 7, randomized)
-    used = writer_named(writer)
+    used = make_writer(writer)
     path = str(tmp_path / ("a" + used.suffix))
     used.save(path, contents.of(file), fsync)
     assert listed(tmp_path) == ["a" + used.suffix]
@@ -198,7 +198,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 def test_a_writer_of_ones_own() -> None:
     """As module:name; what is not there, or is no writer, is told."""
-    assert isinstance(writer_named("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
+    assert isinstance(make_writer("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
         ("no_such_module:Writer", "no_such_module"),
@@ -206,12 +206,12 @@ def test_a_writer_of_ones_own() -> None:
         ("collections:OrderedDict", "has no name, suffix, save, load"),
     ):
         with pytest.raises(UsageError, match=said):
-            writer_named(name)
+            make_writer(name)
 
 
 def test_auto_is_torch_where_it_is_installed() -> None:
     installed = importlib.util.find_spec("torch") is not None
-    assert writer_named("auto").name == ("torch" if installed else "numpy")
+    assert make_writer("auto").name == ("torch" if installed else "numpy")
 
 
 @pytest.mark.long
@@ -239,7 +239,7 @@ def test_a_run_of_one_rank(writer: str, tmp_path: Path) -> None:
     workload = llama(tmp_path, num_checkpoints_write=2, num_checkpoints_read=2, fsync=True)
     told: list[tuple[int, int]] = []
     found = ran(workload, writer=writer, verify=True, seen=lambda *n: told.append(n))
-    done, suffix = found["checkpoints"], writer_named(writer).suffix
+    done, suffix = found["checkpoints"], make_writer(writer).suffix
     names = ["model_0_model_states", "zero_pp_rank_0_mp_rank_0_optim_states"]
     assert listed(tmp_path) == [
         f"global_epoch1_step{step}/{name}{suffix}" for step in (0, 1) for name in names
@@ -564,7 +564,7 @@ def test_a_disk_that_fills_up(writer: str, mounted: Callable[[str], Path]) -> No
     file = File("a", "model", (tensor,))
     path = str(folder / "a")
     with pytest.raises(StorageError, match="No space left on device: make room there") as caught:
-        writer_named(writer).save(path, CheckpointContents([file], 7, True).of(file), True)
+        make_writer(writer).save(path, CheckpointContents([file], 7, True).of(file), True)
     assert caught.value.errno == errno.ENOSPC
     assert listed(folder) == []
 

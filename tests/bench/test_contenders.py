@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from small import content, identity, reading, task, workload, write
 
 from penstock.bench.contenders import check, make
-from penstock.bench.contenders.samples import opened
+from penstock.bench.contenders.samples import open_samples
 from penstock.bench.contenders.task import DeliveryTask
-from penstock.bench.delivered import checksum, checksums, tally
+from penstock.bench.delivered import compute_checksum, compute_checksums, count_batch
 from penstock.bench.distribution import Distribution
-from penstock.bench.files import found_paths
+from penstock.bench.files import find_paths
 from penstock.bench.generate import generate
 from penstock.bench.observe import Observer
 from penstock.bench.workload import DatasetSpec, DlioWorkload, Hdf5Layout
@@ -146,7 +146,7 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     contender = make(name, given)
     observer = Observer()
     before = observer.snapshot()
-    delivered = sum(tally(batch, 5)[0] for batch in contender.batches(0))
+    delivered = sum(count_batch(batch, 5)[0] for batch in contender.batches(0))
     spent = observer.snapshot().since(before).read_bytes
     contender.close()
     size = sum(Path(path).stat().st_size for path in paths)
@@ -278,15 +278,16 @@ def test_every_format_is_delivered_as_it_is_on_disk(tmp_path, name, format, data
     load, paths = made(tmp_path, format, **data)
     given = task(load, paths)
     truth = Counter(
-        checksum(samples[k]) for path in paths for samples in [opened(load.dataset, path)]
+        compute_checksum(samples[k])
+        for path in paths for samples in [open_samples(load.dataset, path)]
         for k in range(load.dataset.num_samples_per_file)
     )  # fmt: skip
     contender = make(name, given)
     found: Counter[int] = Counter()
     samples = size = 0
     for _, batch in zip(range(given.steps), contender.batches(0), strict=False):
-        found.update(checksums(batch, 2))
-        count, length = tally(batch, 2)
+        found.update(compute_checksums(batch, 2))
+        count, length = count_batch(batch, 2)
         samples, size = samples + count, size + length
     contender.close()
     assert found == truth
@@ -398,7 +399,7 @@ def test_contenders_that_cannot_run_say_so():
     ],
 )
 def test_what_batches_hold(batch, expected, samples, size):
-    assert tally(batch, expected) == (samples, size)
+    assert count_batch(batch, expected) == (samples, size)
 
 
 @pytest.mark.parametrize(
@@ -419,11 +420,11 @@ def test_generated_data_is_delivered(tmp_path, format, more):
     )  # fmt: skip
     data = replace(data, **more)
     generate(data, ["train"])
-    paths = found_paths(data, "train")
+    paths = find_paths(data, "train")
     load = replace(workload(tmp_path), dataset=data, reader=reading(file_shuffle="seed"))
     per_file = data.num_samples_per_file
     truth = Counter(
-        checksum(samples[k]) for path in paths for samples in [opened(data, path)]
+        compute_checksum(samples[k]) for path in paths for samples in [open_samples(data, path)]
         for k in range(per_file)
     )  # fmt: skip
     assert sum(truth.values()) == 4 * per_file
@@ -432,6 +433,6 @@ def test_generated_data_is_delivered(tmp_path, format, more):
         contender = make(name, given)
         found: Counter[int] = Counter()
         for _, batch in zip(range(given.steps), contender.batches(0), strict=False):
-            found.update(checksums(batch, 2))
+            found.update(compute_checksums(batch, 2))
         contender.close()
         assert found == truth, name

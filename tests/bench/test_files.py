@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.files import data_paths, found_paths, index_path
+from penstock.bench.files import data_paths, find_paths, index_path
 from penstock.bench.workload import DatasetSpec
 from penstock.errors import MissingError, UsageError
 
@@ -58,9 +58,9 @@ def test_what_was_named_is_found(
     folder = Path(root, "data", "train")
     for stray in ("a.txt", ".img_0_of_9.npz.part", "z.npzx"):
         (folder / stray).touch()
-    assert found_paths(data, "train", root) == paths
+    assert find_paths(data, "train", root) == paths
     fewer = replace(data, num_files_train=(count + 1) // 2)
-    assert found_paths(fewer, "train", root) == paths[: (count + 1) // 2]
+    assert find_paths(fewer, "train", root) == paths[: (count + 1) // 2]
 
 
 def test_no_and_one_subfolder_are_flat(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_no_and_one_subfolder_are_flat(tmp_path: Path) -> None:
     for folders in (0, 1):
         data = DatasetSpec(format="npy", num_files_train=3, num_subfolders_train=folders)
         touched(data_paths(data, "train", str(tmp_path)))
-        found = found_paths(data, "train", str(tmp_path))
+        found = find_paths(data, "train", str(tmp_path))
         assert [Path(each).parent for each in found] == [tmp_path / "data" / "train"] * 3
 
 
@@ -77,7 +77,7 @@ def test_upper_case_endings_are_found(tmp_path: Path) -> None:
     data = DatasetSpec(format="jpeg", num_files_train=2)
     folder = tmp_path / "data" / "train"
     touched([str(folder / "a.JPEG"), str(folder / "b.jpeg"), str(folder / "c.jpg")])
-    assert [Path(each).name for each in found_paths(data, "train", str(tmp_path))] == [
+    assert [Path(each).name for each in find_paths(data, "train", str(tmp_path))] == [
         "a.JPEG",
         "b.jpeg",
     ]
@@ -89,26 +89,26 @@ def test_other_subfolders_than_said(tmp_path: Path) -> None:
     touched(data_paths(data, "train", str(tmp_path)) + data_paths(data, "valid", str(tmp_path)))
     for said in (0, 10):
         with pytest.raises(UsageError) as caught:
-            found_paths(replace(data, num_subfolders_train=said), "train", str(tmp_path))
+            find_paths(replace(data, num_subfolders_train=said), "train", str(tmp_path))
         assert str(caught.value) == (
             f"{tmp_path}/data/train: found 12 subfolders, config says {said}; "
             f"set dataset.num_subfolders_train=12"
         )
     with pytest.raises(UsageError, match=r"found 0 subfolders.* set dataset.num_subfolders_eval=0"):
-        found_paths(replace(data, num_subfolders_eval=2), "valid", str(tmp_path))
+        find_paths(replace(data, num_subfolders_eval=2), "valid", str(tmp_path))
 
 
 def test_too_few_files(tmp_path: Path) -> None:
     """Fewer files than asked for are an error; none asked for is none."""
     data = DatasetSpec(format="npz", num_files_train=100)
     with pytest.raises(MissingError, match="is not there: generate the data"):
-        found_paths(data, "train", str(tmp_path))
+        find_paths(data, "train", str(tmp_path))
     touched(data_paths(data, "train", str(tmp_path)))
     with pytest.raises(MissingError) as caught:
-        found_paths(replace(data, num_files_train=168), "train", str(tmp_path))
+        find_paths(replace(data, num_files_train=168), "train", str(tmp_path))
     assert f"168 files expected, 100 found in {tmp_path}/data/train (format npz)" in str(
         caught.value
     )
-    assert found_paths(data, "valid", str(tmp_path)) == []
+    assert find_paths(data, "valid", str(tmp_path)) == []
     believed = replace(data, num_files_train=168, skip_listing=True)
-    assert len(found_paths(believed, "train", str(tmp_path))) == 168
+    assert len(find_paths(believed, "train", str(tmp_path))) == 168

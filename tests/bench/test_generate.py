@@ -29,7 +29,7 @@ from PIL import Image
 
 import penstock
 from penstock.bench.contents import contents
-from penstock.bench.files import data_paths, found_paths
+from penstock.bench.files import data_paths, find_paths
 from penstock.bench.generate import MANIFEST, Generated, generate
 from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
@@ -147,7 +147,7 @@ def test_libraries_read_what_was_written(
     done = made(tmp_path, data)
     assert done.written == done.files == 8
     for part in ("train", "valid"):
-        paths = found_paths(data, part, str(tmp_path))
+        paths = find_paths(data, part, str(tmp_path))
         assert paths == data_paths(data, part, str(tmp_path))
         for number, path in enumerate(paths):
             wanted = expected(data, part, number)
@@ -162,7 +162,7 @@ def test_jpeg(tmp_path: Path) -> None:
     """One grey image a file, of the sides that the sizes say, near to what was encoded."""
     data = replace(SMALL, format="jpeg", num_samples_per_file=1)
     made(tmp_path, data, kind="field")
-    for number, path in enumerate(found_paths(data, "train", str(tmp_path))):
+    for number, path in enumerate(find_paths(data, "train", str(tmp_path))):
         image = Image.open(path)
         wanted = expected(data, "train", number, "field")[0]
         assert (image.format, image.mode) == ("JPEG", "L")
@@ -174,7 +174,7 @@ def test_synthetic(tmp_path: Path) -> None:
     """A file holds its number; contents would have no place."""
     data = replace(SMALL, format="synthetic")
     made(tmp_path, data)
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     assert [Path(path).read_text() for path in paths] == list("01234")
     with pytest.raises(UsageError, match="synthetic files hold no samples"):
         made(tmp_path, data, kind="field")
@@ -211,7 +211,7 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
     pattern, options = OPENED[form]
     found = penstock.open(f"{tmp_path}/data/train{pattern}", index="memory", **options)
     assert len(found) == data.samples("train")
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     loader = penstock.Loader(found, 1, shuffle="none", rank=0, world_size=1)
     for number, batch in enumerate(loader):
         got = next(iter(batch.fields.values()))[0].tobytes()
@@ -233,7 +233,7 @@ def test_parquet_columns(tmp_path: Path) -> None:
     data = replace(SMALL, format="parquet", num_samples_per_file=50, parquet=table)
     done = made(tmp_path, data)
     assert done.bytes == 8 * 50 * (2 * 1200 + 8 + 2) == data.sample_bytes() * 400
-    file = pyarrow.parquet.ParquetFile(found_paths(data, "train", str(tmp_path))[2])
+    file = pyarrow.parquet.ParquetFile(find_paths(data, "train", str(tmp_path))[2])
     rows = [file.metadata.row_group(number).num_rows for number in range(3)]
     assert rows == [20, 20, 10]
     read = {each: np.stack(file.read()[each].to_numpy()) for each in ("t5", "mean", "kept")}
@@ -252,7 +252,7 @@ def test_npz_is_what_numpy_saves(samples: int, tmp_path: Path) -> None:
     """Bit for bit, as DLIO's files are: the payload of one sample begins at byte 183."""
     data = replace(SMALL, num_samples_per_file=samples)
     made(tmp_path, data)
-    for number, path in enumerate(found_paths(data, "train", str(tmp_path))):
+    for number, path in enumerate(find_paths(data, "train", str(tmp_path))):
         x = np.moveaxis(expected(data, "train", number), 0, -1)
         saved = io.BytesIO()
         np.savez(saved, x=np.ascontiguousarray(x), y=np.zeros(samples, np.int64))
@@ -266,7 +266,7 @@ def test_tfrecord_overhead(tmp_path: Path) -> None:
     """A record of resnet50's size has 60 bytes beside the image, which begins at 39 or 56."""
     data = DatasetSpec(format="tfrecord", record_dims=(338, 338), num_files_train=1)
     made(tmp_path, data)
-    (path,) = found_paths(data, "train", str(tmp_path))
+    (path,) = find_paths(data, "train", str(tmp_path))
     whole, image = Path(path).read_bytes(), expected(data, "train", 0).tobytes()
     assert len(whole) == len(image) + 60
     assert whole.index(image) in (39, 56)
@@ -289,7 +289,7 @@ def test_hdf5_options(
         SMALL, format="hdf5", hdf5=options, record_dims=(12, 10), record_length_bytes_stdev=0
     )
     made(tmp_path, data)
-    path = found_paths(data, "train", str(tmp_path))[1]
+    path = find_paths(data, "train", str(tmp_path))[1]
     assert np.array_equal(read_hdf5(path, data), expected(data, "train", 1))
     with h5py.File(path) as file:
         assert len(file) == dsets + 1
@@ -315,8 +315,8 @@ def test_generating_does_not_change_the_workload(tmp_path: Path) -> None:
     assert data == before
     assert (first.written, second.written) == (8, 0)
     assert first.bytes == second.bytes == first.written_bytes
-    stored = sum(os.path.getsize(each) - 498 for each in found_paths(data, "train", str(tmp_path)))
-    stored += sum(os.path.getsize(each) - 498 for each in found_paths(data, "valid", str(tmp_path)))
+    stored = sum(os.path.getsize(each) - 498 for each in find_paths(data, "train", str(tmp_path)))
+    stored += sum(os.path.getsize(each) - 498 for each in find_paths(data, "valid", str(tmp_path)))
     assert stored == first.bytes
     assert first.bytes == pytest.approx(8 * 5_000, rel=0.01)
 
@@ -333,7 +333,7 @@ def test_binary_samples_are_as_many_and_as_large_as_asked(tmp_path: Path) -> Non
     )
     for rank in range(4):
         made(tmp_path, data, rank=rank, ranks=4)
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     assert len(paths) == 9
     for path in paths:
         assert os.path.getsize(path) == 7 * 4096
@@ -359,7 +359,7 @@ def test_one_subfolder_is_none(tmp_path: Path) -> None:
     """DLIO generates flat for num_subfolders_train=1 and then fails."""
     data = replace(SMALL, num_subfolders_train=1, num_subfolders_eval=2)
     made(tmp_path, data)
-    assert found_paths(data, "train", str(tmp_path))
+    assert find_paths(data, "train", str(tmp_path))
     assert made(tmp_path, replace(data, num_subfolders_train=0)).written == 0
     assert sorted(each.name for each in (tmp_path / "data" / "valid").iterdir()) == ["0", "1"]
 
@@ -385,7 +385,7 @@ def test_compression_is_the_one_asked_for(
     without compression."""
     data = replace(SMALL, format=form, compression=compression, compression_level=3)
     made(tmp_path, data, kind="field")
-    path = found_paths(data, "train", str(tmp_path))[1]
+    path = find_paths(data, "train", str(tmp_path))[1]
     assert path.endswith(f"img_1_of_5.{suffix}")
     wanted = expected(data, "train", 1, "field")
     opened: Any = path

@@ -35,7 +35,7 @@ def done(given: BenchJob, ranks: int = 1) -> tuple[list[Walks], dict]:
     """What each rank measured, and the run of the record."""
     walks = launch(ranks, partial(run, given))
     assert walks is not None
-    return walks, record.as_run(given, walks)
+    return walks, record.make_run(given, walks)
 
 
 def seconds(value: float) -> Distribution:
@@ -158,7 +158,7 @@ def test_throughput_is_samples_by_time(tmp_path):
     assert sum(found["decomposition"].values()) == pytest.approx(1)
     for excluded in (0, 3):
         other = replace(load, output=OutputSpec(metric=SkippedSteps(exclude_start_steps=excluded)))
-        again = record.as_run(replace(job(load, paths), workload=other), walks)
+        again = record.make_run(replace(job(load, paths), workload=other), walks)
         chosen = spent_of(rank, excluded)
         assert again["samples_per_s"] == pytest.approx(2 * (12 - excluded) * 2 / chosen, rel=1e-9)
 
@@ -193,10 +193,10 @@ def test_wrong_samples_are_found(tmp_path, monkeypatch):
     """--verify: what is delivered is what is on disk, or an error that says how much is not."""
     from small import content
 
-    from penstock.bench.delivered import checksum
+    from penstock.bench.delivered import compute_checksum
 
     paths = write(tmp_path)
-    truth = {"train": frozenset(checksum(content(number)[..., 0]) for number in range(12))}
+    truth = {"train": frozenset(compute_checksum(content(number)[..., 0]) for number in range(12))}
     assert done(job(workload(tmp_path), paths, truth=truth), 2)[1]["verified"] is True
     (tmp_path / "liar_of_test.py").write_text(
         "import numpy as np\ndef loader():\n    return [np.zeros((2, 5, 7), np.uint8)] * 6\n"

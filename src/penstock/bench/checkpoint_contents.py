@@ -33,20 +33,20 @@ class CheckpointContents:
         if randomized:
             for file in files:
                 for tensor in file.tensors:
-                    self._random[file.name, tensor] = _words(seed, file, tensor)
+                    self._random[file.name, tensor] = _draw_words(seed, file, tensor)
         else:
-            self._ones = {tensor.dtype: _ones(tensor) for tensor in _longest(files)}
+            self._ones = {tensor.dtype: _make_ones(tensor) for tensor in _find_longest(files)}
 
     @staticmethod
     def bytes(files: Sequence[File], randomized: bool) -> int:
         """Memory that these files need."""
         if randomized:
             return sum(file.bytes for file in files)
-        return sum(tensor.bytes for tensor in _longest(files))
+        return sum(tensor.bytes for tensor in _find_longest(files))
 
     def turn_to(self, epoch: int, step: int) -> None:
         """Change the tensors to those of this step."""
-        mark = _mark(self._seed, epoch, step)
+        mark = _draw_mark(self._seed, epoch, step)
         with np.errstate(over="ignore"):
             change = mark - self._mark
         for words in self._random.values():
@@ -68,14 +68,14 @@ def content(
     file: File, tensor: Tensor, epoch: int, step: int, seed: int, randomized: bool
 ) -> Bytes:
     """Make one tensor anew, as `CheckpointContents` gives it."""
-    words = _ones(tensor)
+    words = _make_ones(tensor)
     if randomized:
-        words = _words(seed, file, tensor)
-        words += _mark(seed, epoch, step)
+        words = _draw_words(seed, file, tensor)
+        words += _draw_mark(seed, epoch, step)
     return words.view(np.uint8)[: tensor.bytes]
 
 
-def _longest(files: Sequence[File]) -> list[Tensor]:
+def _find_longest(files: Sequence[File]) -> list[Tensor]:
     """The longest tensor of each type."""
     found: dict[str, Tensor] = {}
     for file in files:
@@ -85,7 +85,7 @@ def _longest(files: Sequence[File]) -> list[Tensor]:
     return list(found.values())
 
 
-def _words(seed: int, file: File, tensor: Tensor) -> Words:
+def _draw_words(seed: int, file: File, tensor: Tensor) -> Words:
     name = f"{seed}/{file.name}/{tensor.name}"
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest())
     bits = np.random.SFC64(key)
@@ -96,14 +96,14 @@ def _words(seed: int, file: File, tensor: Tensor) -> Words:
     return words
 
 
-def _mark(seed: int, epoch: int, step: int) -> np.uint64:
+def _draw_mark(seed: int, epoch: int, step: int) -> np.uint64:
     """The number that a step adds to every word."""
     name = f"{seed}/{epoch}/{step}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest))
 
 
-def _ones(tensor: Tensor) -> Words:
+def _make_ones(tensor: Tensor) -> Words:
     if tensor.dtype == "bf16":
         one = np.float32(1).tobytes()[2:]
     else:

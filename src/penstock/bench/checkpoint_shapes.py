@@ -135,13 +135,13 @@ class Coordinates:
         return self.rank // (self.tensor * self.pipeline)
 
 
-def parameters(model: ModelSpec) -> int:
+def count_parameters(model: ModelSpec) -> int:
     """Count the parameters of the whole transformer; 0 if the model is none."""
     if model.num_layers <= 0:
         return 0
     shape = model.transformer
     ends = 2 * shape.vocab_size * shape.hidden_size + shape.hidden_size
-    return ends + model.num_layers * sum(elements for elements, _ in _block(model))
+    return ends + model.num_layers * sum(elements for elements, _ in _list_block_tensors(model))
 
 
 def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
@@ -157,7 +157,7 @@ def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, 
             part,
             tuple(Tensor(key, kind, max(1, round(size * scale))) for key, kind, size in tensors),
         )
-        for name, part, tensors in _files(model, at)
+        for name, part, tensors in _plan_files(model, at)
         if tensors
     )
 
@@ -178,16 +178,20 @@ class Totals:
         return self.model_bytes + self.optimizer_bytes
 
 
-def totals(model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0) -> Totals:
+def count_totals(
+    model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
+) -> Totals:
     """Add up the files of all ranks, without a message between them."""
-    written = [file for each in by_rank(model, checkpoint, ranks, scale) for file in each]
+    written = [
+        file for each in list_files_by_rank(model, checkpoint, ranks, scale) for file in each
+    ]
     size = {
         part: sum(file.bytes for file in written if file.part == part)
         for part in ("model", "optimizer")
     }
     # DLIO does not count lengths that are given, and counts the blob once, instead of layers.
     counted = 0 if model.optimization_groups else size["optimizer"]
-    if _blob(model):
+    if _is_blob(model):
         counted += max(1, round(model.model_size_bytes * scale))
     elif not model.layer_parameters:
         counted += size["model"]
@@ -195,7 +199,7 @@ def totals(model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: floa
     return Totals(len(written), tensors, size["model"], size["optimizer"], counted)
 
 
-def by_rank(
+def list_files_by_rank(
     model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
     """List the files of each rank. UsageError if so many ranks cannot hold the model."""
@@ -209,7 +213,7 @@ def by_rank(
         yield files(model, at, scale)
 
 
-def due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:
+def is_due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:
     """True if a checkpoint follows this step of `steps` of an epoch; both count from 1."""
     if checkpoint.steps_between_checkpoints:
         return step % checkpoint.steps_between_checkpoints == 0
@@ -221,13 +225,13 @@ _Sized = tuple[str, str, int]
 """Name, dtype and elements of a tensor."""
 
 
-def _files(
+def _plan_files(
     model: ModelSpec, at: Coordinates
 ) -> Iterator[tuple[str, Literal["model", "optimizer"], list[_Sized]]]:
     share = f"zero_pp_rank_{at.replica}_mp_rank_{at.part}"
-    if _blob(model):
+    if _is_blob(model):
         yield f"model_states-{at.rank}", "model", [("a", "int8", model.model_size_bytes)]
-    layers = [(layer, _layer(model, at, layer)) for layer in _layers(model, at)]
+    layers = [(layer, _list_layer_tensors(model, at, layer)) for layer in _choose_layers(model, at)]
     everything = [tensor for _, tensors in layers for tensor in tensors]
     if at.zero_stage in (0, 3):
         yield f"{share}_model_states", "model", everything
@@ -236,14 +240,14 @@ def _files(
     elif at.replica == 0:
         for layer, tensors in layers:
             yield f"layer_{layer}-model_{at.part}_model_states", "model", tensors
-    yield f"{share}_optim_states", "optimizer", _optimizer(model, at)
+    yield f"{share}_optim_states", "optimizer", _list_optimizer_tensors(model, at)
 
 
-def _blob(model: ModelSpec) -> bool:
+def _is_blob(model: ModelSpec) -> bool:
     return model.type != "transformer" and model.model_size_bytes > 0
 
 
-def _layers(model: ModelSpec, at: Coordinates) -> range:
+def _choose_layers(model: ModelSpec, at: Coordinates) -> range:
     """The layers of a stage; the first stages have one more if they do not divide evenly."""
     each, more = divmod(max(0, model.num_layers), at.pipeline)
     first = 1 + at.stage * each + min(at.stage, more)
@@ -254,7 +258,7 @@ def _layers(model: ModelSpec, at: Coordinates) -> range:
     return range(first, end)
 
 
-def _layer(model: ModelSpec, at: Coordinates, layer: int) -> list[_Sized]:
+def _list_layer_tensors(model: ModelSpec, at: Coordinates, layer: int) -> list[_Sized]:
     if model.layer_parameters:
         sizes, dtype = [given // at.tensor for given in model.layer_parameters], "int8"
     else:
@@ -264,13 +268,13 @@ def _layer(model: ModelSpec, at: Coordinates, layer: int) -> list[_Sized]:
         elif layer == model.num_layers + 2:
             whole = [(shape.hidden_size, False)]
         else:
-            whole = _block(model)
+            whole = _list_block_tensors(model)
         shares = at.data if at.zero_stage == 3 else 1
         sizes = [elements // (at.tensor if cut else 1) // shares for elements, cut in whole]
     return [(f"{layer}.{i}", dtype, size) for i, size in enumerate(sizes) if size > 0]
 
 
-def _block(model: ModelSpec) -> list[tuple[int, bool]]:
+def _list_block_tensors(model: ModelSpec) -> list[tuple[int, bool]]:
     """Tensors of one transformer layer: elements, and whether slices divide them."""
     shape = model.transformer
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
@@ -285,14 +289,14 @@ def _block(model: ModelSpec) -> list[tuple[int, bool]]:
     ]
 
 
-def _optimizer(model: ModelSpec, at: Coordinates) -> list[_Sized]:
+def _list_optimizer_tensors(model: ModelSpec, at: Coordinates) -> list[_Sized]:
     """Three states of each parameter, each followed by a small tensor that is not divided."""
     if model.optimization_groups:
         given = [(i, size) for i, size in enumerate(model.optimization_groups) if size > 0]
         pairs = [(f"{i}.{half}", "int8", size) for i, size in given for half in "ab"]
         return [*pairs, ("combined", "int8", sum(size for _, size in given))] if given else []
     shares = at.tensor * at.pipeline * (at.data if at.zero_stage else 1)
-    size = parameters(model) // shares
+    size = count_parameters(model) // shares
     if size <= 0:
         return []
     sizes = [size, 5 * model.transformer.hidden_size] * 3

@@ -79,7 +79,7 @@ class TorchWriter:
             tensor.name: self._torch.frombuffer(content, dtype=self._dtypes[tensor.dtype])
             for tensor, content in state.items()
         }
-        with new_file(path, fsync) as file:
+        with open_new_file(path, fsync) as file:
             try:
                 self._torch.save(tensors, file)
             except RuntimeError as error:
@@ -90,7 +90,7 @@ class TorchWriter:
 
     def load(self, path: str) -> State:
         """See CheckpointWriter."""
-        with reading(path):
+        with translate_errors(path):
             loaded = self._torch.load(path, map_location="cpu", weights_only=True)
             return {
                 Tensor(name, self._names[value.dtype], value.numel()): cast(
@@ -115,12 +115,12 @@ class NumpyWriter:
         arrays: dict[str, Any] = {
             tensor.name: content.view(_DTYPES[tensor.dtype]) for tensor, content in state.items()
         }
-        with new_file(path, fsync) as file:
+        with open_new_file(path, fsync) as file:
             np.savez(file, **arrays)
 
     def load(self, path: str) -> State:
         """See CheckpointWriter."""
-        with reading(path), np.load(path, allow_pickle=False) as archive:
+        with translate_errors(path), np.load(path, allow_pickle=False) as archive:
             return {
                 Tensor(name, _NAMES[value.dtype], value.size): value.view(np.uint8)
                 for name, value in archive.items()
@@ -145,12 +145,12 @@ class PenstockWriter:
             for tensor, content in state.items()
         ]
         budget = Budget(direct="auto" if fsync else "off")
-        with new_name(path) as temporary, Flush(budget) as flush:
+        with stage_name(path) as temporary, Flush(budget) as flush:
             flush.write(temporary, staged.memory, laid_out(pieces, staged.checksums), sync=fsync)
 
     def load(self, path: str) -> State:
         """See CheckpointWriter."""
-        with reading(path):
+        with translate_errors(path):
             place = Folder(os.path.dirname(path))
             pieces, _ = shards.examined(place, path)
             memory = {piece: shards.block_memory(piece.length) for piece in pieces}
@@ -161,7 +161,7 @@ class PenstockWriter:
         }
 
 
-def writer_named(name: str) -> CheckpointWriter:
+def make_writer(name: str) -> CheckpointWriter:
     """Make a writer by its name: "torch", "numpy", "penstock", a callable without arguments as
     "module:name", or "auto": torch if it is installed, else numpy. UsageError if there is no such
     writer."""
@@ -170,7 +170,7 @@ def writer_named(name: str) -> CheckpointWriter:
     if name == "numpy":
         return NumpyWriter()
     if name == "torch":
-        return _imported(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
+        return _import_writer(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
     if name == "penstock":
         return PenstockWriter()
     module, _, attribute = name.partition(":")
@@ -179,7 +179,7 @@ def writer_named(name: str) -> CheckpointWriter:
             f"there is no checkpoint writer {name!r}: choose auto, torch, numpy, penstock, or "
             f"give your own as module:name"
         )
-    made = _imported(
+    made = _import_writer(
         name,
         lambda: getattr(importlib.import_module(module), attribute)(),
         "is the module on PYTHONPATH?",
@@ -192,7 +192,7 @@ def writer_named(name: str) -> CheckpointWriter:
     return made
 
 
-def _imported(name: str, make: Any, remedy: str) -> CheckpointWriter:
+def _import_writer(name: str, make: Any, remedy: str) -> CheckpointWriter:
     try:
         return cast(CheckpointWriter, make())
     except (ImportError, AttributeError) as error:
@@ -200,9 +200,9 @@ def _imported(name: str, make: Any, remedy: str) -> CheckpointWriter:
 
 
 @contextlib.contextmanager
-def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
+def open_new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
     """A file that gets its name once it is whole; it is removed after an error."""
-    with new_name(path) as temporary, open(temporary, "wb") as file:
+    with stage_name(path) as temporary, open(temporary, "wb") as file:
         yield file
         if fsync:
             file.flush()
@@ -210,7 +210,7 @@ def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def new_name(path: str) -> Iterator[str]:
+def stage_name(path: str) -> Iterator[str]:
     """A temporary path, which is renamed to `path` at the end and removed after an error."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")
@@ -227,7 +227,7 @@ def new_name(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Raise our errors for a file that libraries find missing, damaged or unreadable."""
     try:
         yield

@@ -37,8 +37,17 @@ from ..page_cache import evict
 from ..topology import Place
 from ..writers import storing, sync_folder
 from .checkpoint_contents import CheckpointContents, content
-from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
-from .checkpoint_writers import CheckpointWriter, writer_named
+from .checkpoint_shapes import (
+    Bytes,
+    File,
+    State,
+    Tensor,
+    Totals,
+    count_parameters,
+    count_totals,
+    list_files_by_rank,
+)
+from .checkpoint_writers import CheckpointWriter, make_writer
 from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
@@ -102,16 +111,18 @@ class WorkloadCheckpoints:
         self.scale = scale
         self.verify = verify
         if isinstance(writer, str) and writer != "auto":
-            writer = writer_named(writer)
+            writer = make_writer(writer)
         self._writer = writer
-        self.totals = totals(workload.model, self.settings, place.world_size, scale)
+        self.totals = count_totals(workload.model, self.settings, place.world_size, scale)
         if not self.totals.bytes:
             raise UsageError(
                 "a checkpoint of this workload is empty: set model.num_layers with "
                 "model.type=transformer, or model.model_size_bytes"
             )
         self.root = self.settings.checkpoint_folder
-        self._files = list(by_rank(workload.model, self.settings, place.world_size, scale))
+        self._files = list(
+            list_files_by_rank(workload.model, self.settings, place.world_size, scale)
+        )
         self._workload = workload
         self._seed = workload.train.seed
         self._barrier, self._gather = barrier, gather
@@ -126,7 +137,7 @@ class WorkloadCheckpoints:
     def writer(self) -> CheckpointWriter:
         """The writer. If nobody asked for one, it is made at the first checkpoint: importing torch
         takes longer than starting to train."""
-        return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
+        return make_writer(self._writer) if isinstance(self._writer, str) else self._writer
 
     def folder(self, epoch: int, step: int) -> str:
         """The folder of this checkpoint."""
@@ -140,7 +151,7 @@ class WorkloadCheckpoints:
     def described(self) -> dict[str, Any]:
         """Values for records: writer, layout and sizes in bytes, over all ranks."""
         cut, ranks = self._workload.model.parallelism, self.place.world_size
-        whole = totals(self._workload.model, self.settings, ranks)
+        whole = count_totals(self._workload.model, self.settings, ranks)
         return {
             "writer": self.writer.name,
             "folder": self.root,
@@ -153,7 +164,7 @@ class WorkloadCheckpoints:
             "tensor": cut.tensor,
             "pipeline": cut.pipeline,
             "zero_stage": cut.zero_stage,
-            "parameters": parameters(self._workload.model),
+            "parameters": count_parameters(self._workload.model),
             "files": self.totals.files,
             "bytes": self.totals.bytes,
             "model_bytes": self.totals.model_bytes,
@@ -255,9 +266,9 @@ class WorkloadCheckpoints:
         paths = self.paths(epoch, step, self.loads_rank)
         self._together(lambda: evict(paths))
         loaded: list[State] = []
-        read_before = _device_bytes()
+        read_before = _count_device_bytes()
         seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
-        read = None if read_before is None else (_device_bytes() or 0) - read_before
+        read = None if read_before is None else (_count_device_bytes() or 0) - read_before
 
         def compare() -> None:
             for path, file, state in zip(paths, mine, loaded, strict=True):
@@ -304,9 +315,9 @@ class WorkloadCheckpoints:
             found, content = by_name.pop(tensor.name, (None, None))
             if found != tensor or content is None:
                 raise StateError(
-                    f"{path}: tensor {tensor.name!r} is {_described(found)} and should be "
-                    f"{_described(tensor)}: it was saved of another model or with another scale "
-                    f"than {self.scale}: save it again"
+                    f"{path}: tensor {tensor.name!r} is {_describe_tensor(found)} and should be "
+                    f"{_describe_tensor(tensor)}: it was saved of another model or with another "
+                    f"scale than {self.scale}: save it again"
                 )
             if self.verify:
                 self._equal(path, file, tensor, content, epoch, step)
@@ -496,15 +507,15 @@ def dlio_metrics(
     return found
 
 
-def _described(tensor: Tensor | None) -> str:
+def _describe_tensor(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
 
 
-def _device_bytes() -> int | None:
-    return _said("/proc/self/io", "read_bytes")
+def _count_device_bytes() -> int | None:
+    return _read_number("/proc/self/io", "read_bytes")
 
 
-def _said(path: str, name: str) -> int | None:
+def _read_number(path: str, name: str) -> int | None:
     """Read a number of a file of /proc; None if the system does not give it."""
     with contextlib.suppress(OSError), open(path) as lines:
         for line in lines:

@@ -43,7 +43,7 @@ class Metric(NamedTuple):
     drawn: Callable[[Resampled], Floats] | None = None
 
 
-def _percentile(percent: int) -> Metric:
+def _make_percentile(percent: int) -> Metric:
     return Metric(
         f"wait for a batch, p{percent}",
         lambda run: run.get("stall_s", f"p{percent}"),
@@ -53,11 +53,11 @@ def _percentile(percent: int) -> Metric:
     )
 
 
-def _sized(value: float) -> str:
+def _format_size(value: float) -> str:
     return size(value / 1e6)
 
 
-def _saving(run: RecordedRun) -> float | None:
+def _mean_saving_s(run: RecordedRun) -> float | None:
     known = [each.seconds for each in run.checkpoints if each.seconds is not None]
     return sum(known) / len(known) if known else None
 
@@ -72,9 +72,9 @@ METRICS = (
         1,
         lambda d: d.utilisation,  # of which the ceiling is one number
     ),
-    _percentile(50),
-    _percentile(95),
-    _percentile(99),
+    _make_percentile(50),
+    _make_percentile(95),
+    _make_percentile(99),
     Metric(
         "share of time waiting",
         lambda run: run.get("decomposition", "storage_wait"),
@@ -86,12 +86,12 @@ METRICS = (
     Metric("first batch after", lambda run: run.get("first_batch_s"), duration, -1),
     Metric("start-up", lambda run: run.get("startup_s"), duration, -1),
     Metric("staging", lambda run: run.get("staging_s"), duration, -1),
-    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), _sized, -1),
-    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), _sized, -1),
-    Metric("bytes delivered", lambda run: run.delivered_bytes, _sized, 0),
-    Metric("bytes read", lambda run: run.total("read_bytes"), _sized, -1),
-    Metric("bytes of the device", lambda run: run.get("device_bytes"), _sized, 0),
-    Metric("a checkpoint takes", _saving, duration, -1),
+    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), _format_size, -1),
+    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), _format_size, -1),
+    Metric("bytes delivered", lambda run: run.delivered_bytes, _format_size, 0),
+    Metric("bytes read", lambda run: run.total("read_bytes"), _format_size, -1),
+    Metric("bytes of the device", lambda run: run.get("device_bytes"), _format_size, 0),
+    Metric("a checkpoint takes", _mean_saving_s, duration, -1),
 )
 """All metrics, in the order in which they are shown."""
 
@@ -120,7 +120,7 @@ class MetricRow:
     ratios: tuple[Ratio | None, ...]
 
 
-def compared(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
+def compare_runs(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
     """Compare all runs with the first one: a row for each metric that any of them knows. Equal runs
     give equal rows: the draws depend on nothing else."""
     drawn = [Resampled(run, number) for number, run in enumerate(runs)]
@@ -129,14 +129,14 @@ def compared(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
         values = tuple(metric.value(run) for run in runs)
         if any(value for value in values):
             ratios = [
-                _ratio(metric, values[0], value, drawn[0], other)
+                _compute_ratio(metric, values[0], value, drawn[0], other)
                 for value, other in zip(values[1:], drawn[1:], strict=True)
             ]
             rows.append(MetricRow(metric, values, (None, *ratios)))
     return tuple(rows)
 
 
-def verdict(row: MetricRow, place: int) -> str:
+def judge_ratio(row: MetricRow, place: int) -> str:
     """Sum up a ratio in a word or two; "" if nothing can be said."""
     ratio = row.ratios[place]
     if ratio is None or not row.metric.better:
@@ -157,7 +157,7 @@ def basis(runs: Sequence[RecordedRun]) -> str:
     )
 
 
-def _ratio(
+def _compute_ratio(
     metric: Metric, first: float | None, value: float | None, base: Resampled, other: Resampled
 ) -> Ratio | None:
     if not first or value is None:
@@ -265,7 +265,7 @@ class Resampled:
     @cached_property
     def _cumulated(self) -> tuple[int, Floats]:
         """The first bin that has any wait, and the number of waits up to each bin from there on."""
-        bins = [_bins_of(epoch.wait_s) for epoch in self.run.trained]
+        bins = [_assign_bins(epoch.wait_s) for epoch in self.run.trained]
         counts = np.array(
             [
                 np.bincount(each[each >= 0], minlength=1 + _bins * _decades)
@@ -287,7 +287,7 @@ class Resampled:
         return np.where(found == 0, 0.0, _shortest_s * 10 ** ((found - 0.5) / _bins))
 
 
-def _bins_of(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _assign_bins(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The bin of each wait; -1 if it is not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.floor(np.log10(waits_s / _shortest_s) * _bins) + 1
@@ -338,42 +338,44 @@ _TUNING = {
 """Keys for the way of reading: these may differ, and are told."""
 
 
-def differences(records: Sequence[Record]) -> tuple[Difference, ...]:
+def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
     """Find the values that differ between records, the serious ones first: workload, ranks, then
     seed, machine and versions. An unknown value does not differ."""
-    found = list(_differences(records))
+    found = list(_find_differences(records))
     return tuple(sorted(found, key=lambda each: not each.serious))
 
 
-def _differences(records: Sequence[Record]) -> Iterator[Difference]:
-    flat = [dict(flattened(each.workload)) for each in records]
+def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
+    flat = [dict(flatten(each.workload)) for each in records]
     for key in dict.fromkeys(key for each in flat for key in each):
         if key not in _PLACES and not key.startswith("profiling."):
             values = [each.get(key) for each in flat]
-            yield from _unlike(key, values, key not in _TUNING and key != "train.seed")
+            yield from _compare_values(key, values, key not in _TUNING and key != "train.seed")
     for key, serious in (("ranks", True), ("hosts", True), ("seed", False), ("compat", False)):
-        yield from _unlike(key, [each.values.get(key) for each in records], serious)
+        yield from _compare_values(key, [each.values.get(key) for each in records], serious)
     for section in ("machine", "versions"):
         parts = [each.values.get(section) or {} for each in records]
         for key in dict.fromkeys(key for part in parts for key in part):
             if key != "load_before":
-                yield from _unlike(f"{section}.{key}", [part.get(key) for part in parts], False)
+                yield from _compare_values(
+                    f"{section}.{key}", [part.get(key) for part in parts], False
+                )
 
 
-def _unlike(name: str, values: Sequence[Any], serious: bool) -> Iterator[Difference]:
+def _compare_values(name: str, values: Sequence[Any], serious: bool) -> Iterator[Difference]:
     known = [each for each in values if each is not None]
     if any(each != known[0] for each in known[1:]):
         said = tuple("unknown" if each is None else str(each) for each in values)
         yield Difference(name, said, serious)
 
 
-def flattened(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value by its keys with dots between; {mean: 1, stdev: 0} is 1."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and "mean" in value and not value.get("stdev"):
             value = value["mean"]
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{name}.")
+            yield from flatten(value, f"{name}.")
         else:
             yield name, value

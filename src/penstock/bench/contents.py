@@ -73,7 +73,7 @@ def contents(kind: str, seed: int, dtype: str) -> SampleContents:
     return Noise(seed, element, compressible=kind == "compressible")
 
 
-def _words(count: int, *key: int) -> npt.NDArray[np.uint64]:
+def _draw_words(count: int, *key: int) -> npt.NDArray[np.uint64]:
     """Random words of a key. SFC64's stream is fixed for all releases of numpy."""
     words: npt.NDArray[np.uint64] = np.random.SFC64(np.random.SeedSequence(key)).random_raw(count)
     return words
@@ -84,13 +84,13 @@ class Noise:
 
     def __init__(self, seed: int, dtype: np.dtype[Any], *, compressible: bool) -> None:
         self._seed, self._itemsize, self._compressible = seed, dtype.itemsize, compressible
-        self._random, self._fixed = _bits(dtype)
+        self._random, self._fixed = _mask_bits(dtype)
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
         left = count * math.prod(shape) * self._itemsize
         for block in range(-(-left // BLOCK_BYTES)):
             runs = -(-min(left, BLOCK_BYTES) // (16 * _RUN_WORDS))
-            words = _words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
+            words = _draw_words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
             if self._random != _ALL:
                 words &= self._random
                 words |= self._fixed
@@ -100,7 +100,7 @@ class Noise:
             left -= BLOCK_BYTES
 
 
-def _bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
+def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
     """The mask of the random bits of a word of elements, and the other bits."""
     if dtype.kind != "f":
         return np.uint64(0x0101010101010101) if dtype.kind == "b" else _ALL, np.uint64(0)
@@ -117,7 +117,8 @@ class SmoothField:
     def __init__(self, seed: int, dtype: np.dtype[Any]) -> None:
         self._seed = seed
         self._tiles = [
-            _tile(seed, _FIRST_TILE + number, size, dtype) for number, size in enumerate(_MESHES)
+            _make_tile(seed, _FIRST_TILE + number, size, dtype)
+            for number, size in enumerate(_MESHES)
         ]
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
@@ -131,8 +132,8 @@ class SmoothField:
     def _plane(
         self, top: int, left: int, other_top: int, other_left: int, rows: int, columns: int
     ) -> Iterator[Bytes]:
-        one = _cut(self._tiles[0], top, left, rows, columns)
-        other = _cut(self._tiles[1], other_top, other_left, rows, columns)
+        one = _cut_tile(self._tiles[0], top, left, rows, columns)
+        other = _cut_tile(self._tiles[1], other_top, other_left, rows, columns)
         high = max(1, BLOCK_BYTES // one[:1].nbytes)
         row = 0
         while row < rows:
@@ -147,10 +148,10 @@ _FIRST_TILE = 2
 """Keys of tiles come after those of the parts of the data."""
 
 
-def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
+def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
     """A potential with its mirror images and noise, in the range of its levels, which for the
     first tile begins below 0 where the type can."""
-    tile = mesh.mirrored(mesh.potential(_uniform(size, seed, key)))
+    tile = mesh.mirror(mesh.solve_potential(_draw_uniform(size, seed, key)))
     tile = (tile - tile.min()) / (tile.max() - tile.min())
     if dtype.kind == "b":
         return np.asarray(tile > np.quantile(tile, 0.7))  # added up, about half of them are true
@@ -160,7 +161,7 @@ def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> T
         limits = np.iinfo(dtype)
         levels = min((int(limits.max) - int(limits.min)) // 2, _DETECTOR_LEVELS)
         least = max(int(limits.min), -levels)
-    noisy = tile * levels + _NOISE_LEVELS * _uniform(tile.shape, seed, key, 1)
+    noisy = tile * levels + _NOISE_LEVELS * _draw_uniform(tile.shape, seed, key, 1)
     found: Tile = np.rint(np.clip(noisy, 0, levels))
     if dtype.kind == "f":
         return (found / levels).astype(dtype)
@@ -168,13 +169,13 @@ def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> T
     return found + dtype.type(least) if key == _FIRST_TILE else found
 
 
-def _uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:
+def _draw_uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:
     """Values in [-0.5, 0.5)."""
-    drawn = (_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
+    drawn = (_draw_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
     return (drawn * 2.0**-53 - 0.5).reshape(size)
 
 
-def _cut(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
+def _cut_tile(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
     """So many columns of a tile that repeats for ever, and as many rows, but each once."""
     wide = tile[(top + np.arange(min(rows, len(tile)))) % len(tile)]
     left %= wide.shape[1]

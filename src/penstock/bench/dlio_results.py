@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError
-from .recorded import VERSION, figure, json_of
+from .recorded import VERSION, figure, read_json
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -26,16 +26,16 @@ def read(folder: Path) -> dict[str, Any]:
 
     Raises FormatError if summary.json is something else.
     """
-    summary = json_of(folder / "summary.json")
+    summary = read_json(folder / "summary.json")
     if not isinstance(summary, Mapping) or not isinstance(summary.get("metric"), Mapping):
         raise FormatError(f"{folder / 'summary.json'} has no 'metric': it is no result of DLIO")
-    workload, notes = _workload(folder)
+    workload, notes = _read_workload(folder)
     ranks = int(figure(summary, "num_accelerators") or 1)
-    details = [_details(folder, rank) for rank in range(ranks)]
+    details = [_read_details(folder, rank) for rank in range(ranks)]
     if any(outputs is None for outputs, _ in details):
         details = []
         notes.append("the lists of step times (<rank>_output.json) are not all there")
-    run = _run(summary, workload, details, ranks, notes)
+    run = _make_run(summary, workload, details, ranks, notes)
     return {
         "penstock_bench": VERSION,
         "command": "",
@@ -48,8 +48,8 @@ def read(folder: Path) -> dict[str, Any]:
         "machine": {
             "host": summary.get("hostname"),
             "cpu": summary.get("host_processor_name"),
-            "cores": _first(summary, "host_cpu_count"),
-            "memory_bytes": _bytes_of(_first(summary, "host_memory_GB")),
+            "cores": _first_host(summary, "host_cpu_count"),
+            "memory_bytes": _bytes_of(_first_host(summary, "host_memory_GB")),
         },
         "versions": {},
         "ranks": ranks,
@@ -59,7 +59,7 @@ def read(folder: Path) -> dict[str, Any]:
     }
 
 
-def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _read_workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The configuration that DLIO kept, and notes about it."""
     for place in (folder / ".hydra", folder / "dlio_config"):
         path = place / "config.yaml"
@@ -80,14 +80,14 @@ def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
     return {}, ["its configuration (.hydra/config.yaml) is not there"]
 
 
-def _details(folder: Path, rank: int) -> tuple[Any, Any]:
+def _read_details(folder: Path, rank: int) -> tuple[Any, Any]:
     """Step times by epoch, and begin and end of blocks, of one rank; None for a missing file."""
     found = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
         if not path.is_file():  # up to DLIO 2.0.0 the times of rank 0 stand for all
             path = folder / name.removeprefix(f"{rank}_")
-        values = json_of(path) if path.is_file() else None
+        values = read_json(path) if path.is_file() else None
         found.append(values if isinstance(values, Mapping) else None)
     return found[0], found[1]
 
@@ -101,7 +101,7 @@ class _MeasuredSteps(NamedTuple):
     waits_s: npt.NDArray[np.float64]
 
 
-def _run(
+def _make_run(
     summary: Mapping[str, Any],
     workload: Mapping[str, Any],
     details: list[tuple[Any, Any]],
@@ -109,7 +109,7 @@ def _run(
     notes: list[str],
 ) -> dict[str, Any]:
     metric = summary["metric"]
-    epochs, windows = _epochs(details, workload)
+    epochs, windows = _make_epochs(details, workload)
     rate = figure(metric, "train_throughput_mean_samples_per_second")
     percent = figure(metric, "train_au_mean_percentage")
     run: dict[str, Any] = {
@@ -118,7 +118,7 @@ def _run(
         "epochs": epochs,
         "au": {"raw": None if percent is None else percent / 100, "ceiling": None, "net": None},
         "samples_per_s": rate,
-        "dlio": {name: value for name, value in metric.items() if _known(value)},
+        "dlio": {name: value for name, value in metric.items() if _is_known(value)},
     }
     if windows:
         clock = sum(each.clock_s for each in windows)
@@ -147,7 +147,7 @@ def _run(
     return run
 
 
-def _epochs(
+def _make_epochs(
     details: list[tuple[Any, Any]], workload: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[_MeasuredSteps]]:
     """Epochs as records have them, and the windows of ranks that count for training."""
@@ -160,11 +160,13 @@ def _epochs(
     for number, kind in itertools.product(sorted(numbers, key=int), ("train", "eval")):
         ranks, clocks = [], []
         for rank, (outputs, stamps) in enumerate(details):
-            load, proc = (_joined(outputs.get(number), name, kind) for name in ("load", "proc"))
+            load, proc = (
+                _join_blocks(outputs.get(number), name, kind) for name in ("load", "proc")
+            )
             # Its own "compute" is what was asked for up to 2.0.0, and what it took since.
             compute = [both - wait for both, wait in zip(proc, load, strict=False)]
             ranks.append({"rank": rank, "wait_s": load, "computed_s": compute})
-            clock = _clock(stamps, number, kind)
+            clock = _sum_blocks_s(stamps, number, kind)
             if clock is None:
                 continue
             clocks.append(clock)
@@ -182,13 +184,15 @@ def _epochs(
                     "seconds": max(clocks, default=None),
                     "samples": sum(steps) * batch if batch and kind == "train" else None,
                     "ranks": ranks,
-                    "checkpoints": _checkpoints(details[0][1], number) if kind == "train" else [],
+                    "checkpoints": _read_checkpoints(details[0][1], number)
+                    if kind == "train"
+                    else [],
                 }
             )
     return epochs, windows
 
 
-def _joined(values: Any, name: str, kind: str) -> list[float]:
+def _join_blocks(values: Any, name: str, kind: str) -> list[float]:
     """The blocks of an epoch as one list; the evaluation is one of its own."""
     lists = values.get(name) if isinstance(values, Mapping) else None
     if not isinstance(lists, Mapping):
@@ -198,7 +202,7 @@ def _joined(values: Any, name: str, kind: str) -> list[float]:
     return [float(each) for block in blocks for each in lists[block]]
 
 
-def _clock(stamps: Any, number: str, kind: str) -> float | None:
+def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
     """Seconds in the blocks of an epoch, or in its evaluation."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
     if not isinstance(spans, Mapping):
@@ -218,7 +222,7 @@ def _clock(stamps: Any, number: str, kind: str) -> float | None:
     return sum(each.total_seconds() for each in found) if found else None
 
 
-def _checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
+def _read_checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
     """Checkpoints saved in an epoch; DLIO notes GiB/s, from which the bytes follow."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
     found = []
@@ -231,7 +235,7 @@ def _checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
     return found
 
 
-def _first(summary: Mapping[str, Any], name: str) -> float | None:
+def _first_host(summary: Mapping[str, Any], name: str) -> float | None:
     """The value of the first host."""
     values = summary.get(name)
     return figure({name: values[0]}, name) if isinstance(values, list) and values else None
@@ -241,5 +245,5 @@ def _bytes_of(gibibytes: float | None) -> int | None:
     return None if gibibytes is None else round(gibibytes * 2**30)
 
 
-def _known(value: Any) -> bool:
+def _is_known(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)

@@ -38,12 +38,12 @@ class Given(NamedTuple):
         return self.value
 
 
-def given(value: Any, where: str) -> Given:
+def make_given(value: Any, where: str) -> Given:
     """A value of a program's as if it were given in a file; tuples are lists."""
     if isinstance(value, Mapping):
-        return Given({str(key): given(each, where) for key, each in value.items()}, where)
+        return Given({str(key): make_given(each, where) for key, each in value.items()}, where)
     if isinstance(value, list | tuple):
-        return Given([given(each, where) for each in value], where)
+        return Given([make_given(each, where) for each in value], where)
     return Given(value, where, "" if isinstance(value, str) else str(value).lower())
 
 

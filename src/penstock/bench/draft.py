@@ -73,7 +73,7 @@ class Draft:
         any column."""
         at_once = samples or max(1, _GROUP_BYTES // self.sample_bytes)
         room = min(self.count, at_once) * self.sample_bytes
-        buffer, held = _recycled(room, self.column), 0
+        buffer, held = _reuse_buffer(room, self.column), 0
         for piece in self.pieces():
             while len(piece):
                 taken = min(len(piece), room - held)
@@ -95,7 +95,7 @@ class Draft:
             yield from (whole[at : at + size] for at in range(0, len(whole), size))
 
 
-def _recycled(size: int, column: int) -> Bytes:
+def _reuse_buffer(size: int, column: int) -> Bytes:
     """A buffer that this thread keeps, so that the system does not find pages for each file."""
     held: dict[int, Bytes] = _buffers.__dict__.setdefault("held", {})
     if column not in held or len(held[column]) < size:

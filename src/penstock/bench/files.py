@@ -24,10 +24,10 @@ def suffix_of(data: DatasetSpec) -> str:
 
 def data_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     """List the paths of "train" or "valid" by number, whether the files exist or not."""
-    return list(_paths(data, part, root))
+    return list(_iterate_paths(data, part, root))
 
 
-def _paths(data: DatasetSpec, part: str, root: str) -> Iterator[str]:
+def _iterate_paths(data: DatasetSpec, part: str, root: str) -> Iterator[str]:
     count, dealt = data.files(part), data.subfolders(part)
     folder, suffix = os.path.join(folder_of(data, root), part), suffix_of(data)
     width, deep = len(str(count)), len(str(dealt))
@@ -45,7 +45,7 @@ def index_path(data: DatasetSpec, part: str, path: str, root: str = "./") -> str
     return os.path.join(folder_of(data, root), "index", part, f"{os.path.basename(path)}.idx")
 
 
-def found_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
+def find_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     """Find the files of "train" or "valid", as many as asked for, in DLIO's order: by path, or, if
     there are sub-folders, by name. Other files in the folder are ignored. With skip_listing nothing
     is looked up.
@@ -56,13 +56,13 @@ def found_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     wanted, dealt = data.files(part), data.subfolders(part)
     if not wanted or data.skip_listing:
         return data_paths(data, part, root)
-    folders, names = _listed(folder)
+    folders, names = _list_folder(folder)
     below = [
         os.path.join(each, name)
         for each in folders
-        for name in _named(_listed(os.path.join(folder, each))[1], suffix)
+        for name in _select_names(_list_folder(os.path.join(folder, each))[1], suffix)
     ]
-    found = below if dealt else _named(names, suffix)
+    found = below if dealt else _select_names(names, suffix)
     if len(folders) != dealt and (dealt or (below and not found)):
         key = "num_subfolders_train" if part == "train" else "num_subfolders_eval"
         raise UsageError(
@@ -79,7 +79,7 @@ def found_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
     return [os.path.join(folder, name) for name in found[:wanted]]
 
 
-def _listed(folder: str) -> tuple[list[str], list[str]]:
+def _list_folder(folder: str) -> tuple[list[str], list[str]]:
     """The folders and the files in a folder, sorted, without hidden ones."""
     folders: list[str] = []
     names: list[str] = []
@@ -96,7 +96,7 @@ def _listed(folder: str) -> tuple[list[str], list[str]]:
     return sorted(folders), sorted(names)
 
 
-def _named(names: list[str], suffix: str) -> list[str]:
+def _select_names(names: list[str], suffix: str) -> list[str]:
     """The names of data files: DLIO takes upper-case endings as well, in sub-folders."""
     endings = (f".{suffix}", f".{suffix.upper()}")
     return [name for name in names if name.endswith(endings)]

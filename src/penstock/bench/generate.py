@@ -1,5 +1,5 @@
-"""Generation of a workload's data: the same bytes for one seed, by however many ranks and in however
-many interrupted runs.
+"""Generation of a workload's data: the same bytes for one seed, by any number of ranks, and
+through any number of interrupted runs.
 
 Files are written under hidden names, made durable, and only then renamed: a file with its name is
 finished. A hidden file in the data folder describes the data, so that a later run continues it, and
@@ -30,7 +30,7 @@ from ..writers import Part, storing, sync_folder
 from .contents import SampleContents, contents
 from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
-from .generators import LAYOUTS, Write, writer_of
+from .generators import LAYOUTS, Write, choose_writer
 from .sizes import Model, Shapes, shapes
 from .workload import DatasetSpec, ParquetColumn
 
@@ -86,7 +86,9 @@ class _Plan:
     def bytes_of(self, part: str, numbers: Sequence[int] | slice) -> int:
         """Bytes of samples in these files."""
         samples = 1 if self.data.format in IMAGES else self.data.num_samples_per_file
-        itemsize = 1 if _columns(self.data) else np.dtype(self.data.record_element_type).itemsize
+        itemsize = (
+            1 if _list_columns(self.data) else np.dtype(self.data.record_element_type).itemsize
+        )
         return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
 
     def draft(
@@ -107,14 +109,14 @@ class _Plan:
             beside=beside,
         )
         columns = []
-        for column, each in enumerate(_columns(self.data), 1):
+        for column, each in enumerate(_list_columns(self.data), 1):
             dtype = np.dtype(each.dtype)
             change: dict[str, Any] = {"dtype": dtype, "contents": self.contents[dtype]}
             columns.append(replace(whole, column=column, shape=(each.size,), **change))
         return replace(whole, columns=tuple(columns))
 
 
-def _columns(data: DatasetSpec) -> tuple[ParquetColumn, ...]:
+def _list_columns(data: DatasetSpec) -> tuple[ParquetColumn, ...]:
     return data.parquet.columns if data.format == "parquet" else ()
 
 
@@ -146,7 +148,7 @@ def generate(
     is full or failed.
     """
     started = time.monotonic()
-    plan = _planned(data, parts, root, seed, sizes, kind)
+    plan = _make_plan(data, parts, root, seed, sizes, kind)
     folder = folder_of(data, root)
     if ranks > 1 and force and barrier is None:
         raise UsageError(
@@ -160,10 +162,10 @@ def generate(
         if barrier is not None:
             barrier()
         elif rank:
-            _await(plan, folder)
+            _await_manifest(plan, folder)
         run = _GenerationRun(plan, rank, ranks)
         run.check_room(folder)
-        run.write(threads or _threads(), progress)
+        run.write(threads or _count_threads(), progress)
     return Generated(
         folder,
         sum(map(len, plan.paths.values())),
@@ -174,31 +176,33 @@ def generate(
     )
 
 
-def _threads() -> int:
+def _count_threads() -> int:
     """Writing waits for the device: more threads than cores keep it busy."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
 
 
-def _planned(
+def _make_plan(
     data: DatasetSpec, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
 ) -> _Plan:
-    write = writer_of(data)
+    write = choose_writer(data)
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
-    types = [data.record_element_type, *(each.dtype for each in _columns(data))]
+    types = [data.record_element_type, *(each.dtype for each in _list_columns(data))]
     made = {np.dtype(each): contents(kind, seed, each) for each in types}
     plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)
         plan.shapes[part] = shapes(data, part, sizes, seed)
-        plan.identity[part] = _identity(data, part, seed, sizes, kind)
+        plan.identity[part] = _describe_part(data, part, seed, sizes, kind)
     return plan
 
 
 # -- what is there already -------------------------------------------------------------------------
 
 
-def _identity(data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
+def _describe_part(
+    data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str
+) -> dict[str, Any]:
     """All values that decide the bytes of a part, by the names that users know."""
     listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
@@ -234,7 +238,7 @@ _DECIDING = frozenset(
 
 def _prepare(plan: _Plan, folder: str, force: bool) -> None:
     """Refuse or remove other data, say what is coming, make its folders."""
-    recorded = _recorded(folder)
+    recorded = _read_manifest(folder)
     for part, identity in plan.identity.items():
         if part in recorded:
             before = recorded[part]
@@ -245,7 +249,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             why = f"{name}={before.get(name)!r}, and now {name}={identity.get(name)!r} is asked"
             remedy = "give what was given then"
         else:
-            held = next(_held(os.path.join(folder, part)), None)
+            held = next(_list_below(os.path.join(folder, part)), None)
             if held is None:
                 continue
             why, remedy = f"not written by this command (such as {held})", "read it as it is"
@@ -266,7 +270,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
     _make_folders(plan)
 
 
-def _recorded(folder: str) -> dict[str, dict[str, Any]]:
+def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
     """Read the description of a data folder, by part."""
     path = os.path.join(folder, MANIFEST)
     try:
@@ -283,7 +287,7 @@ def _recorded(folder: str) -> dict[str, dict[str, Any]]:
         raise UsageError(f"{path} is damaged ({error!r}): remove the folder {folder}") from None
 
 
-def _held(folder: str) -> Iterator[str]:
+def _list_below(folder: str) -> Iterator[str]:
     """The files below a folder."""
     for at, _, names in os.walk(folder):
         yield from (os.path.join(at, name) for name in names)
@@ -292,14 +296,14 @@ def _held(folder: str) -> Iterator[str]:
 def _clear(folder: str, part: str) -> None:
     """Remove the data files of a part, and nothing else."""
     below = os.path.join(folder, part)
-    found = list(_held(below))
+    found = list(_list_below(below))
     for path in found:
         if not _DATA_FILE.fullmatch(os.path.basename(path)):
             raise UsageError(
                 f"{path} is no data file of a benchmark, and is not removed: move it away, or "
                 f"choose another dataset.data_folder"
             )
-    lists = [path for path in _held(os.path.join(folder, "index", part)) if ".idx" in path]
+    lists = [path for path in _list_below(os.path.join(folder, "index", part)) if ".idx" in path]
     with storing(below):
         for path in (*found, *lists):
             os.unlink(path)
@@ -319,11 +323,11 @@ def _make_folders(plan: _Plan) -> None:
                 os.makedirs(folder, exist_ok=True)
 
 
-def _await(plan: _Plan, folder: str) -> None:
+def _await_manifest(plan: _Plan, folder: str) -> None:
     """Wait until rank 0 has described the data."""
     until = time.monotonic() + _WAIT_S
     while True:
-        recorded = _recorded(folder)
+        recorded = _read_manifest(folder)
         if all(recorded.get(part) == identity for part, identity in plan.identity.items()):
             break
         if time.monotonic() > until:
@@ -347,7 +351,9 @@ class _GenerationRun:
 
     def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:
         self.plan = plan
-        self.missing = {part: _missing(paths, rank, ranks) for part, paths in plan.paths.items()}
+        self.missing = {
+            part: _find_missing(paths, rank, ranks) for part, paths in plan.paths.items()
+        }
         self.total_bytes = sum(plan.bytes_of(part, each) for part, each in self.missing.items())
         self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
 
@@ -427,7 +433,7 @@ class _GenerationRun:
             self._made += count
 
 
-def _missing(paths: list[str], rank: int, ranks: int) -> list[int]:
+def _find_missing(paths: list[str], rank: int, ranks: int) -> list[int]:
     """The numbers of a rank's files that are not there."""
     there: set[str] = set()
     for folder in {os.path.dirname(path) for path in paths}:

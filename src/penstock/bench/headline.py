@@ -70,7 +70,7 @@ def _fastest(ranked: Sequence[Run]) -> Iterator[str]:
     first, second = ranked[:2]
     rate = number(first.get("samples_per_s") or 0)
     row = next(
-        each for each in compare.compared([second, first]) if each.metric.name == "samples/s"
+        each for each in compare.compare_runs([second, first]) if each.metric.name == "samples/s"
     )
     ratio = row.ratios[1]
     assert ratio is not None  # both rates are known
@@ -195,7 +195,7 @@ def _cautions(records: Sequence[Record]) -> Iterator[str]:
             if said := _remembered(run):
                 alike.setdefault(said, []).append(run.label)
     yield from (f"{', '.join(labels)}: {said}" for said, labels in alike.items())
-    yield from (str(each) for each in compare.differences(records))
+    yield from (str(each) for each in compare.find_differences(records))
 
 
 def _machine(record: Record, several: bool) -> Iterator[str]:

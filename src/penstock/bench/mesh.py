@@ -17,7 +17,7 @@ from ..codecs import missing
 Grid = npt.NDArray[np.float64]
 
 
-def potential(currents: Grid) -> Grid:
+def solve_potential(currents: Grid) -> Grid:
     """The potential of mean 0 that these currents make; those of a mesh sum up to 0, and what is
     left over is taken from all nodes alike."""
     try:
@@ -33,7 +33,7 @@ def potential(currents: Grid) -> Grid:
     return found
 
 
-def mirrored(grid: Grid) -> Grid:
+def mirror(grid: Grid) -> Grid:
     """A grid and its mirror images, which fit together on all sides: the equation holds over the
     seams as well, since nothing flows there."""
     wide = np.concatenate([grid, grid[:, ::-1]], axis=1)

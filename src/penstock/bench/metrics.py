@@ -42,7 +42,7 @@ class Stamps:
         return len(self.asked)
 
 
-def window(steps: int, start: int, end: int) -> slice:
+def measured_steps(steps: int, start: int, end: int) -> slice:
     """The steps that are measured: all but so many at both ends; all, if none would be left."""
     return slice(start, steps - end) if start + end < steps else slice(0, steps)
 
@@ -68,7 +68,7 @@ def utilisation(walks: Walks, start: int, end: int) -> float:
         return 0.0
     shares = []
     for own in zip(*walks, strict=True):
-        measured = [window(len(each), start, end) for each in own]
+        measured = [measured_steps(len(each), start, end) for each in own]
         spent = sum(map(clock_s, own, measured))
         useful = sum(_nominal(each, part) for each, part in zip(own, measured, strict=True))
         shares.append(useful / spent if spent > 0 else 0.0)
@@ -82,7 +82,7 @@ def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
     """
     steps, spent = 0, 0.0
     for ranks in walks:
-        measured = [window(len(each), start, end) for each in ranks]
+        measured = [measured_steps(len(each), start, end) for each in ranks]
         steps += sum(part.stop - part.start for part in measured)
         spent += max(map(clock_s, ranks, measured), default=0.0)
     return steps * per_step / spent if spent > 0 else 0.0
@@ -94,7 +94,7 @@ def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
     parts = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
     total = 0.0
     for each in (stamps for ranks in walks for stamps in ranks):
-        measured = window(len(each), start, end)
+        measured = measured_steps(len(each), start, end)
         total += clock_s(each, measured)
         parts["storage_wait"] += _sum(each.got, each.asked, measured)
         parts["barrier"] += _sum(each.left, each.computed, measured)
@@ -108,7 +108,7 @@ def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
 def waits_s(walks: Walks, start: int, end: int) -> npt.NDArray[np.float64]:
     """Waits for each batch, of all ranks and epochs."""
     found = [
-        (each.got - each.asked)[window(len(each), start, end)] * S
+        (each.got - each.asked)[measured_steps(len(each), start, end)] * S
         for ranks in walks
         for each in ranks
     ]
@@ -123,7 +123,7 @@ def _sum(late: Ns, early: Ns, measured: slice) -> float:
     return float((late[measured] - early[measured]).sum()) * S
 
 
-def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
+def summarise_waits(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
     """Percentiles, largest and mean of the waits for batches."""
     if not len(waits_s):
         return dict.fromkeys(("p50", "p95", "p99", "max", "mean"), 0.0)
@@ -204,7 +204,7 @@ def dlio_eval(
     return dlio_block(block, steps, batch, start, end)[0], rate
 
 
-def weighted(blocks: Sequence[CheckpointBlock], values: Sequence[float]) -> float:
+def weigh_blocks(blocks: Sequence[CheckpointBlock], values: Sequence[float]) -> float:
     """The mean of the blocks' values, weighted by their steps."""
     steps = sum(len(block.compute) for block in blocks)
     if not steps:
@@ -242,14 +242,14 @@ def dlio_metric(
     }
 
 
-def finite(values: Any) -> Any:
+def replace_nonfinite(values: Any) -> Any:
     """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(values, Mapping):
-        return {key: finite(value) for key, value in values.items()}
+        return {key: replace_nonfinite(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [finite(value) for value in values]
+        return [replace_nonfinite(value) for value in values]
     if isinstance(values, float) and not math.isfinite(values):
         return None
     if isinstance(values, np.generic):
-        return finite(values.item())
+        return replace_nonfinite(values.item())
     return values

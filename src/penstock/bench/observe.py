@@ -118,14 +118,17 @@ class Observer:
         mount = None if path is None else mount_of(path)
         self._charged = path is None or (mount is not None and mount.file_system in CHARGED)
         self._disk = None if mount is None else Path("/sys/dev/block", mount.device, "stat")
-        if self._disk is not None and _disk(self._disk) is None:
+        if self._disk is not None and _read_disk(self._disk) is None:
             self._disk = None
         self.device = None if mount is None or self._disk is None else mount.device
 
     def snapshot(self) -> Snapshot:
         """The counters now."""
-        cpu_s, read = _steady(lambda pids: (_cpu_s(pids), _io(pids))) or (None, None)
-        disk = None if self._disk is None else _disk(self._disk)
+        cpu_s, read = _look_steadily(lambda pids: (_measure_cpu_s(pids), _read_io(pids))) or (
+            None,
+            None,
+        )
+        disk = None if self._disk is None else _read_disk(self._disk)
         return Snapshot(
             time.perf_counter(),
             cpu_s,
@@ -137,10 +140,14 @@ class Observer:
         )
 
 
-def memory() -> Memory:
+def measure_memory() -> Memory:
     """Measure the memory in use now; takes about a millisecond for each gigabyte."""
-    status = _fields(_text("/proc/self/status"))
-    return Memory(status.get("VmRSS"), status.get("VmHWM"), _steady(lambda pids: _sum(_pss, pids)))
+    status = _parse_sizes(_read_text("/proc/self/status"))
+    return Memory(
+        status.get("VmRSS"),
+        status.get("VmHWM"),
+        _look_steadily(lambda pids: _add_up(_read_pss, pids)),
+    )
 
 
 def forget_peak() -> bool:
@@ -152,7 +159,7 @@ def forget_peak() -> bool:
     return True
 
 
-def processes() -> list[int] | None:
+def list_processes() -> list[int] | None:
     """The living descendants of this process; None if the kernel does not list them."""
     found: list[int] = []
     look = [os.getpid()]
@@ -163,7 +170,7 @@ def processes() -> list[int] | None:
         except OSError:
             continue  # it ended
         for thread in threads:
-            text = _text(f"/proc/{pid}/task/{thread}/children")
+            text = _read_text(f"/proc/{pid}/task/{thread}/children")
             if text is None:
                 if pid == os.getpid() and thread == str(pid):
                     return None
@@ -177,32 +184,32 @@ def processes() -> list[int] | None:
 T = TypeVar("T")
 
 
-def _steady(look: Callable[[list[int]], T]) -> T | None:
+def _look_steadily(look: Callable[[list[int]], T]) -> T | None:
     """Look at the children while none of them begins or ends: one that did would be counted twice,
     by itself and by its parent, or not at all."""
-    before = processes()
+    before = list_processes()
     for _ in range(_tries):
         if before is None:
             return None
         seen = look(before)
-        after = processes()
+        after = list_processes()
         if after == before:
             return seen
         before = after
     return None
 
 
-def _sum(one: Callable[[str], int | None], pids: list[int]) -> int | None:
+def _add_up(one: Callable[[str], int | None], pids: list[int]) -> int | None:
     parts = [one("self"), *(one(str(pid)) for pid in pids)]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def _cpu_s(pids: list[int]) -> float | None:
+def _measure_cpu_s(pids: list[int]) -> float | None:
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     for pid in pids:
-        text = _text(f"/proc/{pid}/stat")
+        text = _read_text(f"/proc/{pid}/stat")
         if text is None:
             return None
         # After the name, which may hold anything: state is field 3, the four times are 14 to 17.
@@ -211,10 +218,10 @@ def _cpu_s(pids: list[int]) -> float | None:
     return seconds
 
 
-def _io(pids: list[int]) -> dict[str, int] | None:
+def _read_io(pids: list[int]) -> dict[str, int] | None:
     total = {"rchar": 0, "read_bytes": 0, "write_bytes": 0}
     for pid in ("self", *map(str, pids)):
-        fields = _numbers(_text(f"/proc/{pid}/io"))
+        fields = _parse_numbers(_read_text(f"/proc/{pid}/io"))
         if not total.keys() <= fields.keys():
             return None
         for name in total:
@@ -222,34 +229,34 @@ def _io(pids: list[int]) -> dict[str, int] | None:
     return total
 
 
-def _pss(pid: str) -> int | None:
-    text = _text(f"/proc/{pid}/smaps_rollup")
+def _read_pss(pid: str) -> int | None:
+    text = _read_text(f"/proc/{pid}/smaps_rollup")
     if text is None:  # of one that has ended, and waits to be waited for
-        state = _text(f"/proc/{pid}/stat")
+        state = _read_text(f"/proc/{pid}/stat")
         return 0 if state is not None and state.rpartition(")")[2].split()[0] == "Z" else None
-    return _fields(text).get("Pss")
+    return _parse_sizes(text).get("Pss")
 
 
-def _disk(path: Path) -> tuple[int, int] | None:
+def _read_disk(path: Path) -> tuple[int, int] | None:
     """Reads and bytes read of a block device."""
-    fields = (_text(path) or "").split()
+    fields = (_read_text(path) or "").split()
     return (int(fields[0]), int(fields[2]) * _sector_bytes) if len(fields) >= 11 else None
 
 
-def _text(path: str | Path) -> str | None:
+def _read_text(path: str | Path) -> str | None:
     try:
         return Path(path).read_text(errors="surrogateescape")
     except OSError:
         return None
 
 
-def _numbers(text: str | None) -> dict[str, int]:
+def _parse_numbers(text: str | None) -> dict[str, int]:
     """Parse lines such as "rchar: 12"."""
     pairs = (line.split(":") for line in (text or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
 
 
-def _fields(text: str | None) -> dict[str, int]:
+def _parse_sizes(text: str | None) -> dict[str, int]:
     """Parse lines such as "VmRSS:   12 kB" into bytes."""
     found = {}
     for line in (text or "").splitlines():

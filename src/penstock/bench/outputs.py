@@ -41,13 +41,13 @@ def write(
         _write_config(folder / subfolder, config, overrides)
     started = min(walked.started for walks in ranks for walked in walks.epochs)
     ended = max(walked.ended for walks in ranks for walked in walks.epochs)
-    host = _host(job)
-    summary = _summary(job, ranks, run["dlio"], host, stamp(started), stamp(ended))
+    host = _describe_host(job)
+    summary = _make_summary(job, ranks, run["dlio"], host, format_time(started), format_time(ended))
     _write_json(folder / "summary.json", summary)
     for walks in ranks:
-        _write_json(folder / f"{walks.rank}_output.json", _output(job, walks, host))
-        _write_json(folder / f"{walks.rank}_per_epoch_stats.json", _stats(job, walks))
-    lines = _log(job, ranks, run["dlio"], started, ended)
+        _write_json(folder / f"{walks.rank}_output.json", _make_step_lists(job, walks, host))
+        _write_json(folder / f"{walks.rank}_per_epoch_stats.json", _make_stats(job, walks))
+    lines = _make_log(job, ranks, run["dlio"], started, ended)
     (folder / job.workload.output.log_file).write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -59,13 +59,13 @@ def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
     return path
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time as DLIO writes it: local, without a zone."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
 def _write_json(path: Path, values: Any) -> None:
-    path.write_text(json.dumps(metrics.finite(values), indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n")
 
 
 def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[s
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def _host(job: BenchJob) -> dict[str, Any]:
+def _describe_host(job: BenchJob) -> dict[str, Any]:
     """DLIO's fields of a host. potential_caching: 1 if memory could hold the data."""
     found = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -85,7 +85,7 @@ def _host(job: BenchJob) -> dict[str, Any]:
     return {
         "host_memory_GB": here.memory_bytes / _GIB,
         "host_cpu_count": here.cores,
-        "host_processor_name": record.processor(),
+        "host_processor_name": record.read_processor(),
         "potential_caching": int(_data_bytes(job) < here.memory_bytes),
         "host_cpuinfo": {},
         "host_meminfo": found,
@@ -98,7 +98,7 @@ def _data_bytes(job: BenchJob) -> float:
     return data.record_length_bytes * data.samples("train")
 
 
-def _summary(
+def _make_summary(
     job: BenchJob,
     ranks: Sequence[Walks],
     dlio: Mapping[str, Any],
@@ -128,7 +128,7 @@ def _summary(
     }
 
 
-def _output(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
+def _make_step_lists(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of the steps' times, by epoch and block."""
     found: dict[str, Any] = dict(host)
     for walked in walks.epochs:
@@ -144,41 +144,41 @@ def _output(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, A
                 ("load", "proc", "compute", "throughput", "au"), values, strict=True
             ):
                 epoch[key][name] = value
-        epoch.setdefault("start", stamp(walked.started))
-        epoch |= {"host_meminfo": host["host_meminfo"], "end": stamp(walked.ended)}
+        epoch.setdefault("start", format_time(walked.started))
+        epoch |= {"host_meminfo": host["host_meminfo"], "end": format_time(walked.ended)}
     return found
 
 
-def _stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
+def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
     """Begin and end of epochs, blocks, evaluations and checkpoints."""
     found: dict[str, Any] = {}
     for walked in walks.epochs:
-        epoch = found.setdefault(str(walked.number), {"start": stamp(walked.started)})
-        spans = _spans(job, walked)
+        epoch = found.setdefault(str(walked.number), {"start": format_time(walked.started)})
+        spans = _time_blocks(job, walked)
         epoch |= spans
         for number, taken in enumerate(walked.checkpoints, 1):
-            span = {"start": stamp(taken["started"]), "end": stamp(taken["ended"])}
+            span = {"start": format_time(taken["started"]), "end": format_time(taken["ended"])}
             rate = taken["bytes"] / _GIB / taken["seconds"] if taken["seconds"] else None
             epoch[f"save_ckpt{number}"] = span | {
                 "duration": taken["seconds"],
                 "throughput": rate,
             }
-        epoch["end"] = stamp(walked.ended)
+        epoch["end"] = format_time(walked.ended)
     for epoch in found.values():
         spent = datetime.fromisoformat(epoch["end"]) - datetime.fromisoformat(epoch["start"])
         epoch["duration"] = f"{spent.total_seconds():.2f}"
     return found
 
 
-def _spans(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
+def _time_blocks(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
     """Begin and end of an epoch's blocks, or of its evaluation."""
     origin = walked.started - walked.stamps.began * metrics.S
     found = {}
     for number, (block, _, _) in enumerate(record.rank_figures(job, walked)[0], 1):
         name = "eval" if walked.kind == "eval" else f"block{number}"
         found[name] = {
-            "start": stamp(origin + block.start),
-            "end": stamp(origin + block.end),
+            "start": format_time(origin + block.start),
+            "end": format_time(origin + block.end),
             "duration": f"{block.end - block.start:.2f}",
         }
     return found
@@ -206,19 +206,19 @@ _LINES = (
 )
 
 
-def _log(
+def _make_log(
     job: BenchJob, ranks: Sequence[Walks], dlio: Mapping[str, Any], started: float, ended: float
 ) -> list[str]:
     """The lines of dlio.log."""
     name = job.workload.model.name
-    found = [f"[OUTPUT] {stamp(started)} Running {name} with {len(ranks)} process(es)"]
+    found = [f"[OUTPUT] {format_time(started)} Running {name} with {len(ranks)} process(es)"]
     for walked in ranks[0].epochs:
         steps, spent = len(walked.stamps), walked.ended - walked.started
         begun = f"epoch {walked.number} ({walked.kind}): {steps} steps expected"
-        found.append(f"[OUTPUT] {stamp(walked.started)} Starting {begun}")
+        found.append(f"[OUTPUT] {format_time(walked.started)} Starting {begun}")
         done = f"epoch {walked.number} ({walked.kind}) - {steps} steps completed in {spent:.2f} s"
-        found.append(f"[OUTPUT] {stamp(walked.ended)} Ending {done}")
-    found.append(f"[OUTPUT] {stamp(ended)} Saved outputs")
+        found.append(f"[OUTPUT] {format_time(walked.ended)} Ending {done}")
+    found.append(f"[OUTPUT] {format_time(ended)} Saved outputs")
     found.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
     for kind in ("train", "eval"):
         if f"{kind}_au_mean_percentage" not in dlio:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import UsageError
 from . import schema
-from .document import Given, given
+from .document import Given, make_given
 from .problems import Level, Problem
 from .workload import SECRETS
 
@@ -97,7 +97,7 @@ def read(texts: Iterable[str]) -> Overrides:
             chosen[key] = override
             problems += _chosen_problems(override)
         else:
-            problems.append(_foreign(override))
+            problems.append(_refuse_foreign(override))
     texts_of = {key: str(each.value) for key, each in chosen.items() if each.value is not None}
     return Overrides(
         texts_of.get("workload"),
@@ -124,7 +124,7 @@ def apply(overrides: Sequence[Override], root: Given, where: str) -> tuple[Given
     return root, problems
 
 
-def shown(texts: Iterable[str]) -> list[str]:
+def hide_secrets(texts: Iterable[str]) -> list[str]:
     """Overrides as records may hold them: without the values of access keys."""
     return [
         text.partition("=")[0] + "=***" if any(name in text for name in SECRETS) else text
@@ -151,7 +151,7 @@ def _chosen_problems(override: Override) -> list[Problem]:
     return [Problem(level, WHERE, key, text)]
 
 
-def _foreign(override: Override) -> Problem:
+def _refuse_foreign(override: Override) -> Problem:
     text = f"{override.key!r} is no key of a workload: they begin with workload."
     if schema.is_known(override.key):
         text += f"; did you mean '++workload.{override.key}'?"
@@ -165,7 +165,7 @@ def _apply(override: Override, root: dict[str, Given], path: list[str], where: s
     for number, name in enumerate(sections, 1):
         if name not in inner or inner[name].value is None:
             if override.action in {"change", "delete"}:
-                return _absent(override, where)
+                return _explain_absent(override, where)
             inner[name] = Given({}, WHERE)
         found = inner[name].value
         if not isinstance(found, dict):
@@ -174,17 +174,17 @@ def _apply(override: Override, root: dict[str, Given], path: list[str], where: s
     there = last in inner and inner[last].value is not None
     if override.action == "delete":
         if not there:
-            return _absent(override, where)
+            return _explain_absent(override, where)
         if not override.bare and override.value != inner[last].plain:
             return f"is {inner[last].plain!r}, not {override.value!r}: nothing is taken away"
         del inner[last]
         return ""
     if override.action == "change" and last not in inner:
-        return _absent(override, where)
+        return _explain_absent(override, where)
     is_container = isinstance(override.value, dict | list)
     if override.action == "add" and there and not is_container:
         return f"is {inner[last].plain!r} already: write +{override.text} to replace it"
-    _merge(inner, last, given(override.value, WHERE))
+    _merge(inner, last, make_given(override.value, WHERE))
     return ""
 
 
@@ -197,7 +197,7 @@ def _merge(inner: dict[str, Given], last: str, new: Given) -> None:
         inner[last] = new
 
 
-def _absent(override: Override, where: str) -> str:
+def _explain_absent(override: Override, where: str) -> str:
     name = override.key.removeprefix("workload.")
     if name not in schema.list_keys() and (near := schema.suggest_key(name)):
         return f"is not in {where}; did you mean '{near}'?"

@@ -65,7 +65,7 @@ class Crew(Protocol):
         ...
 
 
-def launched(environ: Mapping[str, str]) -> Place | None:
+def detect_launch(environ: Mapping[str, str]) -> Place | None:
     """The place of this process among ranks that mpiexec or torchrun started; None if it was
     started alone."""
     place = detect(None, None, environ, {})
@@ -79,19 +79,19 @@ def launch(ranks: int | None, work: Callable[[Crew], T]) -> T | None:
 
     Raises the error of a rank, once the others have ended too; WorkerError names a rank that died.
     """
-    place = launched(os.environ)
+    place = detect_launch(os.environ)
     if place is None:
-        return _forked(1 if ranks is None else ranks, work)
+        return _fork_ranks(1 if ranks is None else ranks, work)
     if ranks not in (None, place.world_size):
         raise UsageError(
             f"--ranks is {ranks}, and {place.source} started {place.world_size}: leave it out"
         )
     if place.source == "torchrun":
-        return _done(work, _met(place, os.environ))
-    return _by_mpi(work)
+        return _do_work(work, _meet_torchrun(place, os.environ))
+    return _run_with_mpi(work)
 
 
-def _done(work: Callable[[Crew], T], crew: Crew) -> T | None:
+def _do_work(work: Callable[[Crew], T], crew: Crew) -> T | None:
     result = work(crew)
     return result if crew.rank == 0 else None
 
@@ -155,11 +155,11 @@ class Linked:
         if self.rank:
             _send(self._links[0], pickle.dumps(value))
             return None
-        return [value, *(pickle.loads(_received(link)) for link in self._links)]
+        return [value, *(pickle.loads(_receive(link)) for link in self._links)]
 
     def share(self, value: T) -> T:
         if self.rank:
-            shared: T = pickle.loads(_received(self._links[0]))
+            shared: T = pickle.loads(_receive(self._links[0]))
             return shared
         text = pickle.dumps(value)
         for link in self._links:
@@ -175,32 +175,32 @@ def _send(link: socket.socket, text: bytes) -> None:
     try:
         link.sendall(struct.pack("<q", len(text)) + text)
     except OSError as error:
-        raise _lost(error) from None
+        raise _make_lost_error(error) from None
 
 
-def _received(link: socket.socket) -> bytes:
-    (length,) = struct.unpack("<q", _exactly(link, 8))
-    return _exactly(link, length)
+def _receive(link: socket.socket) -> bytes:
+    (length,) = struct.unpack("<q", _receive_exactly(link, 8))
+    return _receive_exactly(link, length)
 
 
-def _exactly(link: socket.socket, length: int) -> bytes:
+def _receive_exactly(link: socket.socket, length: int) -> bytes:
     text = bytearray()
     while len(text) < length:
         try:
             part = link.recv(min(1 << 20, length - len(text)))
         except OSError as error:
-            raise _lost(error) from None
+            raise _make_lost_error(error) from None
         if not part:
-            raise _lost("it closed the connection")
+            raise _make_lost_error("it closed the connection")
         text += part
     return bytes(text)
 
 
-def _lost(why: object) -> WorkerError:
+def _make_lost_error(why: object) -> WorkerError:
     return WorkerError(f"another rank has ended ({why}): its own message, above, says why")
 
 
-def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
+def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
     """Do the work in forked processes; this one starts them, waits, and ends them."""
     page = mmap.mmap(-1, barrier_bytes(ranks))
     links = [socket.socketpair() for _ in range(ranks - 1)]
@@ -212,7 +212,7 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
-            _be(rank, ranks, starter, page, links, reports, work)
+            _run_rank(rank, ranks, starter, page, links, reports, work)
         pids.append(pid)
     for pair in links:
         for end in pair:
@@ -221,8 +221,8 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
         os.close(sender)
     receivers = [receiver for receiver, _ in reports]
     try:
-        with _ended_by_signal():
-            result: T | None = _supervised(pids, receivers)
+        with _end_on_signal():
+            result: T | None = _supervise(pids, receivers)
         return result
     finally:
         _end(pids)
@@ -231,7 +231,7 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
 
 
 @contextlib.contextmanager
-def _ended_by_signal() -> Iterator[None]:
+def _end_on_signal() -> Iterator[None]:
     """Let SIGTERM end this process as Ctrl-C does, and with it the ranks."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -243,7 +243,7 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _be(
+def _run_rank(
     rank: int,
     ranks: int,
     starter: int,
@@ -275,7 +275,7 @@ def _be(
             report = pickle.dumps((None, result if rank == 0 else None))
             code = 0
         except BaseException as error:
-            report = pickle.dumps((_told(rank, ranks, error), None))
+            report = pickle.dumps((_describe_error(rank, ranks, error), None))
         sys.stdout.flush()
         sys.stderr.flush()
         with open(reports[rank][1], "wb") as file:
@@ -284,7 +284,7 @@ def _be(
         os._exit(code)
 
 
-def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
+def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockError:
     """A rank's error, in a form that another process can raise."""
     if isinstance(error, PenstockError):
         try:
@@ -297,7 +297,7 @@ def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
     return WorkerError(f"{where} failed with {type(error).__name__}: {error}\n{text}")
 
 
-def _supervised(pids: list[int], receivers: list[int]) -> Any:
+def _supervise(pids: list[int], receivers: list[int]) -> Any:
     """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
     reports = {receiver: bytearray() for receiver in receivers}
@@ -312,7 +312,7 @@ def _supervised(pids: list[int], receivers: list[int]) -> Any:
                     continue
                 selector.unregister(key.fd)
                 if not reports[key.fd]:
-                    raise _died(key.data, len(pids), pids[key.data])
+                    raise _explain_death(key.data, len(pids), pids[key.data])
                 error, found = pickle.loads(reports[key.fd])
                 if error is not None:
                     raise error
@@ -320,7 +320,7 @@ def _supervised(pids: list[int], receivers: list[int]) -> Any:
     return result
 
 
-def _died(rank: int, ranks: int, pid: int) -> WorkerError:
+def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -341,7 +341,7 @@ def _end(pids: list[int]) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, sent or 0)
         while left and (sent is not signal.SIGTERM or time.monotonic() < deadline_s):
-            left = [pid for pid in left if not _reaped(pid)]
+            left = [pid for pid in left if not _has_ended(pid)]
             if sent is None:
                 break
             time.sleep(0.005 if left else 0)
@@ -350,7 +350,7 @@ def _end(pids: list[int]) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _reaped(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -360,7 +360,7 @@ def _reaped(pid: int) -> bool:
 # -- ranks of torchrun -----------------------------------------------------------------------------
 
 
-def _met(place: Place, environ: Mapping[str, str]) -> Linked:
+def _meet_torchrun(place: Place, environ: Mapping[str, str]) -> Linked:
     """Connect the ranks that torchrun started; torch itself is not needed."""
     rank, ranks = place.rank, place.world_size
     if ranks == 1:
@@ -373,16 +373,16 @@ def _met(place: Place, environ: Mapping[str, str]) -> Linked:
     else:  # beside the port that torchrun itself has
         family, address = socket.AF_INET, (host, port + 1)  # type: ignore[assignment]
     if rank:
-        link = _connected(family, address)
+        link = _connect(family, address)
         _send(link, struct.pack("<q", rank))
-        barrier = Barrier(_page_from(link, ranks), rank, ranks) if alone else None
+        barrier = Barrier(_receive_page(link, ranks), rank, ranks) if alone else None
         return Linked(rank, [link], barrier, ranks)
-    links = _accepted(family, ("", port + 1) if not alone else address, ranks)
-    barrier = Barrier(_page_to(links, ranks), 0, ranks) if alone else None
+    links = _accept_ranks(family, ("", port + 1) if not alone else address, ranks)
+    barrier = Barrier(_send_page(links, ranks), 0, ranks) if alone else None
     return Linked(0, links, barrier, ranks)
 
 
-def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
+def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
     """Accept the connections of the other ranks; return them by rank."""
     found: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -408,12 +408,12 @@ def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
             link.settimeout(None)
             if family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            (rank,) = struct.unpack("<q", _received(link))
+            (rank,) = struct.unpack("<q", _receive(link))
             found[rank] = link
     return [found[rank] for rank in sorted(found)]
 
 
-def _connected(family: int, address: Any) -> socket.socket:
+def _connect(family: int, address: Any) -> socket.socket:
     deadline_s = time.monotonic() + _MEET_S
     while True:
         link = socket.socket(family, socket.SOCK_STREAM)
@@ -432,7 +432,7 @@ def _connected(family: int, address: Any) -> socket.socket:
         return link
 
 
-def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
+def _send_page(links: list[socket.socket], ranks: int) -> mmap.mmap:
     """Share memory without a name with all ranks, from rank 0."""
     memory = os.memfd_create("penstock-bench-barrier")
     os.ftruncate(memory, barrier_bytes(ranks))
@@ -443,10 +443,10 @@ def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
     return page
 
 
-def _page_from(link: socket.socket, ranks: int) -> mmap.mmap:
+def _receive_page(link: socket.socket, ranks: int) -> mmap.mmap:
     text, memories, _, _ = socket.recv_fds(link, 1, 1)
     if not text:
-        raise _lost("it closed the connection")
+        raise _make_lost_error("it closed the connection")
     page = mmap.mmap(memories[0], barrier_bytes(ranks))
     os.close(memories[0])
     return page
@@ -475,7 +475,7 @@ class _Mpi:
         return shared
 
 
-def _by_mpi(work: Callable[[Crew], T]) -> T | None:
+def _run_with_mpi(work: Callable[[Crew], T]) -> T | None:
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -486,9 +486,9 @@ def _by_mpi(work: Callable[[Crew], T]) -> T | None:
     world = MPI.COMM_WORLD
     crew = _Mpi(world)
     try:
-        return _done(work, crew)
+        return _do_work(work, crew)
     except BaseException as error:
-        told = _told(crew.rank, crew.ranks, error)
+        told = _describe_error(crew.rank, crew.ranks, error)
         print(f"penstock: rank {crew.rank}: {told}", file=sys.stderr, flush=True)
         world.Abort(1)
         raise

@@ -170,7 +170,7 @@ class Record:
         return None if found is None else int(found)
 
 
-def json_of(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The values of a file of JSON, NaN and Infinity accepted."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def json_of(path: Path) -> Any:
         raise FormatError(f"{path} is no JSON ({error}): name a record.json") from None
 
 
-def checked(values: Any, where: str) -> Values:
+def check_record(values: Any, where: str) -> Values:
     """Return the values; FormatError unless they are of a record that is understood."""
     if not isinstance(values, Mapping) or "penstock_bench" not in values:
         raise FormatError(
@@ -208,7 +208,7 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
     names = [*names, *(str(1 + number) for number in range(len(names), len(values)))]
     loaders = []
     for each, name in zip(values, names, strict=False):
-        checked(each, name)
+        check_record(each, name)
         loaders += [str(run.get("loader", "?")) for run in each["runs"]]
     found = []
     taken: set[str] = set()
@@ -222,7 +222,7 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
                 count += 1
                 label = f"{plain} #{count}"
             taken.add(label)
-            runs.append(_run(run, label, _skipped(each)))
+            runs.append(_make_run(run, label, _count_skipped(each)))
         found.append(Record(name, each, tuple(runs)))
     return tuple(found)
 
@@ -238,7 +238,7 @@ def figure(values: Any, *path: str) -> float | None:
 # -- from JSON -------------------------------------------------------------------------------------
 
 
-def _skipped(values: Values) -> tuple[int, int]:
+def _count_skipped(values: Values) -> tuple[int, int]:
     given = [
         figure(values, "workload", "output", "metric", f"exclude_{end}_steps")
         for end in ("start", "end")
@@ -247,19 +247,20 @@ def _skipped(values: Values) -> tuple[int, int]:
     return 1 if start is None else start, end or 0
 
 
-def _run(values: Values, label: str, skipped: tuple[int, int]) -> RecordedRun:
+def _make_run(values: Values, label: str, skipped: tuple[int, int]) -> RecordedRun:
     epochs = tuple(
-        _epoch(each, number) for number, each in enumerate(_mappings(values, "epochs"), start=1)
+        _make_epoch(each, number)
+        for number, each in enumerate(_mappings(values, "epochs"), start=1)
     )
     return RecordedRun(label, values, epochs, skipped)
 
 
-def _epoch(values: Values, number: int) -> RecordedEpoch:
+def _make_epoch(values: Values, number: int) -> RecordedEpoch:
     ranks = list(_mappings(values, "ranks"))
     number = int(figure(values, "epoch") or number)
     names = ("wait_s", "compute_s", "computed_s", "barrier_s")
     steps = max((len(_list(rank, name)) for rank in ranks for name in names), default=0)
-    times = {name: _padded([_list(rank, name) for rank in ranks], steps) for name in names}
+    times = {name: _pad([_list(rank, name) for rank in ranks], steps) for name in names}
     saved = _mappings(values, "checkpoints")
     return RecordedEpoch(
         number=number,
@@ -268,17 +269,17 @@ def _epoch(values: Values, number: int) -> RecordedEpoch:
         samples=figure(values, "samples"),
         bytes=figure(values, "bytes"),
         **times,
-        ranks=tuple(_rank(each, place) for place, each in enumerate(ranks)),
+        ranks=tuple(_make_rank(each, place) for place, each in enumerate(ranks)),
         checkpoints=tuple(
             RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
             for each in saved
         ),
-        cached_before=_share(_mapping(values, "cached_before")),
-        cached_after=_share(_mapping(values, "cached_after")),
+        cached_before=_cached_share(_mapping(values, "cached_before")),
+        cached_after=_cached_share(_mapping(values, "cached_after")),
     )
 
 
-def _rank(values: Values, place: int) -> RecordedRank:
+def _make_rank(values: Values, place: int) -> RecordedRank:
     number = figure(values, "rank")
     return RecordedRank(
         place if number is None else int(number),
@@ -286,7 +287,7 @@ def _rank(values: Values, place: int) -> RecordedRank:
     )
 
 
-def _padded(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
+def _pad(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
     """Make one array of rows; None, infinity, and missing ends are NaN."""
     found = np.full((len(rows), steps), np.nan)
     for row, values in zip(found, rows, strict=True):
@@ -300,7 +301,7 @@ def _padded(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
     return found
 
 
-def _share(cached: Values) -> float | None:
+def _cached_share(cached: Values) -> float | None:
     part, total = figure(cached, "cached_bytes"), figure(cached, "total_bytes")
     return min(1.0, max(0.0, part / total)) if part is not None and total else None
 

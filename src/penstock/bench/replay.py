@@ -26,7 +26,7 @@ from ..extent import Int, Names
 from ..native import open_files_max
 from ..trace import KINDS, OPEN_DIRECT, READ, Operations, Trace, lanes
 from .latencies import Latencies
-from .replay_files import Progress, silent
+from .replay_files import Progress, ignore_progress
 
 
 @dataclass
@@ -88,15 +88,15 @@ class ReplayOutcome:
         self.differed += other.differed
 
 
-def recorded(trace: Trace) -> ReplayOutcome:
+def collect_recorded(trace: Trace) -> ReplayOutcome:
     """Collect the results of the operations in the job."""
-    outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(chains(trace)))
+    outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(group_threads(trace)))
     for _, rows in trace.in_order():
         outcome.add(rows, rows.result, rows.duration_ns)
     return outcome
 
 
-def chains(trace: Trace) -> list[list[int]]:
+def group_threads(trace: Trace) -> list[list[int]]:
     """Group threads that one thread can replay in sequence, because they did not overlap."""
     spans = trace.spans()
     order = sorted(
@@ -114,7 +114,7 @@ def replay(
     paths: Sequence[str],
     *,
     speed: float | None = 1.0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> ReplayOutcome:
     """Do the operations of a trace by plain preads on the files at `paths`, by file number.
 
@@ -126,7 +126,7 @@ def replay(
     """
     if speed is not None and not 0 < speed < float("inf"):
         raise UsageError(f"speed is {speed!r}: use a number above 0, or None for no pauses")
-    threads = chains(trace)
+    threads = group_threads(trace)
     if len(threads) > limits.replay_threads_max:
         raise LimitError(
             f"{len(threads):,} threads of the job were at work at the same time, and"
@@ -198,7 +198,7 @@ class _Player(threading.Thread):
             time.sleep(max(0, due_ns - time.monotonic_ns()) * 1e-9)
         for thread in self._threads:
             for rows in self._trace.of_thread(thread):
-                think_ns, before_ns = think_of(rows, before_ns)
+                think_ns, before_ns = compute_pauses(rows, before_ns)
                 if self._speed not in (None, 1.0):
                     think_ns = (think_ns / self._speed).astype(np.int64)
                 count = len(rows.kind)
@@ -231,7 +231,7 @@ class _Player(threading.Thread):
         outcome.short += int(np.count_nonzero(read & ~failed & (result < rows.result)))
 
 
-def think_of(rows: Operations, before_ns: int) -> tuple[Int, int]:
+def compute_pauses(rows: Operations, before_ns: int) -> tuple[Int, int]:
     """Nanoseconds before each operation, since the one before it ended; and the last end."""
     ends_ns = rows.start_ns + rows.duration_ns
     think_ns = rows.start_ns - np.concatenate([[before_ns], ends_ns[:-1]])

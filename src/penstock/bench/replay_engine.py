@@ -24,7 +24,7 @@ from ..engines import Reader, engine_for
 from ..extent import Extents, FileIds, Int, Placed, merge, separate
 from ..native import Arena
 from ..trace import READ, Operations, Trace
-from .replay_files import Progress, silent, table
+from .replay_files import Progress, ignore_progress, make_table
 
 _window_reads = 4096
 _window_bytes = 4 << 20
@@ -71,7 +71,7 @@ def replay_merged(
     *,
     speed: float | None = 1.0,
     budget: Budget | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Merged:
     """Read what a trace's reads gave through an engine of penstock's.
 
@@ -82,12 +82,12 @@ def replay_merged(
     reads, size = 0, 0
     wanted = np.zeros(len(paths), np.bool_)
     for _, rows in trace.in_order():
-        some = rows.at(_gave(rows))
+        some = rows.at(_mask_giving(rows))
         wanted[some.file] = True
         reads += len(some.kind)
         size += int(some.result.sum())
     numbers = np.cumsum(wanted) - 1
-    files = table([paths[file] for file in np.flatnonzero(wanted).tolist()])
+    files = make_table([paths[file] for file in np.flatnonzero(wanted).tolist()])
     engine = engine_for(files, budget, size / max(1, reads))
     try:
         return _MergedReplay(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
@@ -95,7 +95,7 @@ def replay_merged(
         engine.close()
 
 
-def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
+def _mask_giving(rows: Operations) -> npt.NDArray[np.bool_]:
     """The mask of reads that gave bytes."""
     gave: npt.NDArray[np.bool_] = (rows.kind == READ) & (rows.result > 0)
     return gave
@@ -126,7 +126,7 @@ class _MergedReplay:
 
     def run(self, progress: Progress) -> Merged:
         """Read all windows."""
-        windows = _windows(self._trace, self._speed)
+        windows = _divide_reads(self._trace, self._speed)
         window = next(windows, None)
         began_ns = time.monotonic_ns()
         while window is not None or self._inflight:
@@ -189,7 +189,7 @@ class _MergedReplay:
             self._done.bytes += size
 
 
-def _windows(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
+def _divide_reads(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
     """The reads in the order in which they began, some at a time."""
     ended_ns = np.zeros(len(trace.threads), np.int64)
     owed_ns = np.zeros(len(trace.threads), np.int64)  # done since a thread's last read
@@ -205,7 +205,7 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
         ended_ns[who[lasts]] = ends_ns[lasts]
         if speed is not None:
             think_ns[order] = np.maximum(rows.start_ns[order] - before_ns, 0) / speed
-        reads = _gave(rows)
+        reads = _mask_giving(rows)
         size = np.cumsum(np.where(reads, rows.result, 0))
         number = np.cumsum(reads)
         begin = 0
@@ -221,12 +221,14 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
             )
             part = slice(begin, end)
             begin = end
-            window = _window(rows.at(part), threads[part], think_ns[part], reads[part], owed_ns)
+            window = _make_window(
+                rows.at(part), threads[part], think_ns[part], reads[part], owed_ns
+            )
             if window is not None:
                 yield window
 
 
-def _window(
+def _make_window(
     rows: Operations, threads: FileIds, think_ns: Int, reads: npt.NDArray[np.bool_], owed_ns: Int
 ) -> _ReadWindow | None:
     """The reads among some operations; None where there are none. What a thread did after its last

@@ -264,7 +264,7 @@ def _said_of(values: Any) -> dict[str, str]:
         return {}
     return {
         key: "(withheld)" if _secret.search(key) and value is not None else _text(value)
-        for key, value in compare.flattened(values)
+        for key, value in compare.flatten(values)
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import MissingError
 from . import dlio_results
-from .recorded import checked, json_of
+from .recorded import check_record, read_json
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -27,4 +27,4 @@ def read(path: str | Path) -> dict[str, Any]:
                 "`penstock bench run` or DLIO wrote its results to"
             )
         place = place / "record.json"
-    return dict(checked(json_of(place), str(place)))
+    return dict(check_record(read_json(place), str(place)))

@@ -22,10 +22,10 @@ from ..topology import Place
 from . import metrics
 from .contenders import Contender, convert, converts, make
 from .contenders.task import DeliveryTask
-from .delivered import checksums, tally
+from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps
-from .observe import Observer, ResourceUse, memory
+from .observe import Observer, ResourceUse, measure_memory
 from .pace import StepPace, sharpen_timers
 from .ranks import Crew
 from .walk import walk
@@ -170,7 +170,7 @@ def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
     sharpen_timers()
     gc.collect()
     gc.freeze()
-    with _near(job, crew) as (job, staging_s):
+    with _bring_data(job, crew) as (job, staging_s):
         crew.barrier()
         started_ns = time.perf_counter_ns()
         contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
@@ -178,7 +178,7 @@ def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
         runner = _Runner(job, crew, contenders, lengths)
         try:
             runner.all_epochs()
-            used = memory()
+            used = measure_memory()
         finally:
             for contender in contenders.values():
                 contender.close()
@@ -200,20 +200,20 @@ def run(job: BenchJob, crew: Crew) -> list[Walks] | None:
 
 
 @contextmanager
-def _near(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
+def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
     """Copy or convert the data for the contender, if it needs that; yield the changed job and the
     seconds that this took. One rank of each host does it; the data is removed afterwards."""
     wants = converts(job.loader)
     if job.stage is None and not wants:
         yield job, 0.0
         return
-    from .staging import copied, room
+    from .staging import copy_files, room
 
     with room(job.near, crew.share(job.room), crew.first_of_host) as folder:
         crew.barrier()
         started = time.perf_counter()
         if job.stage is not None:
-            paths, folders = copied(job.paths, folder, crew.first_of_host)
+            paths, folders = copy_files(job.paths, folder, crew.first_of_host)
             job = replace(job, paths=paths, folders=folders)
         if wants:
             job = replace(job, place=folder)
@@ -275,7 +275,7 @@ class _Runner:
         if kind == "train" and self._saver is not None:
             pause = partial(self._saver.after_step, number, steps, saved)
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
-        cached_before = _cached(job, part, crew)
+        cached_before = _count_cached(job, part, crew)
         crew.barrier()
         before, started = self._observer.snapshot(), time.time()
         batches = self.contenders[part].batches(number - 1)
@@ -293,7 +293,7 @@ class _Runner:
             spent=after.since(before),
             checkpoints=saved,
             cached_before=cached_before,
-            cached_after=_cached(job, part, crew),
+            cached_after=_count_cached(job, part, crew),
         )
         self.walked.append(walked)
         if crew.rank == 0:
@@ -363,9 +363,9 @@ class _Saver:
             self._take(epoch, steps, steps, saved)
 
     def _take(self, epoch: int, step: int, steps: int, saved: list[dict[str, Any]]) -> bool:
-        from .checkpoint_shapes import due
+        from .checkpoint_shapes import is_due
 
-        if not due(self._settings, epoch, step, steps):
+        if not is_due(self._settings, epoch, step, steps):
             return False
         started = time.time()
         taken = self._checkpoints.take(epoch, step)
@@ -373,7 +373,7 @@ class _Saver:
         return True
 
 
-def _cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
+def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
     """Bytes of a part's files in the page cache, as rank 0 sees it."""
     found = residency(job.paths[part]) if crew.rank == 0 else None
     if found is None:
@@ -393,11 +393,13 @@ class Counter:
 
     def taken(self, batch: Any) -> None:
         """Count a batch."""
-        samples, size = tally(batch, self._batch)
+        samples, size = count_batch(batch, self._batch)
         self.samples += samples
         self.bytes += size
         if self._truth is not None:
-            self.wrong += sum(each not in self._truth for each in checksums(batch, self._batch))
+            self.wrong += sum(
+                each not in self._truth for each in compute_checksums(batch, self._batch)
+            )
 
     def check(self, where: str) -> None:
         """Raise UsageError if samples were not those on disk."""

@@ -49,7 +49,7 @@ def short(label: str) -> str:
 
 def loaders(runs: Sequence[Run]) -> Iterator[Element]:
     """What each run reached, metric by metric, and how it compares with the first."""
-    rows = compare.compared(runs)
+    rows = compare.compare_runs(runs)
     if not rows:
         return
     if len(runs) == 1:
@@ -98,7 +98,7 @@ def _cells(row: compare.MetricRow) -> list[Element]:
         more = ""
         if ratio is not None:  # what wraps is the words
             told = interval(ratio).replace(" ", "\u00a0")
-            more = f"{told} {compare.verdict(row, place)}".strip()
+            more = f"{told} {compare.judge_ratio(row, place)}".strip()
         cells.append(document.cell(_said(row, place), value, more))
     return cells
 

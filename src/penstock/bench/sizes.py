@@ -60,7 +60,7 @@ def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10
     elif data.record_dims:
         found = np.tile(np.array(data.record_dims, np.int64), (count, 1))
     elif model == "dlio":
-        found = _as_dlio(data, part)
+        found = _draw_as_dlio(data, part)
     else:
         itemsize = np.dtype(data.record_element_type).itemsize
         mean, stdev = data.record_length_bytes / itemsize, data.record_length_bytes_stdev / itemsize
@@ -70,10 +70,10 @@ def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10
             sizes = _quantiles(model, count, mean, stdev)
         else:
             alike = near_squares(np.array([mean]), math.isqrt(int(mean)) + 1)
-            return _of_dsets(data, np.tile(alike, (count, 1)))
+            return _stack_datasets(data, np.tile(alike, (count, 1)))
         order = Order(max(count, 1), seed).samples(np.arange(count, dtype=np.uint64))
         found = near_squares(sizes[order.view(np.int64)])
-    return _of_dsets(data, found)
+    return _stack_datasets(data, found)
 
 
 # -- sizes -----------------------------------------------------------------------------------------
@@ -118,17 +118,17 @@ def _variation(values: Floats) -> float:
 
 def _normal(levels: Floats, cut: float) -> Floats:
     """Quantiles of what lies above `cut` in a standard normal distribution, from 0 on."""
-    special = _special()
+    special = _import_special()
     above: Floats = -special.ndtri((1 - levels) * special.ndtr(-cut)) - cut
     return above
 
 
 def _lognormal(levels: Floats, sigma: float) -> Floats:
-    values: Floats = np.exp(sigma * _special().ndtri(levels))
+    values: Floats = np.exp(sigma * _import_special().ndtri(levels))
     return values
 
 
-def _special() -> Any:
+def _import_special() -> Any:
     try:
         from scipy import special
     except ModuleNotFoundError:
@@ -163,7 +163,7 @@ def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
     return found
 
 
-def _as_dlio(data: DatasetSpec, part: str) -> Shapes:
+def _draw_as_dlio(data: DatasetSpec, part: str) -> Shapes:
     """DLIO's draws: two sides of each file, those of "train" first; numpy's legacy generator."""
     root = math.sqrt(data.record_length_bytes)
     count = data.num_files_train + data.num_files_eval
@@ -175,7 +175,7 @@ def _as_dlio(data: DatasetSpec, part: str) -> Shapes:
     return all_shapes[:of_train] if part == "train" else all_shapes[of_train:]
 
 
-def _of_dsets(data: DatasetSpec, found: Shapes) -> Shapes:
+def _stack_datasets(data: DatasetSpec, found: Shapes) -> Shapes:
     """HDF5 samples in several datasets: each has the size asked for unless record_dims says what
     all of them have, as in DLIO's files."""
     if data.format == "hdf5" and not data.record_dims:

@@ -35,7 +35,9 @@ def room(place: str, name: str, first: bool) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copied(paths: Paths, folder: str, first: bool) -> tuple[dict[str, list[str]], dict[str, str]]:
+def copy_files(
+    paths: Paths, folder: str, first: bool
+) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Copy the files of each part into the folder, if `first`; return their paths and folders
     there, by part. StorageError if there is no room, or a file cannot be copied."""
     found, folders = {}, {}

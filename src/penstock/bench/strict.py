@@ -115,7 +115,7 @@ def _root(
 ) -> tuple[Given, str, list[Problem]]:
     """The mapping of a source, its name in messages, and the problems of its YAML."""
     if isinstance(source, Mapping):
-        return document.given(source, "workload"), "workload", []
+        return document.make_given(source, "workload"), "workload", []
     name, file = _file(source, folder)
     try:
         text = file.read_text(encoding="utf-8")

@@ -26,12 +26,12 @@ _ELSEWHERE = re.compile(
 )
 
 
-def job_data(path: str) -> bool:
+def is_job_data(path: str) -> bool:
     """True if a path is likely data, and not of the system, the interpreter or its packages."""
     return _ELSEWHERE.match(path) is None and path not in ("", "/")
 
 
-def below(folders: Sequence[str]) -> Keep:
+def filter_below(folders: Sequence[str]) -> Keep:
     """The filter of paths that are one of these folders, or below."""
     roots = [each if "://" in each else os.path.abspath(each) for each in folders]
     return lambda path: any(
@@ -39,7 +39,7 @@ def below(folders: Sequence[str]) -> Keep:
     )
 
 
-def everything(path: str) -> bool:
+def keep_everything(path: str) -> bool:
     """Keep any path."""
     return True
 
@@ -53,7 +53,7 @@ def add_log(
     if traces.is_trace(path):
         _copy(traces.load(path), writer, keep)
         return
-    with _text(path) as file:
+    with _open_text(path) as file:
         head = file.read(1 << 14)
         lines = head.splitlines()
         if not head.strip():
@@ -64,7 +64,7 @@ def add_log(
                 " prints (of a .darshan file), or CSV"
             )
         file.seek(0)
-        text = _told(file, seen)
+        text = _report_lines(file, seen)
         if any(line.startswith(("# darshan log version", "# DXT")) for line in lines):
             trace_tables.read_dxt(path, text, writer, keep)
         elif {"time", "path"} <= {word.strip().lower() for word in lines[0].split(",")}:
@@ -128,7 +128,7 @@ def _copy(trace: traces.Trace, writer: traces.Writer, keep: Keep) -> None:
                 writer.extend(target, wanted)
 
 
-def _told(file: IO[str], seen: Seen) -> Iterator[str]:
+def _report_lines(file: IO[str], seen: Seen) -> Iterator[str]:
     total, done, told = os.fstat(file.fileno()).st_size, 0, 0
     for line in file:
         yield line
@@ -139,7 +139,7 @@ def _told(file: IO[str], seen: Seen) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _text(path: str) -> Iterator[IO[str]]:
+def _open_text(path: str) -> Iterator[IO[str]]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             yield file

@@ -242,7 +242,7 @@ class StraceLog:
 
     def _wanted(self, path: str) -> str | None:
         if path not in self._paths:
-            whole = _unescaped(path)
+            whole = _unescape(path)
             self._paths[path] = whole if self._keep(whole) else None
         return self._paths[path]
 
@@ -401,7 +401,7 @@ _LONGEST = (1 << 31) - 4096
 """Bytes that Linux gives to one read at most."""
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     if "\\" not in path:
         return path
 

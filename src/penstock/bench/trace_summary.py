@@ -140,7 +140,7 @@ class Summary:
         }
 
 
-def summary(
+def summarise(
     trace: Trace, progress: Callable[[int, int], object] = lambda done, total: None
 ) -> Summary:
     """Summarise all operations of a trace, read once. FormatError if it is damaged."""
@@ -174,7 +174,7 @@ def summary(
         names = [trace.names[i] for i in range(files)]
         file = np.concatenate([part[0] for part in first])
         offset = np.concatenate([part[1] for part in first])
-        found.passes = passes(file, offset, places_of(names))
+        found.passes = passes(file, offset, rank_names(names))
     return found
 
 
@@ -253,7 +253,7 @@ class _Ranges:
         self._joined = (file[starts], first[starts], ends)
 
 
-def places_of(names: list[str]) -> Int:
+def rank_names(names: list[str]) -> Int:
     """The rank of each file by name, in natural order: 2 before 10."""
 
     def counted(number: int) -> list[tuple[int, str]]:
@@ -287,10 +287,10 @@ def passes(file: FileIds, offset: Int, places: Int) -> Passes:
         where = np.empty(units, np.int64)
         where[first] = np.arange(units)
         reshuffled = bool(abs(_correlation(where[second])) < 0.5)
-    return Passes(count / units, whole, _order(first), reshuffled, count)
+    return Passes(count / units, whole, _classify_order(first), reshuffled, count)
 
 
-def _order(ranks: npt.NDArray[np.intp]) -> Order:
+def _classify_order(ranks: npt.NDArray[np.intp]) -> Order:
     """Classify the order in which places in storage were read."""
     if len(ranks) < 8:
         return "storage" if np.all(np.diff(ranks) > 0) else "partly"

@@ -19,7 +19,7 @@ from ..roofline import (
     staging,
     verdict,
 )
-from .contenders.penstock import dataset_of, decode_of
+from .contenders.penstock import choose_decode, open_task
 from .contenders.task import DeliveryTask
 from .run import BenchJob
 
@@ -35,18 +35,18 @@ class Verdicts:
             workload=job.workload, part="train", paths=job.paths["train"],
             folder=job.folders["train"], seed=job.seed,
         )  # fmt: skip
-        dataset = dataset_of(task)
-        found = examine(dataset, Doing(decode=decode_of(task)))
+        dataset = open_task(task)
+        found = examine(dataset, Doing(decode=choose_decode(task)))
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
         self._job, self._samples = job, task.count
-        self._data = _data(found, task.per_file == 1)
+        self._data = _describe_data(found, task.per_file == 1)
         self._supplies: dict[Resource, Supply] = {
             resource: replace(supply, per_s=supply.per_s * per_unit)
             if resource == "decode"
             else supply
             for resource, supply in found.supplies.items()
         }
-        self._demand = _part(found.demand or Demand(), 1 / per_unit)
+        self._demand = _scale_demand(found.demand or Demand(), 1 / per_unit)
         step_s = job.workload.train.computation_time.mean
         if step_s > 0:
             self._supplies["compute"] = computing(step_s, job.workload.reader.batch_size, ranks)
@@ -58,7 +58,7 @@ class Verdicts:
         epochs = [each for each in run["epochs"] if each["kind"] == "train"]
         if run["staging_s"]:
             supplies["staging"] = staging(self._samples, run["staging_s"], len(epochs))
-        cached = self._demand.cached(_hit(epochs))
+        cached = self._demand.cached(_cached_share(epochs))
         samples = sum(each["samples"] for each in epochs)
         if not (samples and run["samples_per_s"]):
             return roofline(supplies, cached, data=self._data).as_json()
@@ -76,13 +76,13 @@ class Verdicts:
         return verdict(counted, supplies, data=self._data).as_json()
 
 
-def _data(found: Examination, own_files: bool) -> Data:
+def _describe_data(found: Examination, own_files: bool) -> Data:
     index = None if found.dataset is None else found.dataset.index
     total = 0 if index is None else index.total_bytes
     return Data(total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files)
 
 
-def _part(demand: Demand, share: float) -> Demand:
+def _scale_demand(demand: Demand, share: float) -> Demand:
     return Demand(
         bytes=demand.bytes * share,
         reads=demand.reads * share,
@@ -92,7 +92,7 @@ def _part(demand: Demand, share: float) -> Demand:
     )
 
 
-def _hit(epochs: Sequence[Mapping[str, Any]]) -> float:
+def _cached_share(epochs: Sequence[Mapping[str, Any]]) -> float:
     """The share of the data that was in the page cache when epochs began."""
     known = [each["cached_before"] for each in epochs if each["cached_before"]]
     total = sum(each["total_bytes"] for each in known)

@@ -14,7 +14,7 @@ from ffcv.loader import Loader, OrderOption
 from ffcv.writer import DatasetWriter
 
 from ...errors import UsageError
-from .samples import ByNumber, flat
+from .samples import ByNumber, flatten_sample
 from .task import DeliveryTask
 
 _AHEAD = 3  # its default
@@ -25,13 +25,13 @@ class _FfcvRows:
 
     def __init__(self, task: DeliveryTask) -> None:
         self._samples, self._count = ByNumber(task), task.count
-        self._size = len(flat(self._samples[0]))
+        self._size = len(flatten_sample(self._samples[0]))
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, number: int) -> tuple[npt.NDArray[np.uint8]]:
-        row = flat(self._samples[int(number)])
+        row = flatten_sample(self._samples[int(number)])
         if len(row) != self._size:
             raise UsageError(
                 f"--loader ffcv: sample {number} has {len(row)} bytes and sample 0 has "

@@ -7,7 +7,7 @@ from typing import Any
 
 import grain.python as grain
 
-from .samples import ByNumber, stacked
+from .samples import ByNumber, stack_samples
 from .task import DeliveryTask
 
 
@@ -29,7 +29,9 @@ class Grain:
         ids, samples = self._task.ids(epoch).tolist(), self._samples
         numbers = grain.MapDataset.range(len(ids))
         batches = numbers.map(lambda number: samples[ids[number]]).batch(
-            self._task.batch_size, drop_remainder=True, batch_fn=lambda rows: stacked(list(rows))
+            self._task.batch_size,
+            drop_remainder=True,
+            batch_fn=lambda rows: stack_samples(list(rows)),
         )
         found: Iterable[Any] = batches.to_iter_dataset(self._options)
         return found

@@ -9,7 +9,7 @@ from typing import Any
 import litdata
 from litdata.utilities.env import _DistributedEnv
 
-from .samples import flat, opened, stacked
+from .samples import flatten_sample, open_samples, stack_samples
 from .task import DeliveryTask
 
 _CHUNK_BYTES = "64MB"
@@ -22,9 +22,9 @@ class _Samples:
         self._data = task.workload.dataset
 
     def __call__(self, path: str) -> Iterator[Any]:
-        samples = opened(self._data, path)
+        samples = open_samples(self._data, path)
         for number in range(self._data.num_samples_per_file):
-            yield flat(samples[number])
+            yield flatten_sample(samples[number])
 
 
 def convert(task: DeliveryTask) -> None:
@@ -60,7 +60,7 @@ class LitData:
             more["prefetch_factor"] = -(-reader.prefetch_size // workers) or 2
             more["persistent_workers"] = True
         self._loader = litdata.StreamingDataLoader(
-            dataset, batch_size=task.batch_size, drop_last=True, collate_fn=stacked, **more
+            dataset, batch_size=task.batch_size, drop_last=True, collate_fn=stack_samples, **more
         )
         self.settings = {**more, "shuffle": task.shuffle, "chunk_bytes": _CHUNK_BYTES}
 

@@ -27,7 +27,7 @@ from ...loader import Loader
 from ...order import Shuffle
 from ...store import Posix
 from ..delivered import LABELS
-from .samples import busy, pixels, places, stacked
+from .samples import decode_image, emulate_cost, read_places, stack_samples
 from .task import DeliveryTask
 
 Bytes = npt.NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Penstock:
         reader = task.workload.reader
         self._task = task
         mine = task.stretch() if task.compat else task
-        dataset = dataset_of(mine)
+        dataset = open_task(mine)
         self._whole = whole = mine.per_file > 1 and len(dataset) == len(mine.paths)
         mixing = mine.mixing(whole)
         shuffle: Shuffle = "none" if mixing == "none" else "exact"
@@ -50,7 +50,7 @@ class Penstock:
         if mixing == "files" and mine.per_file > 1 and not whole:
             shuffle = "blocked"
             more = {"block": mine.per_file, "group": 1}
-        decode = decode_of(task)
+        decode = choose_decode(task)
         if decode is not None:
             more |= {"decode": decode, "collate": list}
             more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
@@ -87,7 +87,7 @@ class Penstock:
                 rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
                 left += (rows[k] for k in sequence)
                 while len(left) >= size:
-                    yield stacked(left[:size])
+                    yield stack_samples(left[:size])
                     del left[:size]
 
     def close(self) -> None:
@@ -99,23 +99,23 @@ class Penstock:
 make = Penstock
 
 
-def dataset_of(task: DeliveryTask) -> Dataset:
+def open_task(task: DeliveryTask) -> Dataset:
     data = task.workload.dataset
     match data.format:
         case "npz" | "npy" | "jpeg" | "png" | "synthetic":
-            return _of_files(task)
+            return _index_files(task)
         case "csv":
-            return _of_files(task) if data.compression != "none" else _of_lines(task)
+            return _index_files(task) if data.compression != "none" else _index_lines(task)
         case "indexed_binary" | "mmap_indexed_binary":
-            return _of_places(task, [places(path) for path in task.paths])
+            return _index_places(task, [read_places(path) for path in task.paths])
         case "hdf5":
             parts = data.hdf5.num_dset_per_record
             fields = {f"records_{n}": f"records_{n}" for n in range(parts)}
-            return _opened(task, fields=fields, label="", isolate=False)
-    return _opened(task)
+            return _open_format(task, fields=fields, label="", isolate=False)
+    return _open_format(task)
 
 
-def _opened(task: DeliveryTask, **options: Any) -> Dataset:
+def _open_format(task: DeliveryTask, **options: Any) -> Dataset:
     """The files as penstock opens them; a saved index of their folder is used where all of it is
     wanted. None is saved: a benchmark leaves nothing in the data."""
     format = task.workload.dataset.format
@@ -143,11 +143,11 @@ def _index(task: DeliveryTask, table: Callable[[Any], Table]) -> Dataset:
     )
 
 
-def _of_files(task: DeliveryTask) -> Dataset:
+def _index_files(task: DeliveryTask) -> Dataset:
     return _index(task, lambda files: Table(None, None, files.size))
 
 
-def _of_places(
+def _index_places(
     task: DeliveryTask, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 ) -> Dataset:
     """Samples at these offsets, of these sizes, in each file."""
@@ -157,7 +157,7 @@ def _of_places(
     return _index(task, lambda _: Table(file, offset, size))
 
 
-def _of_lines(task: DeliveryTask) -> Dataset:
+def _index_lines(task: DeliveryTask) -> Dataset:
     """Each line of text a sample; the files are read once to find them."""
     found = []
     for path in task.paths:
@@ -167,20 +167,20 @@ def _of_lines(task: DeliveryTask) -> Dataset:
             ends = np.append(ends, len(text))
         starts = np.concatenate([[0], ends])[:-1]
         found.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
-    return _of_places(task, found)
+    return _index_places(task, found)
 
 
-def decode_of(task: DeliveryTask) -> Take | None:
+def choose_decode(task: DeliveryTask) -> Take | None:
     """The function that decodes a sample; None if its bytes are used as they are."""
     data = task.workload.dataset
-    wait = busy(task.workload.reader, task.seed + task.rank)
+    wait = emulate_cost(task.workload.reader, task.seed + task.rank)
     take: Take | None = None
     match data.format:
         case "jpeg" | "png":
             per_file = data.num_samples_per_file
 
             def take(sample: dict[str, Any]) -> Any:
-                image = pixels(sample["data"])
+                image = decode_image(sample["data"])
                 return image if per_file == 1 else [image] * per_file
 
         case "csv":
@@ -191,17 +191,17 @@ def decode_of(task: DeliveryTask) -> Take | None:
                     return np.fromstring(bytes(sample["data"]), dtype, sep=",")
 
             else:
-                take = _unpacked_table(data.record_element_type)
+                take = _decode_table(data.record_element_type)
         case "npz" | "npy" if data.compression not in ("none", "") or wait is not None:
             per_file = data.num_samples_per_file
 
             def take(sample: dict[str, Any]) -> Any:
-                array = _inflated(sample["data"])
+                array = _inflate(sample["data"])
                 return array[..., 0] if per_file == 1 else array
 
     if wait is None:
         return take
-    inner = take or _fields
+    inner = take or _take_fields
 
     def slow(sample: dict[str, Any]) -> Any:
         wait()
@@ -210,13 +210,13 @@ def decode_of(task: DeliveryTask) -> Take | None:
     return slow
 
 
-def _fields(sample: dict[str, Any]) -> Any:
+def _take_fields(sample: dict[str, Any]) -> Any:
     """A sample as it is stored."""
     parts = [part for name, part in sample.items() if name not in LABELS]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _unpacked_table(dtype: str) -> Take:
+def _decode_table(dtype: str) -> Take:
     """Text that was compressed as a whole, as rows."""
     import bz2
     import gzip
@@ -273,24 +273,24 @@ class Payloads:
         if isinstance(files, np.ndarray) and len(files):
             layout = self._last
             if layout is None or not layout.fits(files):
-                layout = self._last = layout_of(files[0])
+                layout = self._last = read_layout(files[0])
             if layout is not None and not layout.fortran and layout.fits(files):
                 end = layout.begin + math.prod(layout.shape) * layout.dtype.itemsize
                 array = files[:, layout.begin : end].view(layout.dtype)
                 array = array.reshape(len(files), *layout.shape)
                 return array if self._whole else array[..., 0]
-        arrays = [stored(file) for file in files]
+        arrays = [read_stored(file) for file in files]
         return arrays if self._whole else [array[..., 0] for array in arrays]
 
 
-def stored(file: Bytes) -> npt.NDArray[Any]:
+def read_stored(file: Bytes) -> npt.NDArray[Any]:
     """The array in the bytes of an .npz (of the name x) or .npy file: a view, unless that is
     compressed, or not as DLIO and numpy write it."""
-    layout = layout_of(file)
-    return _inflated(file) if layout is None else layout.array(file)
+    layout = read_layout(file)
+    return _inflate(file) if layout is None else layout.array(file)
 
 
-def layout_of(file: Bytes) -> PayloadLayout | None:
+def read_layout(file: Bytes) -> PayloadLayout | None:
     """The layout of a file; None where numpy itself has to read it. FormatError where it is of
     neither format."""
     head = bytes(file[:512])
@@ -318,7 +318,7 @@ def layout_of(file: Bytes) -> PayloadLayout | None:
     )
 
 
-def _inflated(file: Any) -> npt.NDArray[Any]:
+def _inflate(file: Any) -> npt.NDArray[Any]:
     import io
 
     found = np.load(io.BytesIO(file))

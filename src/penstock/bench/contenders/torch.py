@@ -48,11 +48,11 @@ class Batches:
         return [ids[number % self._lanes == lane] for lane in range(self._lanes)]
 
 
-def _batched(rows: list[Any]) -> Any:
+def _collate_tensors(rows: list[Any]) -> Any:
     """Arrays of one shape become a tensor, others stay a list."""
     first = rows[0]
     if isinstance(first, tuple):
-        return tuple(_batched(list(column)) for column in zip(*rows, strict=True))
+        return tuple(_collate_tensors(list(column)) for column in zip(*rows, strict=True))
     if not isinstance(first, np.ndarray) or any(row.shape != first.shape for row in rows):
         return [torch.from_numpy(row) if isinstance(row, np.ndarray) else row for row in rows]
     out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
@@ -81,7 +81,7 @@ class Torch:
             batch_sampler=self._order,
             num_workers=workers,
             pin_memory=pinned,
-            collate_fn=_batched,
+            collate_fn=_collate_tensors,
             **more,
         )
         self.settings = {"num_workers": workers, "pin_memory": pinned, "shuffle": task.shuffle}

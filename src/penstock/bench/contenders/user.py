@@ -22,7 +22,7 @@ class User:
     """
 
     def __init__(self, name: str, task: DeliveryTask) -> None:
-        function = _function(name)
+        function = _import_function(name)
         given = {
             "path": task.folder,
             "batch_size": task.batch_size,
@@ -31,7 +31,7 @@ class User:
             "seed": task.seed,
             "epochs": task.epochs,
         }
-        taken = _taken(name, function, given)
+        taken = _choose_arguments(name, function, given)
         self._make: Callable[[], Any] = lambda: function(**taken)
         self._loader: Any = self._make()
         self._begun = False
@@ -60,7 +60,7 @@ class User:
         self._loader = None
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     here = os.getcwd()
     if here not in sys.path:
@@ -85,7 +85,9 @@ def _function(name: str) -> Callable[..., Any]:
     return found
 
 
-def _taken(name: str, function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _choose_arguments(
+    name: str, function: Callable[..., Any], given: dict[str, Any]
+) -> dict[str, Any]:
     """Choose the values that the function takes."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):

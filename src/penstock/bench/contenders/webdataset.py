@@ -43,7 +43,9 @@ class WebDataset:
         ).repeat()
         if mixed:
             shards = shards.shuffle(reader.shuffle_size, seed=seed)
-        batched = shards.map(_payload).batched(task.batch_size, collation_fn=None, partial=False)
+        batched = shards.map(_join_payload).batched(
+            task.batch_size, collation_fn=None, partial=False
+        )
         found: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
         return found
 
@@ -51,7 +53,7 @@ class WebDataset:
         pass
 
 
-def _payload(sample: dict[str, Any]) -> bytes:
+def _join_payload(sample: dict[str, Any]) -> bytes:
     """The bytes of a sample, without its name."""
     return b"".join(value for key, value in sample.items() if not key.startswith("__"))
 

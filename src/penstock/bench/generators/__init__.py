@@ -36,7 +36,7 @@ LAYOUTS = {
 """The module of each format."""
 
 
-def writer_of(data: DatasetSpec) -> Write:
+def choose_writer(data: DatasetSpec) -> Write:
     """The function that writes a workload's files; UsageError for an unknown format."""
     if data.format not in LAYOUTS:
         raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")

@@ -13,7 +13,7 @@ from ..files import index_path
 
 def write(part: Part, draft: Draft) -> None:
     """Write a file and its list."""
-    before, after = _around(draft.sample_bytes)
+    before, after = _frame_sample(draft.sample_bytes)
     head = record_head(len(before) + draft.sample_bytes + len(after)) + before
     checked = crc32c(before)
     for record in draft.records():
@@ -23,7 +23,7 @@ def write(part: Part, draft: Draft) -> None:
     draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
 
 
-def _around(size: int) -> tuple[bytes, bytes]:
+def _frame_sample(size: int) -> tuple[bytes, bytes]:
     """The bytes before and after any sample of this size."""
     image = memoryview(np.empty(size, np.uint8).data)
     pieces = example_pieces({"image": image, "size": np.array([size])})
