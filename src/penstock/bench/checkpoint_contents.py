@@ -61,7 +61,7 @@ class CheckpointContents:
             else self._ones[tensor.dtype]
             for tensor in file.tensors
         }
-        return {tensor: each.view(np.uint8)[: tensor.bytes] for tensor, each in words.items()}
+        return {tensor: content.view(np.uint8)[: tensor.bytes] for tensor, content in words.items()}
 
 
 def content(
@@ -77,12 +77,12 @@ def content(
 
 def _find_longest(files: Sequence[File]) -> list[Tensor]:
     """The longest tensor of each type."""
-    found: dict[str, Tensor] = {}
+    longest: dict[str, Tensor] = {}
     for file in files:
         for tensor in file.tensors:
-            if tensor.dtype not in found or found[tensor.dtype].elements < tensor.elements:
-                found[tensor.dtype] = tensor
-    return list(found.values())
+            if tensor.dtype not in longest or longest[tensor.dtype].elements < tensor.elements:
+                longest[tensor.dtype] = tensor
+    return list(longest.values())
 
 
 def _draw_words(seed: int, file: File, tensor: Tensor) -> Words:

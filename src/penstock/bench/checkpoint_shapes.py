@@ -183,7 +183,9 @@ def count_totals(
 ) -> Totals:
     """Add up the files of all ranks, without a message between them."""
     written = [
-        file for each in list_files_by_rank(model, checkpoint, ranks, scale) for file in each
+        file
+        for rank_files in list_files_by_rank(model, checkpoint, ranks, scale)
+        for file in rank_files
     ]
     size = {
         part: sum(file.bytes for file in written if file.part == part)
@@ -300,4 +302,4 @@ def _list_optimizer_tensors(model: ModelSpec, at: Coordinates) -> list[_Sized]:
     if size <= 0:
         return []
     sizes = [size, 5 * model.transformer.hidden_size] * 3
-    return [(str(i), model.optimizer_datatype, each) for i, each in enumerate(sizes)]
+    return [(str(i), model.optimizer_datatype, elements) for i, elements in enumerate(sizes)]

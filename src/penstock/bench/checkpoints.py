@@ -230,10 +230,10 @@ class WorkloadCheckpoints:
             heads = sum(_HEADER_BYTES + _TENSOR_BYTES * len(file.tensors) for file in mine)
             return [status.f_fsid, size, free, count * (sum(f.bytes for f in mine) + heads)]
 
-        found = self._together(made)
+        answers = self._together(made)
         # Ranks that see the same file system share its room, be they of one host or of many.
-        here = [each for each in found if each[:2] == found[self.place.rank][:2]]
-        free, wanted = min(each[2] for each in here), sum(each[3] for each in here)
+        here = [answer for answer in answers if answer[:2] == answers[self.place.rank][:2]]
+        free, wanted = min(answer[2] for answer in here), sum(answer[3] for answer in here)
 
         def enough() -> None:
             if wanted > free:
@@ -291,7 +291,7 @@ class WorkloadCheckpoints:
         if self.place.rank:
             return
         try:
-            found = set(os.listdir(folder))
+            names = set(os.listdir(folder))
         except FileNotFoundError:
             raise MissingError(
                 f"{folder} is not there: write checkpoints first "
@@ -300,11 +300,11 @@ class WorkloadCheckpoints:
         except OSError as error:
             raise StorageError(f"{folder} cannot be listed: {error.strerror}") from None
         wanted = {file.name + self.writer.suffix for files in self._files for file in files}
-        odd = sorted(wanted - found) or sorted(found - wanted)
+        odd = sorted(wanted - names) or sorted(names - wanted)
         if odd:
             of = "missing" if odd[0] in wanted else "one too many"
             raise StateError(
-                f"{folder} holds {len(found)} files and {self.place.world_size} ranks save "
+                f"{folder} holds {len(names)} files and {self.place.world_size} ranks save "
                 f"{len(wanted)}: {odd[0]} is {of}: it was saved by another number of ranks, of "
                 f"another model or by another writer, or not to its end: save it again"
             )
@@ -312,10 +312,10 @@ class WorkloadCheckpoints:
     def _compare(self, path: str, file: File, state: State, epoch: int, step: int) -> None:
         by_name = {tensor.name: (tensor, content) for tensor, content in state.items()}
         for tensor in file.tensors:
-            found, content = by_name.pop(tensor.name, (None, None))
-            if found != tensor or content is None:
+            saved, content = by_name.pop(tensor.name, (None, None))
+            if saved != tensor or content is None:
                 raise StateError(
-                    f"{path}: tensor {tensor.name!r} is {_describe_tensor(found)} and should be "
+                    f"{path}: tensor {tensor.name!r} is {_describe_tensor(saved)} and should be "
                     f"{_describe_tensor(tensor)}: it was saved of another model or with another "
                     f"scale than {self.scale}: save it again"
                 )
@@ -325,15 +325,15 @@ class WorkloadCheckpoints:
             raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
 
     def _equal(
-        self, path: str, file: File, tensor: Tensor, found: Bytes, epoch: int, step: int
+        self, path: str, file: File, tensor: Tensor, loaded: Bytes, epoch: int, step: int
     ) -> None:
         random = self.settings.randomize_tensor
         saved = content(file, tensor, epoch, step, self._seed, random)
-        if not np.array_equal(found, saved):
-            at = int(np.argmax(found != saved))
+        if not np.array_equal(loaded, saved):
+            at = int(np.argmax(loaded != saved))
             raise ChangedError(
                 f"{path}: tensor {tensor.name!r} differs from what was saved from its byte {at:,} "
-                f"on: {found[at]} instead of {saved[at]}: storage or writer altered it, or it was "
+                f"on: {loaded[at]} instead of {saved[at]}: storage or writer altered it, or it was "
                 f"saved with another train.seed than {self._seed}: save it again"
             )
 
@@ -362,7 +362,7 @@ class WorkloadCheckpoints:
         if self.settings.rank_sync:
             self._barrier()
         seconds = time.perf_counter() - began
-        return [float(each) for each in self._outcomes(seconds, failed)]
+        return [float(rank_seconds) for rank_seconds in self._outcomes(seconds, failed)]
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
         """Do this on each rank and return all results, by rank."""
@@ -382,15 +382,15 @@ class WorkloadCheckpoints:
         for rank, (_, error) in enumerate(outcomes):
             if error is not None:
                 raise getattr(errors, error[0], WorkerError)(f"rank {rank}: {error[1]}")
-        return [each for each, _ in outcomes]
+        return [result for result, _ in outcomes]
 
     def _require_memory(self, wanted: int) -> None:
         """Raise LimitError if the ranks of a host need more memory than it has."""
         host = self._hosts[self.place.rank]
         asked = self._gather([wanted, this_machine().available_bytes])
-        here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
-        total = sum(each[0] for each in here)
-        available = min((each[1] for each in here if each[1] is not None), default=None)
+        here = [need for need, name in zip(asked, self._hosts, strict=True) if name == host]
+        total = sum(need[0] for need in here)
+        available = min((need[1] for need in here if need[1] is not None), default=None)
 
         def enough() -> None:
             if available is not None and total > available:
@@ -491,20 +491,20 @@ def dlio_metrics(
     Deviations are of the population. Work that was not done has no field.
     """
     taken = size.counted_bytes if compat else size.bytes
-    found: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
+    fields: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
     for name, done in (("save", saves), ("load", loads)):
         if not done:
             continue
         seconds = np.array(
-            [each["rank_seconds"][0] if compat else each["seconds"] for each in done]
+            [result["rank_seconds"][0] if compat else result["seconds"] for result in done]
         )
         for quantity, unit, values in (
             ("io", "GB_per_second", taken / GIB / seconds),
             ("duration", "seconds", seconds),
         ):
-            found[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
-            found[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
-    return found
+            fields[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
+            fields[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
+    return fields
 
 
 def _describe_tensor(tensor: Tensor | None) -> str:

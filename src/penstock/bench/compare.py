@@ -58,7 +58,7 @@ def _format_size(value: float) -> str:
 
 
 def _mean_saving_s(run: RecordedRun) -> float | None:
-    known = [each.seconds for each in run.checkpoints if each.seconds is not None]
+    known = [save.seconds for save in run.checkpoints if save.seconds is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -187,7 +187,7 @@ class Resampled:
         """Pieces to draw from, as (epoch, steps); those of one list are drawn from each other."""
         epochs = self.run.trained
         if len(epochs) >= _many_epochs:
-            return [[(place, self.run.measured(each)) for place, each in enumerate(epochs)]]
+            return [[(place, self.run.measured(epoch)) for place, epoch in enumerate(epochs)]]
         each_epoch = -(-_pieces // max(1, len(epochs)))
         strata = []
         for place, epoch in enumerate(epochs):
@@ -251,8 +251,8 @@ class Resampled:
     @cached_property
     def _samples(self) -> float:
         """Samples of a step."""
-        samples = sum(each.samples or 0.0 for each in self.run.trained)
-        return samples / max(1, sum(each.steps for each in self.run.trained))
+        samples = sum(epoch.samples or 0.0 for epoch in self.run.trained)
+        return samples / max(1, sum(epoch.steps for epoch in self.run.trained))
 
     @cached_property
     def utilisation(self) -> Floats:
@@ -283,8 +283,8 @@ class Resampled:
         """Percentile of the waits, to about 1 %; 0 if there are none."""
         first, cumulated = self._cumulated
         wanted = cumulated[:, -1] * (percent / 100)
-        found = first + (cumulated < wanted[:, None]).sum(axis=1)
-        return np.where(found == 0, 0.0, _shortest_s * 10 ** ((found - 0.5) / _bins))
+        bins = first + (cumulated < wanted[:, None]).sum(axis=1)
+        return np.where(bins == 0, 0.0, _shortest_s * 10 ** ((bins - 0.5) / _bins))
 
 
 def _assign_bins(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -341,8 +341,8 @@ _TUNING = {
 def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
     """Find the values that differ between records, the serious ones first: workload, ranks, then
     seed, machine and versions. An unknown value does not differ."""
-    found = list(_find_differences(records))
-    return tuple(sorted(found, key=lambda each: not each.serious))
+    differences = list(_find_differences(records))
+    return tuple(sorted(differences, key=lambda difference: not difference.serious))
 
 
 def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
@@ -363,9 +363,9 @@ def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
 
 
 def _compare_values(name: str, values: Sequence[Any], serious: bool) -> Iterator[Difference]:
-    known = [each for each in values if each is not None]
-    if any(each != known[0] for each in known[1:]):
-        said = tuple("unknown" if each is None else str(each) for each in values)
+    known = [value for value in values if value is not None]
+    if any(value != known[0] for value in known[1:]):
+        said = tuple("unknown" if value is None else str(value) for value in values)
         yield Difference(name, said, serious)
 
 

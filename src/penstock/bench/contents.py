@@ -107,7 +107,7 @@ def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
     whole = np.dtype(f"u{dtype.itemsize}")
     mantissa = np.array((1 << np.finfo(dtype).nmant) - 1, whole)
     bits = (mantissa, np.ones((), dtype).view(whole))
-    random, fixed = (np.full(8 // dtype.itemsize, each).view(np.uint64)[0] for each in bits)
+    random, fixed = (np.full(8 // dtype.itemsize, pattern).view(np.uint64)[0] for pattern in bits)
     return random, fixed
 
 
@@ -162,11 +162,11 @@ def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any])
         levels = min((int(limits.max) - int(limits.min)) // 2, _DETECTOR_LEVELS)
         least = max(int(limits.min), -levels)
     noisy = tile * levels + _NOISE_LEVELS * _draw_uniform(tile.shape, seed, key, 1)
-    found: Tile = np.rint(np.clip(noisy, 0, levels))
+    quantised: Tile = np.rint(np.clip(noisy, 0, levels))
     if dtype.kind == "f":
-        return (found / levels).astype(dtype)
-    found = found.astype(dtype)
-    return found + dtype.type(least) if key == _FIRST_TILE else found
+        return (quantised / levels).astype(dtype)
+    quantised = quantised.astype(dtype)
+    return quantised + dtype.type(least) if key == _FIRST_TILE else quantised
 
 
 def _draw_uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:

@@ -14,9 +14,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from ..codecs import missing
 from .problems import suggest, tell_value
+
+try:
+    from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+except ModuleNotFoundError:
+    raise missing("pydantic", "bench", "a workload") from None
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

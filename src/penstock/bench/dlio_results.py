@@ -74,22 +74,22 @@ def _read_workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
             return {}, [f"{path} was not read, for want of PyYAML: pip install pyyaml"]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FormatError(f"{path} is no YAML: {error}") from None
-        found = values.get("workload") if isinstance(values, Mapping) else None
-        if isinstance(found, Mapping):
-            return dict(found), []
+        workload = values.get("workload") if isinstance(values, Mapping) else None
+        if isinstance(workload, Mapping):
+            return dict(workload), []
     return {}, ["its configuration (.hydra/config.yaml) is not there"]
 
 
 def _read_details(folder: Path, rank: int) -> tuple[Any, Any]:
     """Step times by epoch, and begin and end of blocks, of one rank; None for a missing file."""
-    found = []
+    details = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
         if not path.is_file():  # up to DLIO 2.0.0 the times of rank 0 stand for all
             path = folder / name.removeprefix(f"{rank}_")
         values = read_json(path) if path.is_file() else None
-        found.append(values if isinstance(values, Mapping) else None)
-    return found[0], found[1]
+        details.append(values if isinstance(values, Mapping) else None)
+    return details[0], details[1]
 
 
 class _MeasuredSteps(NamedTuple):
@@ -121,9 +121,9 @@ def _make_run(
         "dlio": {name: value for name, value in metric.items() if _is_known(value)},
     }
     if windows:
-        clock = sum(each.clock_s for each in windows)
-        waits = np.concatenate([each.waits_s for each in windows])
-        computing = sum(each.compute_s for each in windows) / clock
+        clock = sum(steps.clock_s for steps in windows)
+        waits = np.concatenate([steps.waits_s for steps in windows])
+        computing = sum(steps.compute_s for steps in windows) / clock
         waiting = float(waits.sum()) / clock
         run["au"]["raw"] = computing
         run["decomposition"] = {
@@ -137,9 +137,9 @@ def _make_run(
         notes.append("barriers are in 'other', and compute is as measured, not as asked for")
     if windows and (batch := figure(workload, "reader", "batch_size")):
         slowest: dict[str, float] = {}
-        for each in windows:
-            slowest[each.epoch] = max(each.clock_s, slowest.get(each.epoch, 0.0))
-        samples = batch * sum(len(each.waits_s) for each in windows)
+        for steps in windows:
+            slowest[steps.epoch] = max(steps.clock_s, slowest.get(steps.epoch, 0.0))
+        samples = batch * sum(len(steps.waits_s) for steps in windows)
         run["samples_per_s"] = samples / sum(slowest.values())
         notes.append("samples/s and AU were worked out again from its step times")
     elif rate is not None:
@@ -197,9 +197,9 @@ def _join_blocks(values: Any, name: str, kind: str) -> list[float]:
     lists = values.get(name) if isinstance(values, Mapping) else None
     if not isinstance(lists, Mapping):
         return []
-    blocks = [each for each in lists if (each == "eval") == (kind == "eval")]
+    blocks = [value for value in lists if (value == "eval") == (kind == "eval")]
     blocks.sort(key=lambda block: (len(block), block))
-    return [float(each) for block in blocks for each in lists[block]]
+    return [float(value) for block in blocks for value in lists[block]]
 
 
 def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
@@ -213,26 +213,26 @@ def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
         if isinstance(span, Mapping) and name.startswith("eval" if kind == "eval" else "block")
     ]
     try:
-        found = [
-            (datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["start"]))
-            for each in named
+        durations = [
+            (datetime.fromisoformat(block["end"]) - datetime.fromisoformat(block["start"]))
+            for block in named
         ]
     except (KeyError, TypeError, ValueError):
         return None
-    return sum(each.total_seconds() for each in found) if found else None
+    return sum(duration.total_seconds() for duration in durations) if durations else None
 
 
 def _read_checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
     """Checkpoints saved in an epoch; DLIO notes GiB/s, from which the bytes follow."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
-    found = []
+    checkpoints = []
     for name, span in spans.items() if isinstance(spans, Mapping) else ():
         if name.startswith("save_ckpt") and isinstance(span, Mapping):
             seconds, rate = figure(span, "duration"), figure(span, "throughput")
             known = seconds is not None and rate is not None
             size = seconds * rate * 2**30 if known else None  # type: ignore[operator]
-            found.append({"step": None, "seconds": seconds, "bytes": size})
-    return found
+            checkpoints.append({"step": None, "seconds": seconds, "bytes": size})
+    return checkpoints
 
 
 def _first_host(summary: Mapping[str, Any], name: str) -> float | None:

@@ -32,18 +32,18 @@ class Given(NamedTuple):
     def plain(self) -> Any:
         """The value alone, all the way down."""
         if isinstance(self.value, dict):
-            return {key: each.plain for key, each in self.value.items()}
+            return {key: item.plain for key, item in self.value.items()}
         if isinstance(self.value, list):
-            return [each.plain for each in self.value]
+            return [item.plain for item in self.value]
         return self.value
 
 
 def make_given(value: Any, where: str) -> Given:
     """A value of a program's as if it were given in a file; tuples are lists."""
     if isinstance(value, Mapping):
-        return Given({str(key): make_given(each, where) for key, each in value.items()}, where)
+        return Given({str(key): make_given(item, where) for key, item in value.items()}, where)
     if isinstance(value, list | tuple):
-        return Given([make_given(each, where) for each in value], where)
+        return Given([make_given(item, where) for item in value], where)
     return Given(value, where, "" if isinstance(value, str) else str(value).lower())
 
 
@@ -61,18 +61,18 @@ def read(text: str, name: str) -> tuple[Given, list[Problem]]:
         ) from None
     reader = _Reader(yaml, text, name)
     try:
-        found = reader.document()
+        root = reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
         raise UsageError(f"{where}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(found.value, dict):
+    if not isinstance(root.value, dict):
         raise UsageError(
-            f"{found.where}: a workload is a mapping: begin with a section, such as dataset:"
+            f"{root.where}: a workload is a mapping: begin with a section, such as dataset:"
         )
-    return found, reader.problems
+    return root, reader.problems
 
 
 class _Reader:
@@ -92,13 +92,13 @@ class _Reader:
         next(self._events)  # the stream begins
         if isinstance(next(self._events), self._yaml.StreamEndEvent):
             return Given({}, self._name)
-        found = self._given(next(self._events), ())
+        root = self._given(next(self._events), ())
         next(self._events)  # the document ends
         after = next(self._events)
         if not isinstance(after, self._yaml.StreamEndEvent):
             raise UsageError(f"{self._where(after)}: a second document: leave one")
-        empty = found.value is None and not self.problems
-        return Given({}, self._name) if empty else found
+        empty = root.value is None and not self.problems
+        return Given({}, self._name) if empty else root
 
     def _given(self, event: Any, path: tuple[str, ...], depth: int = 0) -> Given:
         where = self._where(event)
@@ -124,7 +124,7 @@ class _Reader:
         return Given(self._mapping(path, depth), where)
 
     def _mapping(self, path: tuple[str, ...], depth: int) -> dict[str, Given]:
-        found: dict[str, Given] = {}
+        mapping: dict[str, Given] = {}
         while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
             where = self._where(event)
             is_text = isinstance(event, self._yaml.ScalarEvent)
@@ -136,13 +136,13 @@ class _Reader:
             if name == "<<" and not event.style:
                 self._error(where, path, "merges (<<) are not read: write the keys out")
                 continue
-            if name in found:
-                lines = [each.rpartition(":")[2] for each in (found[name].where, where)]
+            if name in mapping:
+                lines = [place.rpartition(":")[2] for place in (mapping[name].where, where)]
                 text = f"given twice, on lines {' and '.join(lines)}: leave one"
                 self.problems.append(Problem("strict", where, ".".join((*path, name)), text))
             # The line of the key: a value may begin on a later one.
-            found[name] = value._replace(where=where)
-        return found
+            mapping[name] = value._replace(where=where)
+        return mapping
 
     def _where(self, event: Any) -> str:
         return f"{self._name}:{event.start_mark.line + 1}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import MissingError, UsageError
-from .workload import DatasetSpec
+
+if TYPE_CHECKING:
+    from .workload import DatasetSpec  # and with it pydantic, which the command line does without
 
 PARTS = ("train", "valid")
 _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
@@ -58,25 +61,25 @@ def find_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
         return data_paths(data, part, root)
     folders, names = _list_folder(folder)
     below = [
-        os.path.join(each, name)
-        for each in folders
-        for name in _select_names(_list_folder(os.path.join(folder, each))[1], suffix)
+        os.path.join(subfolder, name)
+        for subfolder in folders
+        for name in _select_names(_list_folder(os.path.join(folder, subfolder))[1], suffix)
     ]
-    found = below if dealt else _select_names(names, suffix)
-    if len(folders) != dealt and (dealt or (below and not found)):
+    paths = below if dealt else _select_names(names, suffix)
+    if len(folders) != dealt and (dealt or (below and not paths)):
         key = "num_subfolders_train" if part == "train" else "num_subfolders_eval"
         raise UsageError(
             f"{folder}: found {len(folders)} subfolders, config says {dealt}; "
             f"set dataset.{key}={len(folders)}"
         )
-    if len(found) < wanted:
+    if len(paths) < wanted:
         key = "num_files_train" if part == "train" else "num_files_eval"
         raise MissingError(
-            f"{wanted:,} files expected, {len(found):,} found in {folder} (format {data.format}): "
+            f"{wanted:,} files expected, {len(paths):,} found in {folder} (format {data.format}): "
             f"generate them (penstock bench generate), or lower dataset.{key}"
         )
-    found.sort(key=os.path.basename)
-    return [os.path.join(folder, name) for name in found[:wanted]]
+    paths.sort(key=os.path.basename)
+    return [os.path.join(folder, name) for name in paths[:wanted]]
 
 
 def _list_folder(folder: str) -> tuple[list[str], list[str]]:

@@ -109,10 +109,10 @@ class _Plan:
             beside=beside,
         )
         columns = []
-        for column, each in enumerate(_list_columns(self.data), 1):
-            dtype = np.dtype(each.dtype)
+        for column, column_spec in enumerate(_list_columns(self.data), 1):
+            dtype = np.dtype(column_spec.dtype)
             change: dict[str, Any] = {"dtype": dtype, "contents": self.contents[dtype]}
-            columns.append(replace(whole, column=column, shape=(each.size,), **change))
+            columns.append(replace(whole, column=column, shape=(column_spec.size,), **change))
         return replace(whole, columns=tuple(columns))
 
 
@@ -187,8 +187,8 @@ def _make_plan(
     write = choose_writer(data)
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
-    types = [data.record_element_type, *(each.dtype for each in _list_columns(data))]
-    made = {np.dtype(each): contents(kind, seed, each) for each in types}
+    types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]
+    made = {np.dtype(element): contents(kind, seed, element) for element in types}
     plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)
@@ -204,14 +204,14 @@ def _describe_part(
     data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str
 ) -> dict[str, Any]:
     """All values that decide the bytes of a part, by the names that users know."""
-    listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
+    listed = sizes if isinstance(sizes, str) else json.dumps([float(size) for size in sizes])
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
     if data.compression == "none":
         del chosen["compression_level"]
     if data.format == "hdf5":
         chosen["hdf5"] = asdict(data.hdf5)
     if data.format == "parquet":
-        columns = [[each.name, each.dtype, each.size] for each in data.parquet.columns]
+        columns = [[size.name, size.dtype, size.size] for size in data.parquet.columns]
         chosen["parquet"] = {"row_group_size": data.parquet.row_group_size, "columns": columns}
     identity = {f"dataset.{name}": value for name, value in chosen.items()}
     identity |= {
@@ -223,8 +223,8 @@ def _describe_part(
     }
     if sizes == "dlio" and part == "valid":
         identity["dataset.num_files_train"] = data.num_files_train  # its draws come first
-    found: dict[str, Any] = json.loads(json.dumps(identity))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
 
 
 _DECIDING = frozenset(
@@ -275,10 +275,12 @@ def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read())
-        if found["version"] != _VERSION:
-            raise UsageError(f"{path} is of version {found['version']}: use --force to begin anew")
-        return {part: dict(identity) for part, identity in found["parts"].items()}
+            manifest = json.loads(file.read())
+        if manifest["version"] != _VERSION:
+            raise UsageError(
+                f"{path} is of version {manifest['version']}: use --force to begin anew"
+            )
+        return {part: dict(identity) for part, identity in manifest["parts"].items()}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -289,15 +291,15 @@ def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
 
 def _list_below(folder: str) -> Iterator[str]:
     """The files below a folder."""
-    for at, _, names in os.walk(folder):
-        yield from (os.path.join(at, name) for name in names)
+    for inner_folder, _, names in os.walk(folder):
+        yield from (os.path.join(inner_folder, name) for name in names)
 
 
 def _clear(folder: str, part: str) -> None:
     """Remove the data files of a part, and nothing else."""
     below = os.path.join(folder, part)
-    found = list(_list_below(below))
-    for path in found:
+    paths = list(_list_below(below))
+    for path in paths:
         if not _DATA_FILE.fullmatch(os.path.basename(path)):
             raise UsageError(
                 f"{path} is no data file of a benchmark, and is not removed: move it away, or "
@@ -305,7 +307,7 @@ def _clear(folder: str, part: str) -> None:
             )
     lists = [path for path in _list_below(os.path.join(folder, "index", part)) if ".idx" in path]
     with storing(below):
-        for path in (*found, *lists):
+        for path in (*paths, *lists):
             os.unlink(path)
         for at, _, _ in os.walk(below, topdown=False):
             os.rmdir(at)
@@ -354,7 +356,9 @@ class _GenerationRun:
         self.missing = {
             part: _find_missing(paths, rank, ranks) for part, paths in plan.paths.items()
         }
-        self.total_bytes = sum(plan.bytes_of(part, each) for part, each in self.missing.items())
+        self.total_bytes = sum(
+            plan.bytes_of(part, numbers) for part, numbers in self.missing.items()
+        )
         self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
 
     def check_room(self, folder: str) -> None:
@@ -390,8 +394,8 @@ class _GenerationRun:
 
     def _wait(self, pending: set[Future[None]], progress: Progress | None) -> set[Future[None]]:
         done, left = wait(pending, _LOOK_S, FIRST_COMPLETED)
-        for each in done:
-            each.result()
+        for future in done:
+            future.result()
         if progress is not None:
             progress(self._made, self.total_bytes)
         return left
@@ -419,11 +423,13 @@ class _GenerationRun:
             for number in numbers:
                 draft = self.plan.draft(part, number, self._count, beside)
                 self.plan.write(beside(draft.path), draft)
-            for each in opened:
-                each.sync()
-            for each in reversed(opened):  # a data file that is there has all that belongs to it
-                each.commit(durable=False)
-            for folder in {os.path.dirname(each.path) for each in opened}:
+            for opened_part in opened:
+                opened_part.sync()
+            for opened_part in reversed(
+                opened
+            ):  # a data file that is there has all that belongs to it
+                opened_part.commit(durable=False)
+            for folder in {os.path.dirname(opened_part.path) for opened_part in opened}:
                 sync_folder(folder)
 
     def _count(self, count: int) -> None:

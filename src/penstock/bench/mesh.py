@@ -29,8 +29,8 @@ def solve_potential(currents: Grid) -> Grid:
     conductance[0, 0] = 1.0
     waves: Any = fft.dctn(currents, type=2, norm="ortho")
     waves[0, 0] = 0.0
-    found: Grid = fft.idctn(waves / conductance, type=2, norm="ortho")
-    return found
+    solution: Grid = fft.idctn(waves / conductance, type=2, norm="ortho")
+    return solution
 
 
 def mirror(grid: Grid) -> Grid:

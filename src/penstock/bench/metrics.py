@@ -68,9 +68,9 @@ def utilisation(walks: Walks, start: int, end: int) -> float:
         return 0.0
     shares = []
     for own in zip(*walks, strict=True):
-        measured = [measured_steps(len(each), start, end) for each in own]
+        measured = [measured_steps(len(stamps), start, end) for stamps in own]
         spent = sum(map(clock_s, own, measured))
-        useful = sum(_nominal(each, part) for each, part in zip(own, measured, strict=True))
+        useful = sum(_nominal(stamps, part) for stamps, part in zip(own, measured, strict=True))
         shares.append(useful / spent if spent > 0 else 0.0)
     return float(np.mean(shares))
 
@@ -107,12 +107,12 @@ def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
 
 def waits_s(walks: Walks, start: int, end: int) -> npt.NDArray[np.float64]:
     """Waits for each batch, of all ranks and epochs."""
-    found = [
-        (each.got - each.asked)[measured_steps(len(each), start, end)] * S
+    waits = [
+        (stamps.got - stamps.asked)[measured_steps(len(stamps), start, end)] * S
         for ranks in walks
-        for each in ranks
+        for stamps in ranks
     ]
-    return np.concatenate(found) if found else np.zeros(0)
+    return np.concatenate(waits) if waits else np.zeros(0)
 
 
 def _nominal(stamps: Stamps, measured: slice) -> float:
@@ -160,13 +160,13 @@ def blocks(stamps: Stamps) -> list[CheckpointBlock]:
     """Divide an epoch at its checkpoints. One after the last step begins an empty block, as in
     DLIO."""
     cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
-    found, begun_ns = [], stamps.began
+    parts, begun_ns = [], stamps.began
     for number, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(stamps)], strict=True)):
         asked, got = stamps.asked[first:last], stamps.got[first:last]
         computed = stamps.computed[first:last]
         paused = number < len(cuts)
         ended_ns = int(stamps.left[last - 1]) if paused else stamps.ended
-        found.append(
+        parts.append(
             CheckpointBlock(
                 ((got - asked) * S).tolist(),
                 ((computed - asked) * S).tolist(),
@@ -176,7 +176,7 @@ def blocks(stamps: Stamps) -> list[CheckpointBlock]:
             )
         )
         begun_ns = ended_ns + int(stamps.paused[last - 1]) if paused else ended_ns
-    return found
+    return parts
 
 
 def dlio_block(
@@ -225,8 +225,8 @@ def dlio_metric(
     au, rates:  by epoch and rank, in percent and samples a second. Of ranks, utilisations are
     averaged and rates added up; for evaluations DLIO itself adds nothing up.
     """
-    percent = [float(np.mean(each)) for each in au]
-    samples = [float(np.sum(each)) for each in rates]
+    percent = [float(np.mean(rank_values)) for rank_values in au]
+    samples = [float(np.sum(rank_values)) for rank_values in rates]
     mean_au, mean, stdev = float(np.mean(percent)), float(np.mean(samples)), float(np.std(samples))
     mib = record_bytes / 2**20
     return {

@@ -72,22 +72,10 @@ class Snapshot(NamedTuple):
     def since(self, earlier: Snapshot) -> ResourceUse:
         """The difference to an earlier snapshot. A counter that went back, because one of its
         processes was left behind, is None."""
-
-        def rest(now: float | None, before: float | None) -> float | None:
-            return None if now is None or before is None or now < before else now - before
-
-        def count(name: str) -> int | None:
-            found = rest(getattr(self, name), getattr(earlier, name))
-            return None if found is None else int(found)
-
-        return ResourceUse(
-            self.at_s - earlier.at_s,
-            rest(self.cpu_s, earlier.cpu_s),
-            count("read_bytes"),
-            count("device_bytes"),
-            count("written_bytes"),
-            count("disk_bytes"),
-            count("disk_reads"),
+        pairs = zip(self, earlier, strict=True)
+        return ResourceUse._make(
+            None if now is None or before is None or now < before else now - before
+            for now, before in pairs
         )
 
 
@@ -161,7 +149,7 @@ def forget_peak() -> bool:
 
 def list_processes() -> list[int] | None:
     """The living descendants of this process; None if the kernel does not list them."""
-    found: list[int] = []
+    pids: list[int] = []
     look = [os.getpid()]
     while look:
         pid = look.pop()
@@ -175,10 +163,10 @@ def list_processes() -> list[int] | None:
                 if pid == os.getpid() and thread == str(pid):
                     return None
                 continue
-            children = [int(each) for each in text.split()]
-            found += children
+            children = [int(word) for word in text.split()]
+            pids += children
             look += children
-    return found
+    return pids
 
 
 T = TypeVar("T")
@@ -258,10 +246,10 @@ def _parse_numbers(text: str | None) -> dict[str, int]:
 
 def _parse_sizes(text: str | None) -> dict[str, int]:
     """Parse lines such as "VmRSS:   12 kB" into bytes."""
-    found = {}
+    sizes = {}
     for line in (text or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if len(words) == 2 and words[1] == "kB":
-            found[name] = int(words[0]) * 1024
-    return found
+            sizes[name] = int(words[0]) * 1024
+    return sizes

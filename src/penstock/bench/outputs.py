@@ -77,10 +77,10 @@ def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[s
 
 def _describe_host(job: BenchJob) -> dict[str, Any]:
     """DLIO's fields of a host. potential_caching: 1 if memory could hold the data."""
-    found = {}
+    meminfo = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        found[name] = value.strip()
+        meminfo[name] = value.strip()
     here = this_machine()
     return {
         "host_memory_GB": here.memory_bytes / _GIB,
@@ -88,7 +88,7 @@ def _describe_host(job: BenchJob) -> dict[str, Any]:
         "host_processor_name": record.read_processor(),
         "potential_caching": int(_data_bytes(job) < here.memory_bytes),
         "host_cpuinfo": {},
-        "host_meminfo": found,
+        "host_meminfo": meminfo,
         "hostname": socket.gethostname(),
     }
 
@@ -130,9 +130,9 @@ def _make_summary(
 
 def _make_step_lists(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of the steps' times, by epoch and block."""
-    found: dict[str, Any] = dict(host)
+    lists: dict[str, Any] = dict(host)
     for walked in walks.epochs:
-        epoch = found.setdefault(
+        epoch = lists.setdefault(
             str(walked.number),
             {name: {} for name in ("load", "proc", "compute", "throughput", "au")},
         )
@@ -146,14 +146,14 @@ def _make_step_lists(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> di
                 epoch[key][name] = value
         epoch.setdefault("start", format_time(walked.started))
         epoch |= {"host_meminfo": host["host_meminfo"], "end": format_time(walked.ended)}
-    return found
+    return lists
 
 
 def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
     """Begin and end of epochs, blocks, evaluations and checkpoints."""
-    found: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
     for walked in walks.epochs:
-        epoch = found.setdefault(str(walked.number), {"start": format_time(walked.started)})
+        epoch = stats.setdefault(str(walked.number), {"start": format_time(walked.started)})
         spans = _time_blocks(job, walked)
         epoch |= spans
         for number, taken in enumerate(walked.checkpoints, 1):
@@ -164,24 +164,24 @@ def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
                 "throughput": rate,
             }
         epoch["end"] = format_time(walked.ended)
-    for epoch in found.values():
+    for epoch in stats.values():
         spent = datetime.fromisoformat(epoch["end"]) - datetime.fromisoformat(epoch["start"])
         epoch["duration"] = f"{spent.total_seconds():.2f}"
-    return found
+    return stats
 
 
 def _time_blocks(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
     """Begin and end of an epoch's blocks, or of its evaluation."""
     origin = walked.started - walked.stamps.began * metrics.S
-    found = {}
+    spans = {}
     for number, (block, _, _) in enumerate(record.rank_figures(job, walked)[0], 1):
         name = "eval" if walked.kind == "eval" else f"block{number}"
-        found[name] = {
+        spans[name] = {
             "start": format_time(origin + block.start),
             "end": format_time(origin + block.end),
             "duration": f"{block.end - block.start:.2f}",
         }
-    return found
+    return spans
 
 
 _LINES = (
@@ -211,29 +211,29 @@ def _make_log(
 ) -> list[str]:
     """The lines of dlio.log."""
     name = job.workload.model.name
-    found = [f"[OUTPUT] {format_time(started)} Running {name} with {len(ranks)} process(es)"]
+    lines = [f"[OUTPUT] {format_time(started)} Running {name} with {len(ranks)} process(es)"]
     for walked in ranks[0].epochs:
         steps, spent = len(walked.stamps), walked.ended - walked.started
         begun = f"epoch {walked.number} ({walked.kind}): {steps} steps expected"
-        found.append(f"[OUTPUT] {format_time(walked.started)} Starting {begun}")
+        lines.append(f"[OUTPUT] {format_time(walked.started)} Starting {begun}")
         done = f"epoch {walked.number} ({walked.kind}) - {steps} steps completed in {spent:.2f} s"
-        found.append(f"[OUTPUT] {format_time(walked.ended)} Ending {done}")
-    found.append(f"[OUTPUT] {format_time(ended)} Saved outputs")
-    found.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
+        lines.append(f"[OUTPUT] {format_time(walked.ended)} Ending {done}")
+    lines.append(f"[OUTPUT] {format_time(ended)} Saved outputs")
+    lines.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
     for kind in ("train", "eval"):
         if f"{kind}_au_mean_percentage" not in dlio:
             continue
         for key, text, mean, stdev in _LINES:
             key = key.replace("train", kind)
             text = text.replace("Training", "Training" if kind == "train" else "Eval")
-            found.append(f"[METRIC] {text}: {dlio[key + mean]:.4f} ({dlio[key + stdev]:.4f})")
+            lines.append(f"[METRIC] {text}: {dlio[key + mean]:.4f} ({dlio[key + stdev]:.4f})")
         met = f"{kind}_au_meet_expectation"
-        found.append(f"[METRIC] {met}: {dlio[met]}")
+        lines.append(f"[METRIC] {met}: {dlio[met]}")
     if "save_checkpoint_io_mean_GB_per_second" in dlio:
         for name, text in (
             ("save_checkpoint_duration_{}_seconds", "Checkpoint save duration (seconds)"),
             ("save_checkpoint_io_{}_GB_per_second", "Checkpoint save I/O Throughput (GB/second)"),
         ):
             mean, stdev = dlio[name.format("mean")], dlio[name.format("stdev")]
-            found.append(f"[METRIC] {text}: {mean:.4f} ({stdev:.4f})")
-    return found
+            lines.append(f"[METRIC] {text}: {mean:.4f} ({stdev:.4f})")
+    return lines

@@ -98,7 +98,9 @@ def read(texts: Iterable[str]) -> Overrides:
             problems += _chosen_problems(override)
         else:
             problems.append(_refuse_foreign(override))
-    texts_of = {key: str(each.value) for key, each in chosen.items() if each.value is not None}
+    texts_of = {
+        key: str(choice.value) for key, choice in chosen.items() if choice.value is not None
+    }
     return Overrides(
         texts_of.get("workload"),
         texts_of.get("hydra.run.dir"),
@@ -167,10 +169,10 @@ def _apply(override: Override, root: dict[str, Given], path: list[str], where: s
             if override.action in {"change", "delete"}:
                 return _explain_absent(override, where)
             inner[name] = Given({}, WHERE)
-        found = inner[name].value
-        if not isinstance(found, dict):
-            return f"{'.'.join(path[:number])} is no section: it has the value {found!r}"
-        inner = found
+        section = inner[name].value
+        if not isinstance(section, dict):
+            return f"{'.'.join(path[:number])} is no section: it has the value {section!r}"
+        inner = section
     there = last in inner and inner[last].value is not None
     if override.action == "delete":
         if not there:
@@ -191,8 +193,8 @@ def _apply(override: Override, root: dict[str, Given], path: list[str], where: s
 def _merge(inner: dict[str, Given], last: str, new: Given) -> None:
     old = inner[last].value if last in inner else None
     if isinstance(old, dict) and isinstance(new.value, dict):
-        for name, each in new.value.items():
-            _merge(old, name, each)
+        for name, item in new.value.items():
+            _merge(old, name, item)
     else:
         inner[last] = new
 

@@ -313,10 +313,10 @@ def _supervise(pids: list[int], receivers: list[int]) -> Any:
                 selector.unregister(key.fd)
                 if not reports[key.fd]:
                     raise _explain_death(key.data, len(pids), pids[key.data])
-                error, found = pickle.loads(reports[key.fd])
+                error, rank_result = pickle.loads(reports[key.fd])
                 if error is not None:
                     raise error
-                result = found if key.data == 0 else result
+                result = rank_result if key.data == 0 else result
     return result
 
 
@@ -384,7 +384,7 @@ def _meet_torchrun(place: Place, environ: Mapping[str, str]) -> Linked:
 
 def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
     """Accept the connections of the other ranks; return them by rank."""
-    found: dict[int, socket.socket] = {}
+    links: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -397,11 +397,11 @@ def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
             ) from None
         listener.listen(ranks)
         listener.settimeout(_MEET_S)
-        while len(found) < ranks - 1:
+        while len(links) < ranks - 1:
             try:
                 link, _ = listener.accept()
             except TimeoutError:
-                missing = sorted(set(range(1, ranks)) - set(found))
+                missing = sorted(set(range(1, ranks)) - set(links))
                 raise WorkerError(
                     f"after {_MEET_S:.0f} s ranks {missing} had not come to rank 0: did they start?"
                 ) from None
@@ -409,8 +409,8 @@ def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
             if family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             (rank,) = struct.unpack("<q", _receive(link))
-            found[rank] = link
-    return [found[rank] for rank in sorted(found)]
+            links[rank] = link
+    return [links[rank] for rank in sorted(links)]
 
 
 def _connect(family: int, address: Any) -> socket.socket:
@@ -467,8 +467,8 @@ class _Mpi:
         self.first_of_host = names.index(names[self.rank]) == self.rank
 
     def gather(self, value: Any) -> list[Any] | None:
-        found: list[Any] | None = self._world.gather(value, 0)
-        return found
+        values: list[Any] | None = self._world.gather(value, 0)
+        return values
 
     def share(self, value: T) -> T:
         shared: T = self._world.bcast(value, 0)

@@ -70,7 +70,7 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
 def _add_known(values: Iterable[float | None]) -> float | None:
     """The sum, if all values are known."""
     known = list(values)
-    return None if None in known else sum(each for each in known if each is not None)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _is_counted(settings: Mapping[str, Any]) -> bool:
@@ -119,7 +119,7 @@ def _make_rank(number: int, walked: WalkedEpoch, counted: bool) -> dict[str, Any
 def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict[str, Any]:
     """DLIO's metrics of a run, by its formulas. Bytes of a sample are those delivered; in compat
     mode dataset.record_length_bytes."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for kind in ("train", "eval"):
         chosen = [each for each in epochs if each[0].kind == kind]
         if not chosen:
@@ -132,15 +132,15 @@ def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict
         figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
         au = [[each[1] for each in ranks] for ranks in figures]
         rates = [[each[2] for each in ranks] for ranks in figures]
-        found |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
+        entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
     if saved:
         from .checkpoint_shapes import count_totals
         from .checkpoints import dlio_metrics
 
         whole = count_totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
-        found |= dlio_metrics(whole, saved, (), compat=job.compat)
-    return found
+        entries |= dlio_metrics(whole, saved, (), compat=job.compat)
+    return entries
 
 
 def rank_figures(
@@ -226,14 +226,14 @@ def read_processor() -> str:
 
 def list_versions() -> dict[str, str]:
     """Versions of the installed packages that may have been measured."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    if "penstock" not in found:
+    if "penstock" not in versions:
         from .. import __version__
 
-        found["penstock"] = __version__
-    return found
+        versions["penstock"] = __version__
+    return versions

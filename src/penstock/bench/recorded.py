@@ -110,8 +110,8 @@ class RecordedRun:
     @cached_property
     def trained(self) -> tuple[RecordedEpoch, ...]:
         """The measured epochs: of training, or of evaluation if nothing is trained."""
-        trained = tuple(each for each in self.epochs if each.kind == "train" and each.steps)
-        return trained or tuple(each for each in self.epochs if each.steps)
+        trained = tuple(epoch for epoch in self.epochs if epoch.kind == "train" and epoch.steps)
+        return trained or tuple(epoch for epoch in self.epochs if epoch.steps)
 
     def measured(self, epoch: RecordedEpoch) -> slice:
         """The steps of an epoch without the skipped ones; all of them if that would leave none."""
@@ -125,21 +125,21 @@ class RecordedRun:
     @cached_property
     def stalls_s(self) -> Floats:
         """Waits of ranks for batches, in measured steps."""
-        waits = [each.wait_s[:, self.measured(each)].ravel() for each in self.trained]
+        waits = [epoch.wait_s[:, self.measured(epoch)].ravel() for epoch in self.trained]
         joined = np.concatenate([*waits, np.zeros(0)])
         return np.asarray(joined[~np.isnan(joined)])
 
     def total(self, name: str) -> float | None:
         """The sum of all epochs' and ranks' figures of this name."""
-        return _sum(each.total(name) for each in self.epochs)
+        return _sum(epoch.total(name) for epoch in self.epochs)
 
     @property
     def delivered_bytes(self) -> float | None:
-        return _sum(each.bytes for each in self.epochs)
+        return _sum(epoch.bytes for epoch in self.epochs)
 
     @property
     def checkpoints(self) -> tuple[RecordedSave, ...]:
-        return tuple(saved for each in self.epochs for saved in each.checkpoints)
+        return tuple(saved for epoch in self.epochs for saved in epoch.checkpoints)
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class Record:
 
     @property
     def ranks(self) -> int | None:
-        found = figure(self.values, "ranks")
-        return None if found is None else int(found)
+        count = figure(self.values, "ranks")
+        return None if count is None else int(count)
 
 
 def read_json(path: Path) -> Any:
@@ -243,7 +243,7 @@ def _count_skipped(values: Values) -> tuple[int, int]:
         figure(values, "workload", "output", "metric", f"exclude_{end}_steps")
         for end in ("start", "end")
     ]
-    start, end = (int(each) if each is not None and each >= 0 else None for each in given)
+    start, end = (int(steps) if steps is not None and steps >= 0 else None for steps in given)
     return 1 if start is None else start, end or 0
 
 
@@ -289,16 +289,16 @@ def _make_rank(values: Values, place: int) -> RecordedRank:
 
 def _pad(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
     """Make one array of rows; None, infinity, and missing ends are NaN."""
-    found = np.full((len(rows), steps), np.nan)
-    for row, values in zip(found, rows, strict=True):
+    padded = np.full((len(rows), steps), np.nan)
+    for row, values in zip(padded, rows, strict=True):
         try:
             row[: len(values)] = values
         except (TypeError, ValueError) as error:
             raise FormatError(
                 f"times of steps are no numbers ({error}): the record is damaged"
             ) from None
-    found[np.isinf(found)] = np.nan
-    return found
+    padded[np.isinf(padded)] = np.nan
+    return padded
 
 
 def _cached_share(cached: Values) -> float | None:
@@ -307,19 +307,19 @@ def _cached_share(cached: Values) -> float | None:
 
 
 def _mapping(values: Values, key: str) -> Values:
-    found = values.get(key)
-    return found if isinstance(found, Mapping) else {}
+    inner = values.get(key)
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def _list(values: Values, key: str) -> list[Any]:
-    found = values.get(key)
-    return found if isinstance(found, list) else []
+    inner = values.get(key)
+    return inner if isinstance(inner, list) else []
 
 
 def _mappings(values: Values, key: str) -> Iterator[Values]:
-    return (each for each in _list(values, key) if isinstance(each, Mapping))
+    return (item for item in _list(values, key) if isinstance(item, Mapping))
 
 
 def _sum(values: Iterator[float | None] | Any) -> float | None:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return float(sum(known)) if known else None

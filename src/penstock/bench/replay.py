@@ -103,10 +103,10 @@ def group_threads(trace: Trace) -> list[list[int]]:
         (number for number, (first, last) in enumerate(spans) if first <= last),
         key=lambda number: spans[number],
     )
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for number, lane in zip(order, lanes([spans[each] for each in order]), strict=True):
-        found.setdefault(lane, []).append(number)
-    return list(found.values())
+        groups.setdefault(lane, []).append(number)
+    return list(groups.values())
 
 
 def replay(
@@ -138,7 +138,7 @@ def replay(
     core = _core.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
     # All have started by then, and wait.
     began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
-    players = [_Player(core, trace, each, speed, began_ns, paths) for each in threads]
+    players = [_Player(core, trace, numbers, speed, began_ns, paths) for numbers in threads]
     total = trace.count
     for player in players:
         player.start()
@@ -146,7 +146,7 @@ def replay(
         for player in players:
             while player.is_alive():
                 player.join(0.1)
-                progress(sum(each.done for each in players), total)
+                progress(sum(player.done for player in players), total)
     except BaseException:
         core.stop()
         for player in players:

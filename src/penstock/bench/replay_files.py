@@ -56,12 +56,12 @@ def place_below(names: Sequence[str], folder: str) -> list[str]:
 
 def find_used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Masks of the files that the job found, and of those that it read from."""
-    found = np.zeros(len(trace.names), np.bool_)
+    seen = np.zeros(len(trace.names), np.bool_)
     read = np.zeros(len(trace.names), np.bool_)
     for _, rows in trace.in_order():
-        found[rows.file[rows.result >= 0]] = True
+        seen[rows.file[rows.result >= 0]] = True
         read[rows.file[rows.result > 0]] = True
-    return found, read
+    return seen, read
 
 
 def check(paths: Sequence[str], read: npt.NDArray[np.bool_]) -> None:

@@ -98,11 +98,11 @@ class BenchJob:
             )
         if self.compat:
             return [min(steps, left)] * train.epochs
-        found: list[int] = []
-        while left > 0 and len(found) < train.epochs:
-            found.append(min(steps, left))
-            left -= found[-1]
-        return found
+        lengths: list[int] = []
+        while left > 0 and len(lengths) < train.epochs:
+            lengths.append(min(steps, left))
+            left -= lengths[-1]
+        return lengths
 
     def task(self, part: str, crew: Crew) -> DeliveryTask:
         """Make the task of a rank's contender."""
@@ -375,10 +375,10 @@ class _Saver:
 
 def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
     """Bytes of a part's files in the page cache, as rank 0 sees it."""
-    found = residency(job.paths[part]) if crew.rank == 0 else None
-    if found is None:
+    cached = residency(job.paths[part]) if crew.rank == 0 else None
+    if cached is None:
         return None
-    return {"cached_bytes": found.cached_bytes, "total_bytes": found.total_bytes}
+    return {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
 
 
 class Counter:
@@ -398,7 +398,7 @@ class Counter:
         self.bytes += size
         if self._truth is not None:
             self.wrong += sum(
-                each not in self._truth for each in compute_checksums(batch, self._batch)
+                checksum not in self._truth for checksum in compute_checksums(batch, self._batch)
             )
 
     def check(self, where: str) -> None:

@@ -40,15 +40,15 @@ def copy_files(
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Copy the files of each part into the folder, if `first`; return their paths and folders
     there, by part. StorageError if there is no room, or a file cannot be copied."""
-    found, folders = {}, {}
+    copies, folders = {}, {}
     for part, sources in paths.items():
         root = os.path.commonpath([os.path.dirname(path) for path in sources])
         folders[part] = os.path.join(folder, part)
-        targets = [os.path.join(folders[part], os.path.relpath(each, root)) for each in sources]
-        found[part] = targets
+        targets = [os.path.join(folders[part], os.path.relpath(source, root)) for source in sources]
+        copies[part] = targets
         if first:
             _copy_all(sources, targets)
-    return found, folders
+    return copies, folders
 
 
 def _copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ problem that DLIO does not see is a warning instead.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -78,7 +79,17 @@ def as_dict(workload: DlioWorkload) -> dict[str, Any]:
 def _adapter() -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(DlioWorkload)
+    # Looking for plugins reads the metadata of all installed packages, as long as all else here.
+    switch = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        return TypeAdapter(DlioWorkload)
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
 
 
 def _presets() -> Any:

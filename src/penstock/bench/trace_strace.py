@@ -152,15 +152,15 @@ class StraceLog:
     def _take(self, line: str) -> None:
         if not line or line.startswith("strace:"):
             return
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise self._wrong(
                 f"{line[:60]!r} is no line of strace with seconds since 1970: record with"
                 " `strace -f -ttt -T -y`"
             )
-        thread = int(found[1] or found[2] or 0)
-        start_ns = int(found[3]) * 10**9 + int(found[4].ljust(9, "0"))
-        text = found[5]
+        thread = int(match[1] or match[2] or 0)
+        start_ns = int(match[3]) * 10**9 + int(match[4].ljust(9, "0"))
+        text = match[5]
         if text.startswith(("---", "+++")):
             if text.startswith("+++"):
                 self._tables.pop(thread, None)
@@ -248,10 +248,10 @@ class StraceLog:
 
     def _file(self, call: _Call) -> _Open | None:
         """The open file of a call's first argument, as far as it is one with a path."""
-        found = _DESCRIPTOR.match(call.given)
-        if found is None:
+        match = _DESCRIPTOR.match(call.given)
+        if match is None:
             return None
-        number, path = int(found[1]), found[2]
+        number, path = int(match[1]), match[2]
         file = call.table.files.get(number)
         if path is not None and (file is None or file.path != path):
             if not path.startswith("/"):
@@ -331,26 +331,26 @@ class StraceLog:
             self._size(call, file.path)
 
     def _size(self, call: _Call, path: str) -> None:
-        found = _SIZE.search(call.given)
+        match = _SIZE.search(call.given)
         whole = self._wanted(path)
-        if found and whole and "S_IFREG" in call.given:
-            self._writer.file(whole, int(found[1]))
+        if match and whole and "S_IFREG" in call.given:
+            self._writer.file(whole, int(match[1]))
 
     def _mapped(self, call: _Call) -> None:
         words = call.given.rsplit(", ", 5)
         if call.result < 0 or len(words) < 6 or words[4].startswith("-1") or "EXEC" in words[2]:
             return
-        found = _DESCRIPTOR.match(words[4])
-        file = call.table.files.get(int(found[1])) if found else None
-        path = (found[2] if found else None) or (file.path if file else None)
+        match = _DESCRIPTOR.match(words[4])
+        file = call.table.files.get(int(match[1])) if match else None
+        path = (match[2] if match else None) or (file.path if file else None)
         if path is None or not path.startswith("/"):
             return
         if self._add(call, MAP, path, int(words[5], 0), int(words[1])):
             self._said["it mapped files: what it read through maps is not in the trace"] = 1
 
     def _closed(self, call: _Call) -> None:
-        found = _DESCRIPTOR.match(call.given)
-        file = call.table.files.pop(int(found[1]), None) if found else None
+        match = _DESCRIPTOR.match(call.given)
+        file = call.table.files.pop(int(match[1]), None) if match else None
         # One that a parent opened, or of which there is a duplicate, stays open.
         if (
             file is not None
@@ -364,7 +364,9 @@ class StraceLog:
         first, last = call.given.split(", ")[:2]
         most = int(last, 0) if last[:1].isdigit() else _LONGEST
         least = int(re.match(r"\d+", first)[0])  # type: ignore[index]
-        for number in [each for each in call.table.files if least <= each <= most]:
+        for number in [
+            descriptor for descriptor in call.table.files if least <= descriptor <= most
+        ]:
             del call.table.files[number]
 
     # -- what it takes to follow descriptors ---------------------------------------------------
@@ -405,15 +407,15 @@ def _unescape(path: str) -> str:
     if "\\" not in path:
         return path
 
-    def byte(found: re.Match[str]) -> bytes:
-        code = found[1]
+    def byte(match: re.Match[str]) -> bytes:
+        code = match[1]
         value = _LETTERS.get(code)
         if value is None:
             value = int(code[1:], 16) if code[0] == "x" else int(code, 8)
         return bytes([value & 255])
 
     pieces, place = [], 0
-    for found in _ESCAPE.finditer(path):
-        pieces += [os.fsencode(path[place : found.start()]), byte(found)]
-        place = found.end()
+    for match in _ESCAPE.finditer(path):
+        pieces += [os.fsencode(path[place : match.start()]), byte(match)]
+        place = match.end()
     return os.fsdecode(b"".join([*pieces, os.fsencode(path[place:])]))

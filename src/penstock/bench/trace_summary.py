@@ -178,18 +178,18 @@ def summarise(
     return found
 
 
-def _count(found: Summary, read: Operations, end_ns: int) -> None:
-    found.bytes += int(read.result.sum())
-    found.asked_bytes += int(read.length.sum())
-    found.took.add(read.duration_ns)
+def _count(summary: Summary, read: Operations, end_ns: int) -> None:
+    summary.bytes += int(read.result.sum())
+    summary.asked_bytes += int(read.length.sum())
+    summary.took.add(read.duration_ns)
     bits = np.frexp(read.result.astype(np.float64))[1]  # exact below 2^53
-    found.sizes += np.bincount(bits, minlength=64)
+    summary.sizes += np.bincount(bits, minlength=64)
     ends_ns = read.start_ns + read.duration_ns
     bins = np.minimum(ends_ns * (BINS / max(1, end_ns)), BINS - 1).astype(np.int64)
-    found.rate += np.bincount(bins, read.result, BINS).astype(np.int64)
-    files = len(found.file_reads)
-    found.file_reads += np.bincount(read.file, minlength=files)
-    found.file_bytes += np.bincount(read.file, read.result, files).astype(np.int64)
+    summary.rate += np.bincount(bins, read.result, BINS).astype(np.int64)
+    files = len(summary.file_reads)
+    summary.file_reads += np.bincount(read.file, minlength=files)
+    summary.file_bytes += np.bincount(read.file, read.result, files).astype(np.int64)
 
 
 class _Follows:

@@ -55,10 +55,10 @@ class _LogTable:
 
     def time_ns(self, name: str, text: str) -> int:
         """Read seconds as nanoseconds, exactly."""
-        found = _SECONDS.fullmatch(text)
-        if found is None or not text or len(found[1]) > 10 or text == ".":
+        match = _SECONDS.fullmatch(text)
+        if match is None or not text or len(match[1]) > 10 or text == ".":
             raise self.wrong(f"{name} is {text!r}: seconds from 0 on belong there")
-        return int(found[1] or 0) * 10**9 + int((found[2] or "").ljust(9, "0")[:9])
+        return int(match[1] or 0) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])
 
     def left_out(self, what: str) -> None:
         self._left_out[what] += 1
@@ -93,8 +93,8 @@ class _LogTable:
             order = np.argsort(start_ns, kind="stable")
             ends = np.maximum(start_ns, end_ns - tolerance_ns)[order].tolist()
             lane = np.array(lanes(list(zip(start_ns[order].tolist(), ends, strict=True))))
-            for each in range(int(lane.max()) + 1):
-                rows = order[lane == each]
+            for lane_number in range(int(lane.max()) + 1):
+                rows = order[lane == lane_number]
                 self._writer.extend(
                     self._writer.thread(process, thread, new=True),
                     Operations(

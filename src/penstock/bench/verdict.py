@@ -36,17 +36,17 @@ class Verdicts:
             folder=job.folders["train"], seed=job.seed,
         )  # fmt: skip
         dataset = open_task(task)
-        found = examine(dataset, Doing(decode=choose_decode(task)))
+        examination = examine(dataset, Doing(decode=choose_decode(task)))
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
         self._job, self._samples = job, task.count
-        self._data = _describe_data(found, task.per_file == 1)
+        self._data = _describe_data(examination, task.per_file == 1)
         self._supplies: dict[Resource, Supply] = {
             resource: replace(supply, per_s=supply.per_s * per_unit)
             if resource == "decode"
             else supply
-            for resource, supply in found.supplies.items()
+            for resource, supply in examination.supplies.items()
         }
-        self._demand = _scale_demand(found.demand or Demand(), 1 / per_unit)
+        self._demand = _scale_demand(examination.demand or Demand(), 1 / per_unit)
         step_s = job.workload.train.computation_time.mean
         if step_s > 0:
             self._supplies["compute"] = computing(step_s, job.workload.reader.batch_size, ranks)
@@ -55,11 +55,11 @@ class Verdicts:
         """Compute the roofline of a run, as values for its record. Data that was cached before its
         epochs is not read from storage, and the run's own figures count before later ceilings."""
         supplies = dict(self._supplies)
-        epochs = [each for each in run["epochs"] if each["kind"] == "train"]
+        epochs = [epoch for epoch in run["epochs"] if epoch["kind"] == "train"]
         if run["staging_s"]:
             supplies["staging"] = staging(self._samples, run["staging_s"], len(epochs))
         cached = self._demand.cached(_cached_share(epochs))
-        samples = sum(each["samples"] for each in epochs)
+        samples = sum(epoch["samples"] for epoch in epochs)
         if not (samples and run["samples_per_s"]):
             return roofline(supplies, cached, data=self._data).as_json()
         seconds = samples / run["samples_per_s"]
@@ -76,10 +76,10 @@ class Verdicts:
         return verdict(counted, supplies, data=self._data).as_json()
 
 
-def _describe_data(found: Examination, own_files: bool) -> Data:
-    index = None if found.dataset is None else found.dataset.index
+def _describe_data(examination: Examination, own_files: bool) -> Data:
+    index = None if examination.dataset is None else examination.dataset.index
     total = 0 if index is None else index.total_bytes
-    return Data(total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files)
+    return Data(total_bytes=total, memory_bytes=examination.machine.room_bytes, own_files=own_files)
 
 
 def _scale_demand(demand: Demand, share: float) -> Demand:
@@ -94,6 +94,6 @@ def _scale_demand(demand: Demand, share: float) -> Demand:
 
 def _cached_share(epochs: Sequence[Mapping[str, Any]]) -> float:
     """The share of the data that was in the page cache when epochs began."""
-    known = [each["cached_before"] for each in epochs if each["cached_before"]]
-    total = sum(each["total_bytes"] for each in known)
-    return sum(each["cached_bytes"] for each in known) / total if total else 0.0
+    known = [cached["cached_before"] for cached in epochs if cached["cached_before"]]
+    total = sum(cached["total_bytes"] for cached in known)
+    return sum(cached["cached_bytes"] for cached in known) / total if total else 0.0

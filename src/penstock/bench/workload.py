@@ -15,16 +15,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ..errors import UsageError
-from .distribution import Distribution, Seconds
+from ..codecs import missing
 
 try:
     from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, Strict
     from typing_extensions import TypedDict
-except ModuleNotFoundError as error:
-    raise UsageError(
-        f"workloads need {error.name}: install it with pip install 'penstock[bench]'"
-    ) from None
+except ModuleNotFoundError:
+    raise missing("pydantic", "bench", "a workload") from None
+
+from .distribution import Distribution, Seconds
 
 COMPRESSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -33,8 +33,8 @@ class Grain:
             drop_remainder=True,
             batch_fn=lambda rows: stack_samples(list(rows)),
         )
-        found: Iterable[Any] = batches.to_iter_dataset(self._options)
-        return found
+        loader: Iterable[Any] = batches.to_iter_dataset(self._options)
+        return loader
 
     def close(self) -> None:
         pass

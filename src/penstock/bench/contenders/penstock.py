@@ -148,26 +148,28 @@ def _index_files(task: DeliveryTask) -> Dataset:
 
 
 def _index_places(
-    task: DeliveryTask, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+    task: DeliveryTask, file_places: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 ) -> Dataset:
     """Samples at these offsets, of these sizes, in each file."""
-    file = np.repeat(np.arange(len(found), dtype=np.uint32), [len(size) for _, size in found])
-    offset = np.concatenate([each for each, _ in found])
-    size = np.concatenate([each for _, each in found])
+    file = np.repeat(
+        np.arange(len(file_places), dtype=np.uint32), [len(size) for _, size in file_places]
+    )
+    offset = np.concatenate([place for place, _ in file_places])
+    size = np.concatenate([place for _, place in file_places])
     return _index(task, lambda _: Table(file, offset, size))
 
 
 def _index_lines(task: DeliveryTask) -> Dataset:
     """Each line of text a sample; the files are read once to find them."""
-    found = []
+    lines = []
     for path in task.paths:
         text = np.fromfile(path, np.uint8)
         ends = np.flatnonzero(text == ord("\n")) + 1
         if len(text) and (not len(ends) or ends[-1] != len(text)):
             ends = np.append(ends, len(text))
         starts = np.concatenate([[0], ends])[:-1]
-        found.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
-    return _index_places(task, found)
+        lines.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
+    return _index_places(task, lines)
 
 
 def choose_decode(task: DeliveryTask) -> Take | None:
@@ -254,10 +256,10 @@ class PayloadLayout(NamedTuple):
     def array(self, file: Bytes) -> npt.NDArray[Any]:
         """The array in a file's bytes, a view; FormatError if the file is too short."""
         size = math.prod(self.shape) * self.dtype.itemsize
-        found = file[self.begin : self.begin + size]
-        if len(found) != size:
-            raise FormatError(f"a data file is cut short: {len(found):,} of {size:,} bytes")
-        return found.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+        content = file[self.begin : self.begin + size]
+        if len(content) != size:
+            raise FormatError(f"a data file is cut short: {len(content):,} of {size:,} bytes")
+        return content.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
 
 class Payloads:

@@ -72,7 +72,7 @@ def open_samples(data: DatasetSpec, path: str) -> Opened:
 def flatten_sample(sample: Any) -> npt.NDArray[np.uint8]:
     """A sample as one row of bytes, for containers of other people."""
     parts = sample if isinstance(sample, tuple) else (sample,)
-    raw = (each if isinstance(each, bytes) else np.asarray(each).tobytes() for each in parts)
+    raw = (part if isinstance(part, bytes) else np.asarray(part).tobytes() for part in parts)
     return np.frombuffer(b"".join(raw), np.uint8)
 
 
@@ -140,8 +140,8 @@ def decode_image(image: Any) -> npt.NDArray[np.uint8]:
         else:
             _, _, space, _ = simplejpeg.decode_jpeg_header(image)
             plain = "GRAY" if space.lower().startswith("gray") else "RGB"
-            found: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(image, plain)
-            return found[..., 0] if plain == "GRAY" else found
+            image_array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(image, plain)
+            return image_array[..., 0] if plain == "GRAY" else image_array
     import io
 
     try:
@@ -152,11 +152,11 @@ def decode_image(image: Any) -> npt.NDArray[np.uint8]:
 
 
 def _load_array(path: str) -> npt.NDArray[Any]:
-    found = np.load(path)
-    if isinstance(found, np.ndarray):
-        return found
-    with found:
-        array: npt.NDArray[Any] = found["x"]
+    loaded = np.load(path)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        array: npt.NDArray[Any] = loaded["x"]
         return array
 
 
@@ -202,23 +202,23 @@ class _Hdf5:
 def _load_table(path: str, dtype: str) -> Opened:
     with open(path, "rb") as plain:
         head = plain.read(3)
-    unpack = next((each for magic, each in _PACKED.items() if head.startswith(magic)), open)
+    unpack = next((opener for magic, opener in _PACKED.items() if head.startswith(magic)), open)
     with unpack(path, "rt") as file:
-        found: npt.NDArray[Any] = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
-    return found
+        rows: npt.NDArray[Any] = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
+    return rows
 
 
 def _read_tfrecords(path: str) -> list[bytes]:
     with open(path, "rb") as file:
         text = file.read()
-    found, at = [], 0
+    records, at = [], 0
     while at < len(text):
         (length,) = struct.unpack_from("<Q", text, at)
         if at + 16 + length > len(text):
             raise FormatError(f"{path}: at byte {at:,}: a record of {length:,} bytes is cut short")
-        found.append(text[at + 12 : at + 12 + length])
+        records.append(text[at + 12 : at + 12 + length])
         at += 16 + length
-    return found
+    return records
 
 
 class _Indexed:

@@ -46,8 +46,8 @@ class User:
         if self._begun and isinstance(self._loader, Iterator):
             self._loader = self._make()
         self._begun = True
-        for each in (self._loader, getattr(self._loader, "sampler", None)):
-            set_epoch = getattr(each, "set_epoch", None)
+        for owner in (self._loader, getattr(self._loader, "sampler", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
         batches: Iterable[Any] = self._loader
@@ -81,8 +81,8 @@ def _import_function(name: str) -> Callable[..., Any]:
             f"--loader {name}: {module.__file__} has no function {function_name!r}"
             + (f"; it has {there}" if there else "")
         )
-    found: Callable[..., Any] = function
-    return found
+    loader_function: Callable[..., Any] = function
+    return loader_function
 
 
 def _choose_arguments(
@@ -90,14 +90,16 @@ def _choose_arguments(
 ) -> dict[str, Any]:
     """Choose the values that the function takes."""
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return given
-    for each in parameters:
-        needed = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-        if needed and (each.name not in given or each.kind is each.POSITIONAL_ONLY):
+    for parameter in parameters:
+        needed = (
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        )
+        if needed and (parameter.name not in given or parameter.kind is parameter.POSITIONAL_ONLY):
             raise UsageError(
-                f"--loader {name} wants {each.name!r}, which is not known here: give it a default "
-                f"(known by name are {', '.join(given)})"
+                f"--loader {name} wants {parameter.name!r}, which is not known here: give it a "
+                f"default (known by name are {', '.join(given)})"
             )
-    names = {each.name for each in parameters}
+    names = {parameter.name for parameter in parameters}
     return {key: value for key, value in given.items() if key in names}

@@ -46,8 +46,8 @@ class WebDataset:
         batched = shards.map(_join_payload).batched(
             task.batch_size, collation_fn=None, partial=False
         )
-        found: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
-        return found
+        loader: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
+        return loader
 
     def close(self) -> None:
         pass

@@ -24,16 +24,16 @@ def write(part: Part, draft: Draft) -> None:
     except ModuleNotFoundError:
         raise missing("pyarrow", "arrow", "writing Parquet") from None
     columns, known = draft.columns or (draft,), draft.data.parquet
-    names = [each.name for each in known.columns] or ["image"]
-    types = [_choose_type(each) for each in columns]
-    fields = [pyarrow.field(*each, nullable=False) for each in zip(names, types, strict=True)]
+    names = [column.name for column in known.columns] or ["image"]
+    types = [_choose_type(column) for column in columns]
+    fields = [pyarrow.field(*column, nullable=False) for column in zip(names, types, strict=True)]
     schema = pyarrow.schema(fields)
-    row_bytes = sum(each.sample_bytes for each in columns)
+    row_bytes = sum(column.sample_bytes for column in columns)
     rows = min(known.row_group_size, max(1, _GROUP_BYTES // row_bytes))
     how = {"compression": draft.data.compression, "use_dictionary": False}
     with storing(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
-        for group in zip(*(each.groups(rows) for each in columns), strict=True):
-            arrays = [_make_array(*each) for each in zip(types, group, strict=True)]
+        for group in zip(*(column.groups(rows) for column in columns), strict=True):
+            arrays = [_make_array(*column) for column in zip(types, group, strict=True)]
             file.write_table(pyarrow.table(arrays, schema), row_group_size=rows)
 
 
