@@ -216,7 +216,7 @@ PURE = (
     | {"mixture", "quality", "augmentation", "profiling", "ledger", "tenancy", "holding"}
     | {"transfers"}
     | {"sim.network", "sim.routed", "sim.closed", "sim.importance", "sim.arguments"}
-    | {"bench.workload", "bench.distribution", "bench.schema", "bench.document", "bench.values"}
+    | {"bench.workload", "bench.distribution", "bench.schema", "bench.document"}
     | {"bench.overrides", "bench.problems", "bench.checks"}
     | {"bench.sizes", "bench.mesh", "bench.contents"}
     | {"bench.checkpoint_shapes", "bench.checkpoint_contents"}
