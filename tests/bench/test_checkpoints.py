@@ -218,7 +218,7 @@ def test_auto_is_torch_where_it_is_installed() -> None:
 def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (
-        "import sys\nfrom checkpoint_crew import alone, llama\n"
+        "import sys\nfrom tests.bench.checkpoint_crew import alone, llama\n"
         "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
         f"made = alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew))\n"
         "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
@@ -619,10 +619,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """Is not taken for a checkpoint, and is replaced by the next."""
     told = (
-        "from checkpoint_crew import alone, llama\n"
+        "from tests.bench.checkpoint_crew import alone, llama\n"
         "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
         f"alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew, "
-        "writer='checkpoint_crew:Killed').take(1, 0))"
+        "writer='tests.bench.checkpoint_crew:Killed').take(1, 0))"
     )
     ended = subprocess.run([sys.executable, "-c", told], env=environ())
     assert ended.returncode == -signal.SIGKILL

@@ -443,9 +443,9 @@ data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_tr
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
-import penstock.bench.generate_data as module
+import penstock.bench.generate as module
 module._LOOK_S = 0.0
-generate(data, root=sys.argv[1], threads=2, progress=progress)
+generate_data(data, root=sys.argv[1], threads=2, progress=progress)
 """
 
 

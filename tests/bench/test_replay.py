@@ -99,9 +99,9 @@ def done_by(trace: Trace) -> list[tuple[object, ...]]:
 
 REPLAY = """
 import sys
-from penstock import trace
+from penstock.engine import trace_file
 from penstock.bench import replay
-found = trace.load(sys.argv[1])
+found = trace_file.load(sys.argv[1])
 names = [found.names[i] for i in range(len(found.names))]
 replay.replay(found, names, speed=None)
 """
