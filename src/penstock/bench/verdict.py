@@ -10,6 +10,7 @@ from ..doctor import (
     DataProfile,
     Demand,
     Examination,
+    PlannedJob,
     Resource,
     RunCounts,
     Supply,
@@ -19,7 +20,6 @@ from ..doctor import (
     judge_run,
     staging_supply,
 )
-from ..doctor import PlannedJob as Doing
 from .contenders import DeliveryTask, choose_decode, open_task
 from .run import BenchJob
 
@@ -36,7 +36,7 @@ class Verdicts:
             folder=job.folders["train"], seed=job.seed,
         )  # fmt: skip
         dataset = open_task(task)
-        examination = examine(dataset, Doing(decode=choose_decode(task)))
+        examination = examine(dataset, PlannedJob(decode=choose_decode(task)))
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
         self._job, self._samples = job, task.count
         self._data = _describe_data(examination, task.per_file == 1)
