@@ -28,12 +28,12 @@ import numpy as np
 
 from penstock.bench import metrics
 from penstock.bench.contenders import PACKAGES, converts, make
-from penstock.bench.contenders.task import Task
+from penstock.bench.contenders.task import DeliveryTask
 from penstock.bench.distribution import Distribution
-from penstock.bench.pace import Pace, sharpen_timers
+from penstock.bench.pace import StepPace, sharpen_timers
 from penstock.bench.ranks import Crew, launch
 from penstock.bench.walk import walk
-from penstock.bench.workload import Data, Reading, Train, Workload
+from penstock.bench.workload import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
 
 from . import __main__ as command
 from . import generation
@@ -82,31 +82,31 @@ def ceiling(raw: dict[str, Any], ranks: int, step_s: float, wanted: float, round
     return over_rounds(name, shares, "", wanted, max)
 
 
-def in_loop(raw: dict[str, Any], task: Task, step_s: float, rounds: int) -> Row:
+def in_loop(raw: dict[str, Any], task: DeliveryTask, step_s: float, rounds: int) -> Row:
     """The same with penstock's loader, a file a step, all of it in memory."""
     name = f"utilisation with penstock, 1 rank, {step_s * 1e3:g} ms, a small file a step"
     shares = raw[name] = [walked(1, step_s, task) for _ in range(rounds)]
     return over_rounds(name, shares, "", None, max)
 
 
-def walked(ranks: int, step_s: float, task: Task | None) -> float:
+def walked(ranks: int, step_s: float, task: DeliveryTask | None) -> float:
     """Utilisation over half a second."""
     found = launch(ranks, functools.partial(_walk, step_s, task))
     assert found is not None
     return found
 
 
-def _walk(step_s: float, task: Task | None, crew: Crew) -> float:
+def _walk(step_s: float, task: DeliveryTask | None, crew: Crew) -> float:
     sharpen_timers()
     steps = int(0.5 / step_s)
-    one = task or Task(workload=Workload(), part="train", paths=[], folder="")
+    one = task or DeliveryTask(workload=DlioWorkload(), part="train", paths=[], folder="")
     if task is not None:
         steps = min(steps, len(task.paths))
         workload = replace(task.workload, reader=replace(task.workload.reader, batch_size=1))
         one = replace(task, workload=workload, steps=steps)
     contender = make("none" if task is None else "penstock", one)
     nominal = np.full(steps, round(step_s * 1e9))
-    stamps = walk(contender.batches(0), nominal, Pace(), crew.barrier, lambda batch: None)
+    stamps = walk(contender.batches(0), nominal, StepPace(), crew.barrier, lambda batch: None)
     contender.close()
     found = crew.gather(stamps)
     return metrics.utilisation([found], 5, 0) if found else 0.0
@@ -115,7 +115,7 @@ def _walk(step_s: float, task: Task | None, crew: Crew) -> float:
 def exact(raw: dict[str, Any]) -> Row:
     """How far a step of 375 us is from it."""
     sharpen_timers()
-    pace, nominal_ns, errors = Pace(), 375_000, []
+    pace, nominal_ns, errors = StepPace(), 375_000, []
     for _ in range(4_000):
         due_ns = time.perf_counter_ns() + nominal_ns
         errors.append((pace.until(due_ns) - due_ns) / nominal_ns)
@@ -125,7 +125,7 @@ def exact(raw: dict[str, Any]) -> Row:
     return Row(name, value, "", target=ERROR, met=value < ERROR, note=f"{raw[name]}")
 
 
-def rates(raw: dict[str, Any], tasks: list[Task], rounds: int) -> list[Row]:
+def rates(raw: dict[str, Any], tasks: list[DeliveryTask], rounds: int) -> list[Row]:
     """Samples a second of many small .npz files, one process; and whether that is as of few."""
     found: list[list[float]] = [[], []]
     for _ in range(rounds):
@@ -141,7 +141,7 @@ def rates(raw: dict[str, Any], tasks: list[Task], rounds: int) -> list[Row]:
     ]
 
 
-def epochs_per_s(name: str, task: Task) -> tuple[float, float]:
+def epochs_per_s(name: str, task: DeliveryTask) -> tuple[float, float]:
     """Of the second epoch; and CPU seconds that it takes, of this process alone."""
     contender = make(name, task)
     try:
@@ -159,7 +159,7 @@ def _taken(batches: Any, steps: int) -> None:
         next(iterator)
 
 
-def start(raw: dict[str, Any], task: Task, rounds: int) -> Row:
+def start(raw: dict[str, Any], task: DeliveryTask, rounds: int) -> Row:
     """From the start of a process to its first step's batch, data being there."""
     name = "from the command to the first step"
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def _started(arguments: list[str], place: Path) -> float:
     return reached - begun
 
 
-def loaders(raw: dict[str, Any], task: Task, rounds: int) -> list[Row]:
+def loaders(raw: dict[str, Any], task: DeliveryTask, rounds: int) -> list[Row]:
     """All that is installed, on the same files, in turn: 1 thread or worker each."""
     workload = replace(task.workload, reader=replace(task.workload.reader, read_threads=1))
     task = replace(task, workload=workload)
@@ -216,7 +216,7 @@ def loaders(raw: dict[str, Any], task: Task, rounds: int) -> list[Row]:
     ]
 
 
-def _alone(name: str, task: Task, crew: Crew) -> float:
+def _alone(name: str, task: DeliveryTask, crew: Crew) -> float:
     return epochs_per_s(name, task)[0]
 
 
@@ -235,7 +235,7 @@ def over_rounds(
     return Row(name, value, unit, target=target, met=met, note=f"best round {best(values):.4g}")
 
 
-def written(folder: Path, files: int) -> Task:
+def written(folder: Path, files: int) -> DeliveryTask:
     """Small .npz files as DLIO's: 64 bytes a sample, one a file."""
     (folder / "train").mkdir(parents=True)
     paths = []
@@ -245,13 +245,13 @@ def written(folder: Path, files: int) -> Task:
         np.savez(path, x=one + number % 251, y=np.zeros(1, np.int64))
         paths.append(os.fspath(path))
     batch = 4
-    workload = Workload(
-        dataset=Data(data_folder=str(folder), format="npz", num_files_train=files,
+    workload = DlioWorkload(
+        dataset=DatasetSpec(data_folder=str(folder), format="npz", num_files_train=files,
                      record_length_bytes=64),
-        reader=Reading(batch_size=batch, sample_shuffle="seed", read_threads=1),
-        train=Train(computation_time=Distribution.constant(0.0)),
+        reader=ReaderSpec(batch_size=batch, sample_shuffle="seed", read_threads=1),
+        train=TrainSpec(computation_time=Distribution.constant(0.0)),
     )  # fmt: skip
-    return Task(
+    return DeliveryTask(
         workload=workload, part="train", paths=paths, folder=str(folder / "train"),
         steps=files // batch,
     )  # fmt: skip

@@ -37,9 +37,9 @@ def rows(
     """One row: MB/s of samples written and durable, paired with the floor. The target is met where
     the ratio is, or the rate itself."""
     from penstock.bench.generate import generate_data
-    from penstock.bench.workload import Data
+    from penstock.bench.workload import DatasetSpec
 
-    data = Data(
+    data = DatasetSpec(
         record_length_bytes=146600628 / 2,
         record_length_bytes_stdev=68341808 / 2,
         num_files_train=files,

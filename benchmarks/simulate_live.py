@@ -90,7 +90,7 @@ def run(bench: Bench, job: Job) -> Ran:
 
 
 def storage_mb_s(bench: Bench, clients: int) -> float:
-    """What so many hosts read together, in reads of a cache block at random places, many in flight."""
+    """MB/s that so many hosts read together, in random reads of a cache block, many in flight."""
     return max(_storage_mb_s(bench, clients) for _ in range(READS))
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 import penstock
 from benchmarks.share.work import KINDS
-from penstock.bench.pace import Pace, sharpen_timers
+from penstock.bench.pace import StepPace, sharpen_timers
 
 counted = ("time_ns", "samples", "batches", "compute_ns", "own_ns", "stall_ns", "decode_cpu_ns")
 
@@ -62,7 +62,7 @@ class Training:
             decode=kind.decode,
         )
         self._step_ns = int(options["step_ms"] * 1e6)
-        self._pace = Pace()
+        self._pace = StepPace()
         self._lines = Lines()
         self._steps: list[tuple[int, int]] = []
         self._ids = hashlib.sha256()

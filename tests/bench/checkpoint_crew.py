@@ -14,24 +14,30 @@ from typing import Any
 from penstock.bench.checkpoint_shapes import State
 from penstock.bench.checkpoint_writers import NumpyWriter
 from penstock.bench.checkpoints import run_checkpoints
-from penstock.bench.workload import Checkpoint, Model, Parallelism, Transformer, Workload
+from penstock.bench.workload import (
+    CheckpointSpec,
+    DlioWorkload,
+    ModelSpec,
+    Parallelism,
+    Transformer,
+)
 from penstock.topology import Place
 
 Work = Callable[[Place, Callable[[], None], Callable[[Any], list[Any]]], Any]
 
 
-def llama(folder: object, *, model: Model | None = None, **settings: Any) -> Workload:
+def llama(folder: object, *, model: ModelSpec | None = None, **settings: Any) -> DlioWorkload:
     """A workload that only saves and loads a small model: 3 MB by one rank."""
     shape = Transformer(vocab_size=500, hidden_size=64, ffn_hidden_size=128)
-    small = Model(
+    small = ModelSpec(
         name="small",
         type="transformer",
         num_layers=4,
         parallelism=Parallelism(zero_stage=1),
         transformer=replace(shape, num_attention_heads=8, num_kv_heads=4),
     )
-    checkpoint = Checkpoint(checkpoint_folder=str(folder), **settings)
-    return Workload(framework="pytorch", model=model or small, checkpoint=checkpoint)
+    checkpoint = CheckpointSpec(checkpoint_folder=str(folder), **settings)
+    return DlioWorkload(framework="pytorch", model=model or small, checkpoint=checkpoint)
 
 
 def alone(work: Work) -> Any:
@@ -70,7 +76,7 @@ def void(_: object) -> None:
     """Nothing."""
 
 
-def processes(ranks: int, workload: Workload, **options: Any) -> list[dict[str, Any]]:
+def processes(ranks: int, workload: DlioWorkload, **options: Any) -> list[dict[str, Any]]:
     """What `run_checkpoints` returned in each rank, a process."""
     context = multiprocessing.get_context("spawn")
     boxes = [context.SimpleQueue() for _ in range(ranks)]
@@ -89,7 +95,7 @@ def processes(ranks: int, workload: Workload, **options: Any) -> list[dict[str, 
 
 
 def _rank(
-    rank: int, boxes: list[Any], barrier: Any, results: Any, workload: Workload, options: Any
+    rank: int, boxes: list[Any], barrier: Any, results: Any, workload: DlioWorkload, options: Any
 ) -> None:
     def gather(value: Any) -> list[Any]:
         for box in boxes:

@@ -8,36 +8,45 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bench.contenders.task import Task
+from penstock.bench.contenders.task import DeliveryTask
 from penstock.bench.distribution import Distribution
-from penstock.bench.run import Job
-from penstock.bench.workload import Data, Evaluation, Output, Reading, Train, Workflow, Workload
+from penstock.bench.run import BenchJob
+from penstock.bench.workload import (
+    DatasetSpec,
+    DlioWorkload,
+    EvaluationSpec,
+    OutputSpec,
+    ReaderSpec,
+    SkippedSteps,
+    TrainSpec,
+    WorkflowSpec,
+)
 
 
 def workload(
     folder: Path, files: int = 12, per_file: int = 1, batch: int = 2, **more: Any
-) -> Workload:
+) -> DlioWorkload:
     """npz files of 5 x 7 bytes a sample; `more` are sections that replace these."""
-    found = Workload(
-        dataset=Data(
+    found = DlioWorkload(
+        dataset=DatasetSpec(
             data_folder=str(folder),
             format="npz",
             num_files_train=files,
             num_samples_per_file=per_file,
             record_length_bytes=35,
         ),
-        reader=Reading(batch_size=batch, batch_size_eval=batch, read_threads=0),
-        train=Train(epochs=2, computation_time=Distribution.constant(0.0)),
-        workflow=Workflow(train=True),
-        evaluation=Evaluation(),
-        output=Output(exclude_start_steps=1),
+        reader=ReaderSpec(batch_size=batch, batch_size_eval=batch, read_threads=0),
+        train=TrainSpec(epochs=2, computation_time=Distribution.constant(0.0)),
+        workflow=WorkflowSpec(train=True),
+        evaluation=EvaluationSpec(),
+        output=OutputSpec(metric=SkippedSteps(exclude_start_steps=1)),
     )
     return replace(found, **more)
 
 
-def reading(**changes: Any) -> Reading:
+def reading(**changes: Any) -> ReaderSpec:
     """A reader of this process."""
-    return replace(Reading(batch_size=2, batch_size_eval=2, read_threads=0), **changes)
+    return replace(ReaderSpec(batch_size=2, batch_size_eval=2, read_threads=0), **changes)
 
 
 def content(number: int, per_file: int = 1, shape: tuple[int, int] = (5, 7)) -> np.ndarray:
@@ -65,15 +74,17 @@ def write(folder: Path, files: int = 12, per_file: int = 1, part: str = "train")
     return paths
 
 
-def job(load: Workload, paths: list[str], loader: str = "penstock", **more: Any) -> Job:
+def job(load: DlioWorkload, paths: list[str], loader: str = "penstock", **more: Any) -> BenchJob:
     """A job over these files."""
     folder = str(Path(paths[0]).parent)
     given = {"paths": {"train": paths}, "folders": {"train": folder}, "control": False} | more
-    return Job(loader=loader, workload=load, **given)
+    return BenchJob(loader=loader, workload=load, **given)
 
 
-def task(load: Workload, paths: list[str], rank: int = 0, ranks: int = 1, **more: Any) -> Task:
+def task(
+    load: DlioWorkload, paths: list[str], rank: int = 0, ranks: int = 1, **more: Any
+) -> DeliveryTask:
     """What one rank's contender is to deliver."""
     given = {"part": "train", "steps": load.steps(ranks), "seed": 5} | more
     folder = str(Path(paths[0]).parent)
-    return Task(workload=load, paths=paths, folder=folder, rank=rank, ranks=ranks, **given)
+    return DeliveryTask(workload=load, paths=paths, folder=folder, rank=rank, ranks=ranks, **given)

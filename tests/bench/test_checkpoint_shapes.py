@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from penstock.bench.checkpoint_shapes import (
     DTYPE_BYTES,
     Coordinates,
-    by_rank,
-    due,
+    count_parameters,
+    count_totals,
     files,
-    parameters,
-    totals,
+    is_due,
+    list_files_by_rank,
 )
-from penstock.bench.workload import Checkpoint, Model, Parallelism, Transformer
+from penstock.bench.workload import CheckpointSpec, ModelSpec, Parallelism, Transformer
 from penstock.errors import UsageError
 
 GIB = 2**30
-DEFAULT = Checkpoint()
+DEFAULT = CheckpointSpec()
 # hidden, ffn, heads, kv heads, layers, vocabulary; tensor, pipeline, ZeRO, ranks;
 # parameters, GiB of the model in fp16 and of its optimizer in fp32
 LLAMAS = {
@@ -40,7 +40,7 @@ LLAMAS = {
 }
 
 
-def llama(name: str) -> tuple[Model, int]:
+def llama(name: str) -> tuple[ModelSpec, int]:
     """One of DLIO's models and the ranks that MLPerf Storage runs it with."""
     (hidden, ffn, heads, kv, layers, vocabulary), (tensor, pipeline, zero, ranks), _ = LLAMAS[name]
     shape = Transformer(
@@ -51,7 +51,9 @@ def llama(name: str) -> tuple[Model, int]:
         num_kv_heads=kv,
     )
     cut = Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=zero)
-    return Model(type="transformer", num_layers=layers, parallelism=cut, transformer=shape), ranks
+    return ModelSpec(
+        type="transformer", num_layers=layers, parallelism=cut, transformer=shape
+    ), ranks
 
 
 @pytest.mark.parametrize("name", LLAMAS)
@@ -59,10 +61,10 @@ def test_sizes_of_the_bundled_llamas(name: str) -> None:
     """Parameters are exact, and bytes are them and what is known to be kept more than once."""
     model, ranks = llama(name)
     count, model_gib, optimizer_gib = LLAMAS[name][2]
-    assert parameters(model) == count
+    assert count_parameters(model) == count
     assert round(2 * count / GIB, 1) == model_gib
     assert round(12 * count / GIB, 1) == optimizer_gib
-    found = totals(model, DEFAULT, ranks)
+    found = count_totals(model, DEFAULT, ranks)
     cut, hidden = model.parallelism, model.transformer.hidden_size
     norms = 2 * (2 * model.num_layers + 1) * hidden  # bytes of what slices do not divide
     assert found.model_bytes == 2 * count + (cut.tensor - 1) * norms
@@ -74,7 +76,7 @@ def test_sizes_of_the_bundled_llamas(name: str) -> None:
 def test_files_of_llama_7b() -> None:
     """ZeRO 1 on two ranks: the model by the first, the optimizer's halves by each."""
     model, _ = llama("7b")
-    first, second = by_rank(model, DEFAULT, 2)
+    first, second = list_files_by_rank(model, DEFAULT, 2)
     assert [file.name for file in first] == [
         "model_0_model_states",
         "zero_pp_rank_0_mp_rank_0_optim_states",
@@ -91,8 +93,8 @@ def test_files_of_a_pipeline() -> None:
     where layers do not come out even."""
     shape = Transformer(vocab_size=10, hidden_size=8, ffn_hidden_size=4, num_attention_heads=2)
     cut = Parallelism(tensor=2, pipeline=2, zero_stage=2)
-    model = Model(type="transformer", num_layers=3, parallelism=cut, transformer=shape)
-    ranks = [[file.name for file in each] for each in by_rank(model, DEFAULT, 8)]
+    model = ModelSpec(type="transformer", num_layers=3, parallelism=cut, transformer=shape)
+    ranks = [[file.name for file in each] for each in list_files_by_rank(model, DEFAULT, 8)]
     assert ranks[1] == [
         "layer_0-model_1_model_states",
         "layer_1-model_1_model_states",
@@ -110,13 +112,13 @@ def test_files_of_a_pipeline() -> None:
 
 def test_given_lengths() -> None:
     """DLIO's older way: lengths of groups and of a layer's tensors, bytes each, on every rank."""
-    model = Model(
+    model = ModelSpec(
         num_layers=40,
         optimization_groups=(1009254400, 865075200, 793600),
         layer_parameters=(52583936, 209715200),
         parallelism=Parallelism(tensor=4, pipeline=8, zero_stage=1),
     )
-    first, *others = by_rank(model, DEFAULT, 64)
+    first, *others = list_files_by_rank(model, DEFAULT, 64)
     assert [file.name for file in first] == [
         "model_states-0",
         *(f"layer_{layer}-model_0_model_states" for layer in range(1, 6)),
@@ -130,21 +132,21 @@ def test_given_lengths() -> None:
         "model_states-63",
         "zero_pp_rank_1_mp_rank_31_optim_states",
     ]
-    found = totals(model, DEFAULT, 64)
+    found = count_totals(model, DEFAULT, 64)
     assert found.bytes == 64 * (3 * groups + 10240) + 40 * (52583936 + 209715200)
     assert found.counted_bytes == 10240  # DLIO takes that for the size
 
 
 def test_a_model_that_is_no_transformer_is_one_tensor() -> None:
     """With DLIO's defaults: so many bytes, by the first rank."""
-    model = Model(model_size_bytes=499153191)
-    first, second = by_rank(model, DEFAULT, 2)
+    model = ModelSpec(model_size_bytes=499153191)
+    first, second = list_files_by_rank(model, DEFAULT, 2)
     assert [(file.name, file.bytes) for file in first] == [("model_states-0", 499153191)]
     assert second == ()
 
 
 @st.composite
-def cut_models(draw: st.DrawFn) -> tuple[Model, Checkpoint, int]:
+def cut_models(draw: st.DrawFn) -> tuple[ModelSpec, CheckpointSpec, int]:
     """A small transformer, cut in a way that is allowed, and its ranks."""
     zero = draw(st.integers(0, 3))
     tensor = draw(st.integers(1, 4))
@@ -152,7 +154,7 @@ def cut_models(draw: st.DrawFn) -> tuple[Model, Checkpoint, int]:
     data = draw(st.integers(1, 4))
     subset = draw(st.booleans())
     heads = draw(st.integers(1, 8))
-    model = Model(
+    model = ModelSpec(
         type="transformer",
         num_layers=draw(st.integers(pipeline, 9)),
         model_datatype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
@@ -168,10 +170,10 @@ def cut_models(draw: st.DrawFn) -> tuple[Model, Checkpoint, int]:
             num_kv_heads=draw(st.integers(1, heads)),
         ),
     )
-    return model, Checkpoint(mode="subset" if subset else "default"), tensor * pipeline * data
+    return model, CheckpointSpec(mode="subset" if subset else "default"), tensor * pipeline * data
 
 
-def whole(model: Model) -> dict[str, tuple[int, bool]]:
+def whole(model: ModelSpec) -> dict[str, tuple[int, bool]]:
     """Tensors of the uncut model: elements, and whether slices divide them."""
     shape = model.transformer
     head = shape.hidden_size // shape.num_attention_heads
@@ -188,7 +190,7 @@ def whole(model: Model) -> dict[str, tuple[int, bool]]:
 
 
 @given(cut_models())
-def test_every_layer_is_written_once(cut: tuple[Model, Checkpoint, int]) -> None:
+def test_every_layer_is_written_once(cut: tuple[ModelSpec, CheckpointSpec, int]) -> None:
     """By all ranks together: each part of each tensor once, no name twice, nothing lost but what
     does not divide; and the totals are the sum."""
     model, checkpoint, ranks = cut
@@ -198,7 +200,7 @@ def test_every_layer_is_written_once(cut: tuple[Model, Checkpoint, int]) -> None
     seen: Counter[tuple[str, int, int]] = Counter()
     names: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    written = list(by_rank(model, checkpoint, ranks))
+    written = list(list_files_by_rank(model, checkpoint, ranks))
     for rank, each in enumerate(written):
         names.update(file.name for file in each)
         for tensor in (t for file in each if file.part == "model" for t in file.tensors):
@@ -213,36 +215,39 @@ def test_every_layer_is_written_once(cut: tuple[Model, Checkpoint, int]) -> None
         expected = {(s, d) for s in range(axes.tensor) for d in range(divided)}
         assert elements < parts or {k[1:] for k in seen if k[0] == name} == expected
     assert set(sizes) <= set(whole(model))
-    assert parameters(model) == sum(elements for elements, _ in whole(model).values())
+    assert count_parameters(model) == sum(elements for elements, _ in whole(model).values())
 
-    found = totals(model, checkpoint, ranks)
+    found = count_totals(model, checkpoint, ranks)
     everything = [file for each in written for file in each]
     assert found.files == len(everything)
     assert found.bytes == sum(t.bytes for file in everything for t in file.tensors)
     holders = ranks if axes.zero_stage else axes.tensor * axes.pipeline
-    each = parameters(model) // holders
+    each = count_parameters(model) // holders
     states = holders * 3 * (each + 5 * model.transformer.hidden_size) if each else 0
     assert found.optimizer_bytes == states * DTYPE_BYTES[model.optimizer_datatype]
 
 
 @given(cut_models(), st.data())
 def test_a_subset_is_the_first_ranks_of_the_whole(
-    cut: tuple[Model, Checkpoint, int], data: st.DataObject
+    cut: tuple[ModelSpec, CheckpointSpec, int], data: st.DataObject
 ) -> None:
     """mode=subset: fewer ranks write what these ranks of the whole job would."""
     model, checkpoint, ranks = cut
     assume(checkpoint.mode == "subset")
     few = data.draw(st.integers(1, ranks))
     whole_job = replace(model, parallelism=replace(model.parallelism, data=-1))
-    assert list(by_rank(model, checkpoint, few)) == list(by_rank(whole_job, DEFAULT, ranks))[:few]
+    assert (
+        list(list_files_by_rank(model, checkpoint, few))
+        == list(list_files_by_rank(whole_job, DEFAULT, ranks))[:few]
+    )
 
 
 @given(cut_models(), st.floats(1e-6, 1.0))
-def test_scaling(cut: tuple[Model, Checkpoint, int], scale: float) -> None:
+def test_scaling(cut: tuple[ModelSpec, CheckpointSpec, int], scale: float) -> None:
     """The same files and tensors, each of about the part asked for and never empty."""
     model, checkpoint, ranks = cut
-    scaled = by_rank(model, checkpoint, ranks, scale)
-    for full, small in zip(by_rank(model, checkpoint, ranks), scaled, strict=True):
+    scaled = list_files_by_rank(model, checkpoint, ranks, scale)
+    for full, small in zip(list_files_by_rank(model, checkpoint, ranks), scaled, strict=True):
         assert [file.name for file in full] == [file.name for file in small]
         pairs = zip(full, small, strict=True)
         for a, b in ((a, b) for f, s in pairs for a, b in zip(f.tensors, s.tensors, strict=True)):
@@ -264,23 +269,23 @@ def test_scaling(cut: tuple[Model, Checkpoint, int], scale: float) -> None:
 )
 def test_what_cannot_be_cut(axes: dict[str, int], mode: str, ranks: int, said: str) -> None:
     """Ranks, parallelism and mode that do not fit together are told apart."""
-    model = Model(type="transformer", num_layers=8, parallelism=Parallelism(**axes))
+    model = ModelSpec(type="transformer", num_layers=8, parallelism=Parallelism(**axes))
     with pytest.raises(UsageError, match=said):
-        list(by_rank(model, Checkpoint(mode=mode), ranks))  # type: ignore[arg-type]
+        list(list_files_by_rank(model, CheckpointSpec(mode=mode), ranks))  # type: ignore[arg-type]
 
 
 def test_a_rank_is_one_of_the_ranks() -> None:
     with pytest.raises(UsageError, match="rank 2 is not one of 2"):
-        files(Model(), Coordinates.of(Parallelism(), "default", 2, 2))
+        files(ModelSpec(), Coordinates.of(Parallelism(), "default", 2, 2))
 
 
 def test_when_checkpoints_are_due() -> None:
     """By steps of an epoch where these are given, else after the last step of some epochs."""
-    by_steps = Checkpoint(steps_between_checkpoints=3)
-    taken = [(e, s) for e in (1, 2) for s in range(1, 9) if due(by_steps, e, s, 8)]
+    by_steps = CheckpointSpec(steps_between_checkpoints=3)
+    taken = [(e, s) for e in (1, 2) for s in range(1, 9) if is_due(by_steps, e, s, 8)]
     assert taken == [(1, 3), (1, 6), (2, 3), (2, 6)]
-    by_epochs = Checkpoint(checkpoint_after_epoch=5, epochs_between_checkpoints=2)
-    taken = [(e, s) for e in range(1, 11) for s in range(1, 9) if due(by_epochs, e, s, 8)]
+    by_epochs = CheckpointSpec(checkpoint_after_epoch=5, epochs_between_checkpoints=2)
+    taken = [(e, s) for e in range(1, 11) for s in range(1, 9) if is_due(by_epochs, e, s, 8)]
     assert taken == [(5, 8), (7, 8), (9, 8)]
-    never = Checkpoint(steps_between_checkpoints=9)
-    assert not any(due(never, e, s, 8) for e in (1, 2) for s in range(1, 9))
+    never = CheckpointSpec(steps_between_checkpoints=9)
+    assert not any(is_due(never, e, s, 8) for e in (1, 2) for s in range(1, 9))

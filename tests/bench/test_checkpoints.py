@@ -24,11 +24,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.bench import checkpoints as module
-from penstock.bench.checkpoint_contents import Contents, content
+from penstock.bench.checkpoint_contents import CheckpointContents, content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock.bench.checkpoint_writers import NumpyWriter, Writer, writer_named
-from penstock.bench.checkpoints import Checkpoints, dlio_metrics, run_checkpoints
-from penstock.bench.workload import Checkpoint, Model, Parallelism, Storage, Workload
+from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
+from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
+from penstock.bench.workload import (
+    CheckpointSpec,
+    DlioWorkload,
+    ModelSpec,
+    Parallelism,
+    StorageSpec,
+)
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -52,13 +58,15 @@ def writer(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def opened(workload: Workload, **options: Any) -> Checkpoints:
+def opened(workload: DlioWorkload, **options: Any) -> WorkloadCheckpoints:
     """The checkpoints of one rank."""
-    found: Checkpoints = alone(lambda *crew: Checkpoints(workload, *crew, **options))
+    found: WorkloadCheckpoints = alone(
+        lambda *crew: WorkloadCheckpoints(workload, *crew, **options)
+    )
     return found
 
 
-def ran(workload: Workload, **options: Any) -> dict[str, Any]:
+def ran(workload: DlioWorkload, **options: Any) -> dict[str, Any]:
     """A run of one rank."""
     found: dict[str, Any] = alone(lambda *crew: run_checkpoints(workload, *crew, **options))
     return found
@@ -118,7 +126,7 @@ def test_contents_follow_from_their_names(
 ) -> None:
     """Whatever steps were before, and for each file on its own."""
     files = [File("a", "model", tensors), File("b", "optimizer", tensors[:1])]
-    contents = Contents(files, 7, randomized)
+    contents = CheckpointContents(files, 7, randomized)
     for step in steps:
         contents.turn_to(1, step)
     for file in files:
@@ -151,7 +159,7 @@ def test_ones_are_ones(dtype: str) -> None:
     names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
     tensor = Tensor("0.0", dtype, 13)
     file = File("a", "model", (tensor, Tensor("0.1", dtype, 5)))
-    state = Contents([file], 7, False).of(file)
+    state = CheckpointContents([file], 7, False).of(file)
     ones = torch.ones(13, dtype=getattr(torch, names.get(dtype, dtype)))
     assert torch.equal(torch.frombuffer(state[tensor], dtype=ones.dtype), ones)
     assert np.shares_memory(*state.values())
@@ -165,8 +173,8 @@ def test_writers_give_back_what_they_were_given(
     """Every type, bit by bit, with nothing added but a small header, also where tensors share
     memory; under one name alone. (Defect 11: a checkpoint of 476 MiB was 11,817 bytes.)"""
     file = File("a", "model", tensors)
-    contents = Contents([file], 7, randomized)
-    used = writer_named(writer)
+    contents = CheckpointContents([file], 7, randomized)
+    used = make_writer(writer)
     path = str(tmp_path / ("a" + used.suffix))
     used.save(path, contents.of(file), fsync)
     assert listed(tmp_path) == ["a" + used.suffix]
@@ -191,7 +199,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 def test_a_writer_of_ones_own() -> None:
     """As module:name; what is not there, or is no writer, is told."""
-    assert isinstance(writer_named("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
+    assert isinstance(make_writer("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
         ("no_such_module:Writer", "no_such_module"),
@@ -199,21 +207,21 @@ def test_a_writer_of_ones_own() -> None:
         ("collections:OrderedDict", "has no name, suffix, save, load"),
     ):
         with pytest.raises(UsageError, match=said):
-            writer_named(name)
+            make_writer(name)
 
 
 def test_auto_is_torch_where_it_is_installed() -> None:
     installed = importlib.util.find_spec("torch") is not None
-    assert writer_named("auto").name == ("torch" if installed else "numpy")
+    assert make_writer("auto").name == ("torch" if installed else "numpy")
 
 
 @pytest.mark.long
 def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (
-        "import sys\nfrom checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import Checkpoints\n"
-        f"made = alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew))\n"
+        "import sys\nfrom tests.bench.checkpoint_crew import alone, llama\n"
+        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        f"made = alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew))\n"
         "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
         "print(early, made.writer.name, made.writer.name in sys.modules)"
     )
@@ -232,7 +240,7 @@ def test_a_run_of_one_rank(writer: str, tmp_path: Path) -> None:
     workload = llama(tmp_path, num_checkpoints_write=2, num_checkpoints_read=2, fsync=True)
     told: list[tuple[int, int]] = []
     found = ran(workload, writer=writer, verify=True, seen=lambda *n: told.append(n))
-    done, suffix = found["checkpoints"], writer_named(writer).suffix
+    done, suffix = found["checkpoints"], make_writer(writer).suffix
     names = ["model_0_model_states", "zero_pp_rank_0_mp_rank_0_optim_states"]
     assert listed(tmp_path) == [
         f"global_epoch1_step{step}/{name}{suffix}" for step in (0, 1) for name in names
@@ -291,7 +299,7 @@ def test_fsync_of_several_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file))[1])
     workload = llama(tmp_path, fsync=True)
-    takes: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
+    takes: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
     first, _ = threads(2, takes)
     assert first["bytes"] > 0
     assert len(synced) == 3 + 2 + 1
@@ -349,8 +357,8 @@ def test_rank_sync_is_a_barrier_inside_the_time(tmp_path: Path) -> None:
     for sync in (False, True):
         barriers: list[None] = []
         workload = llama(tmp_path, rank_sync=sync)
-        checkpoints: Checkpoints = alone(
-            lambda place, _, gather, workload=workload, barriers=barriers: Checkpoints(
+        checkpoints: WorkloadCheckpoints = alone(
+            lambda place, _, gather, workload=workload, barriers=barriers: WorkloadCheckpoints(
                 workload, place, lambda: barriers.append(None), gather, writer="numpy"
             )
         )
@@ -376,7 +384,7 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
 
     def work(hosts: str) -> Work:
         def rank(place: Any, barrier: Any, gather: Any) -> tuple[int, Any]:
-            found = Checkpoints(
+            found = WorkloadCheckpoints(
                 workload,
                 place,
                 barrier,
@@ -400,7 +408,7 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
 def test_an_earlier_checkpoint_is_replaced(tmp_path: Path) -> None:
     """Also one of more ranks, and what a killed run left; nothing of it stays."""
     workload = llama(tmp_path)
-    threads(2, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
+    threads(2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
     left = tmp_path / "global_epoch1_step0" / ".layer_3-model_0_model_states.npz.part"
     left.write_bytes(b"cut")
     checkpoints = opened(workload, writer="numpy", verify=True)
@@ -426,7 +434,7 @@ def test_what_is_no_checkpoint_is_left_alone(tmp_path: Path) -> None:
 def test_a_missing_checkpoint(tmp_path: Path) -> None:
     """Is told on every rank, and by a run before it has written anything."""
     workload = llama(tmp_path / "none", num_checkpoints_write=1, num_checkpoints_read=2)
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").load(1, 7)  # noqa: E731
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").load(1, 7)  # noqa: E731
     errors = threads(2, work)
     assert [type(error) for error in errors] == [MissingError, MissingError]
     assert "global_epoch1_step7 is not there" in str(errors[0])
@@ -440,8 +448,8 @@ def test_a_missing_checkpoint(tmp_path: Path) -> None:
 def test_another_number_of_ranks(saved: int, loaded: int, tmp_path: Path) -> None:
     """Is refused on every rank, with what is missing or too much."""
     workload = llama(tmp_path)
-    threads(saved, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").load(1, 0)  # noqa: E731
+    threads(saved, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").load(1, 0)  # noqa: E731
     for error in threads(loaded, work):
         assert isinstance(error, StateError)
         assert f"{loaded} ranks save {loaded + 1}" in str(error)
@@ -518,9 +526,9 @@ def test_short_room_is_refused_before_writing(tmp_path: Path) -> None:
     """With the bytes that are needed and free, on every rank; 15 TiB are never free here."""
     shape = replace(llama(tmp_path).model.transformer, hidden_size=25872, ffn_hidden_size=98304)
     cut = Parallelism(zero_stage=1)
-    model = Model(type="transformer", num_layers=128, transformer=shape, parallelism=cut)
+    model = ModelSpec(type="transformer", num_layers=128, transformer=shape, parallelism=cut)
     workload = llama(tmp_path, model=model)
-    work: Work = lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
+    work: Work = lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0)  # noqa: E731
     for error in threads(2, work):
         assert isinstance(error, StorageError)
         assert "bytes and" in str(error)
@@ -544,7 +552,7 @@ def test_short_room_for_all_of_a_run(mounted: Callable[[str], Path]) -> None:
 def test_a_model_that_memory_cannot_hold(mounted: Callable[[str], Path]) -> None:
     """Is refused before it is made, where the disk has room enough."""
     folder = mounted("size=1024t")
-    model = Model(model_size_bytes=1 << 48)
+    model = ModelSpec(model_size_bytes=1 << 48)
     with pytest.raises(LimitError, match=r"281,474,976,710,656 bytes of memory in 1 ranks"):
         opened(llama(folder, model=model), writer="numpy").take(1, 0)
     assert listed(folder) == []
@@ -557,7 +565,7 @@ def test_a_disk_that_fills_up(writer: str, mounted: Callable[[str], Path]) -> No
     file = File("a", "model", (tensor,))
     path = str(folder / "a")
     with pytest.raises(StorageError, match="No space left on device: make room there") as caught:
-        writer_named(writer).save(path, Contents([file], 7, True).of(file), True)
+        make_writer(writer).save(path, CheckpointContents([file], 7, True).of(file), True)
     assert caught.value.errno == errno.ENOSPC
     assert listed(folder) == []
 
@@ -566,10 +574,10 @@ def test_a_file_system_that_fills_up_between_ranks(mounted: Callable[[str], Path
     """Whichever rank meets it, all raise it and the whole checkpoint is gone; then it goes on."""
     folder = mounted("size=64m,nr_inodes=5")  # its root, the checkpoint's folder and three files
     workload = llama(folder)
-    threads(2, lambda *crew: Checkpoints(workload, *crew, writer="numpy").take(1, 0))
+    threads(2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer="numpy").take(1, 0))
 
     def work(*crew: Any) -> Any:
-        checkpoints = Checkpoints(workload, *crew, writer="numpy")
+        checkpoints = WorkloadCheckpoints(workload, *crew, writer="numpy")
         try:
             checkpoints.take(1, 1)
         except StorageError as error:
@@ -588,7 +596,9 @@ def test_a_write_that_fails_is_an_error_on_all_ranks(writer: str, tmp_path: Path
     cut = replace(workload.model, parallelism=Parallelism())
     workload = replace(workload, model=cut, checkpoint=replace(workload.checkpoint, rank_sync=True))
     with largest_file(100_000):
-        errors = threads(2, lambda *crew: Checkpoints(workload, *crew, writer=writer).take(1, 0))
+        errors = threads(
+            2, lambda *crew: WorkloadCheckpoints(workload, *crew, writer=writer).take(1, 0)
+        )
     assert [type(error) for error in errors] == [StorageError, StorageError]
     assert errors[0].errno == errno.EFBIG
     assert "File too large" in str(errors[1])
@@ -610,10 +620,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """Is not taken for a checkpoint, and is replaced by the next."""
     told = (
-        "from checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import Checkpoints\n"
-        f"alone(lambda *crew: Checkpoints(llama({str(tmp_path)!r}), *crew, "
-        "writer='checkpoint_crew:Killed').take(1, 0))"
+        "from tests.bench.checkpoint_crew import alone, llama\n"
+        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        f"alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew, "
+        "writer='tests.bench.checkpoint_crew:Killed').take(1, 0))"
     )
     ended = warm.run([sys.executable, "-c", told], env=environ())
     assert ended.returncode == -signal.SIGKILL
@@ -634,11 +644,11 @@ class Faulty(NumpyWriter):
 
 def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
     """Its rank raises it as it is; the others do not wait for ever."""
-    faulty: Writer = Faulty()
+    faulty: CheckpointWriter = Faulty()
 
     def work(place: Any, *crew: Any) -> Any:
         used = faulty if place.rank == 1 else "numpy"
-        return Checkpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
+        return WorkloadCheckpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
 
     first, second = threads(2, work)
     assert isinstance(second, KeyError)
@@ -655,13 +665,13 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
         ({}, {"scale": 0.0}, "scale=0.0: a part of each tensor"),
         ({}, {"scale": 1.5}, "above 0 and up to 1"),
         (
-            {"checkpoint": Checkpoint(checkpoint_mechanism_classname="a.B")},
+            {"checkpoint": CheckpointSpec(checkpoint_mechanism_classname="a.B")},
             {},
             "checkpoint_mechanism_classname=a.B is a class of DLIO",
         ),
-        ({"storage": Storage(storage_type="s3")}, {}, "storage.storage_type=s3"),
-        ({"model": Model(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
-        ({"model": Model(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),
+        ({"storage": StorageSpec(storage_type="s3")}, {}, "storage.storage_type=s3"),
+        ({"model": ModelSpec(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
+        ({"model": ModelSpec(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),
     ],
 )
 def test_what_is_refused(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.bench.files import found_paths
+from penstock.bench.files import find_paths
 from penstock.bench.strict import read_workload
 from penstock.cli.app import app
 from penstock.errors import UsageError
@@ -30,8 +30,8 @@ def test_generate(tmp_path: Path) -> None:
     assert f"{tmp_path}/d: 28 files" in first
     assert "28 of them written" in first
     data = read_workload("default", overrides).dataset
-    assert len(found_paths(data, "train")) == 20
-    assert len(found_paths(data, "valid")) == 8
+    assert len(find_paths(data, "train")) == 20
+    assert len(find_paths(data, "valid")) == 8
     assert "0 of them written" in said("default", *overrides)
     forced = ["--seed", 3, "--force", "--contents", "field"]
     assert "28 of them written" in said("default", *overrides, *forced)

@@ -249,7 +249,7 @@ def test_results_of_every_bundled_workload_are_read_again(tmp_path, name):
     given = replace(job(found, paths, "none"), limit=4)
     walks = launch(2, lambda crew: measured(given, crew))
     assert walks is not None
-    values = record.as_run(given, walks)
+    values = record.make_run(given, walks)
     outputs.write(tmp_path, given, walks, values, config=as_dict(found), overrides=[])
     again = read(tmp_path)
     (imported,) = again["runs"]

@@ -20,12 +20,12 @@ from penstock.errors import FormatError, MissingError
 from tests.bench import records as made
 
 
-def runs_of(*values: dict[str, Any]) -> list[recorded.Run]:
+def runs_of(*values: dict[str, Any]) -> list[recorded.RecordedRun]:
     return [run for record in recorded.records(values) for run in record.runs]
 
 
-def row_of(runs: list[recorded.Run], name: str) -> compare.Row:
-    return next(row for row in compare.compared(runs) if row.metric.name == name)
+def row_of(runs: list[recorded.RecordedRun], name: str) -> compare.MetricRow:
+    return next(row for row in compare.compare_runs(runs) if row.metric.name == name)
 
 
 # -- chance ----------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_runs_alike_are_within_noise(epochs):
     noise = {"samples/s": 0, "wait for a batch, p95": 0}
     for seed in range(pairs):
         first, second = (made.record(("a",), seed=2 * seed + at, **shape) for at in (0, 1))
-        for row in compare.compared(runs_of(first, second)):
+        for row in compare.compare_runs(runs_of(first, second)):
             if row.metric.name in noise:
                 ratio = row.ratios[1]
                 assert ratio is not None
@@ -62,7 +62,7 @@ def test_a_true_difference_is_found():
     assert ratio.high is not None
     assert ratio.low < 1.5 < ratio.high
     assert ratio.high / ratio.low < 1.2
-    assert compare.judge_comparison(row, 1) == "worse"
+    assert compare.judge_ratio(row, 1) == "worse"
 
 
 @given(seed=st.integers(0, 1000), steps=st.integers(5, 60), ranks=st.integers(1, 5))
@@ -139,7 +139,7 @@ def test_differences_are_named(path, value, serious):
     for key in above:
         place = place[key]
     place[last] = value
-    found = compare.differences(recorded.records([first, second]))
+    found = compare.find_differences(recorded.records([first, second]))
     if serious is None:
         assert found == ()
         return
@@ -302,7 +302,7 @@ def test_compare_prints_and_writes(folders, monkeypatch, capsys, tmp_path):
     page = tmp_path / "both.html"
     assert command(monkeypatch, folders[0], folders[1], "--html", page) == 0
     said = capsys.readouterr().out
-    for row in compare.compared(runs_of(*(results.read(each) for each in folders[:2]))):
+    for row in compare.compare_runs(runs_of(*(results.read(each) for each in folders[:2]))):
         for value in row.values:
             if value is not None:
                 assert row.metric.said(value).replace("\u00a0", " ") in said.replace("\u00a0", " ")

@@ -15,21 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench.contenders import check, make
-from penstock.bench.contenders.samples import opened
-from penstock.bench.contenders.task import Task
-from penstock.bench.delivered import checksum, checksums, tally
+from penstock.bench.contenders.samples import open_samples
+from penstock.bench.contenders.task import DeliveryTask
+from penstock.bench.delivered import compute_checksum, compute_checksums, count_batch
 from penstock.bench.distribution import Distribution
-from penstock.bench.files import found_paths
+from penstock.bench.files import find_paths
 from penstock.bench.generate import generate_data
 from penstock.bench.observe import Observer
-from penstock.bench.workload import Data, Hdf5, Workload
+from penstock.bench.workload import DatasetSpec, DlioWorkload, Hdf5Layout
 from penstock.errors import UsageError
 from tests.bench.small import content, identity, reading, task, workload, write
 
 LOADERS = ["penstock", "torch"]
 
 
-def walked(name: str, given: Task, epochs: int = 1) -> list[list[np.ndarray]]:
+def walked(name: str, given: DeliveryTask, epochs: int = 1) -> list[list[np.ndarray]]:
     """The samples of each epoch, in the sequence in which they were delivered."""
     contender = make(name, given)
     try:
@@ -113,11 +113,11 @@ def test_the_ranks_share_each_epoch(files, per_file, batch, ranks, of_files, of_
                                     format, epoch):  # fmt: skip
     """No sample twice, as many for each rank; whole files keep their samples together."""
     read = reading(batch_size=batch, file_shuffle=of_files, sample_shuffle=of_samples)
-    load = Workload(dataset=Data(format=format, num_files_train=files,
+    load = DlioWorkload(dataset=DatasetSpec(format=format, num_files_train=files,
                                  num_samples_per_file=per_file), reader=read)  # fmt: skip
     given = [
-        Task(workload=load, part="train", paths=[""] * files, folder="", rank=rank, ranks=ranks,
-             steps=load.steps(ranks), compat=compat)
+        DeliveryTask(workload=load, part="train", paths=[""] * files, folder="", rank=rank,
+                     ranks=ranks, steps=load.steps(ranks), compat=compat)
         for rank in range(ranks)
     ]  # fmt: skip
     found = [each.ids(epoch).tolist() for each in given]
@@ -146,7 +146,7 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     contender = make(name, given)
     observer = Observer()
     before = observer.snapshot()
-    delivered = sum(tally(batch, 5)[0] for batch in contender.batches(0))
+    delivered = sum(count_batch(batch, 5)[0] for batch in contender.batches(0))
     spent = observer.snapshot().since(before).read_bytes
     contender.close()
     size = sum(Path(path).stat().st_size for path in paths)
@@ -155,7 +155,7 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     assert spent <= 1.02 * size + noise < 2 * size
 
 
-def calls_per_step(given: Task) -> float:
+def calls_per_step(given: DeliveryTask) -> float:
     """Functions that are called for a step, of Python's and others'."""
     contender = make("penstock", given)
     list(contender.batches(0))
@@ -223,7 +223,7 @@ def _record(text: bytes) -> bytes:
     return head + masked(head) + text + masked(text)
 
 
-def made(folder: Path, format: str, **data) -> tuple[Workload, list[str]]:
+def made(folder: Path, format: str, **data) -> tuple[DlioWorkload, list[str]]:
     """Four files of a format, of three samples where it can hold several; written by hand."""
     per_file = 1 if format in ("jpeg", "png") else 3
     place = folder / "train"
@@ -278,15 +278,16 @@ def test_every_format_is_delivered_as_it_is_on_disk(tmp_path, name, format, data
     load, paths = made(tmp_path, format, **data)
     given = task(load, paths)
     truth = Counter(
-        checksum(samples[k]) for path in paths for samples in [opened(load.dataset, path)]
+        compute_checksum(samples[k])
+        for path in paths for samples in [open_samples(load.dataset, path)]
         for k in range(load.dataset.num_samples_per_file)
     )  # fmt: skip
     contender = make(name, given)
     found: Counter[int] = Counter()
     samples = size = 0
     for _, batch in zip(range(given.steps), contender.batches(0), strict=False):
-        found.update(checksums(batch, 2))
-        count, length = tally(batch, 2)
+        found.update(compute_checksums(batch, 2))
+        count, length = count_batch(batch, 2)
         samples, size = samples + count, size + length
     contender.close()
     assert found == truth
@@ -398,7 +399,7 @@ def test_contenders_that_cannot_run_say_so():
     ],
 )
 def test_what_batches_hold(batch, expected, samples, size):
-    assert tally(batch, expected) == (samples, size)
+    assert count_batch(batch, expected) == (samples, size)
 
 
 @pytest.mark.parametrize(
@@ -406,24 +407,24 @@ def test_what_batches_hold(batch, expected, samples, size):
     [
         ("npz", {"num_subfolders_train": 2}), ("npy", {}), ("csv", {}), ("tfrecord", {}),
         ("csv", {"compression": "gzip"}), ("hdf5", {"compression": "gzip"}),
-        ("hdf5", {"record_dims": (8, 4), "hdf5": Hdf5(num_dset_per_record=2)}),
+        ("hdf5", {"record_dims": (8, 4), "hdf5": Hdf5Layout(num_dset_per_record=2)}),
         ("jpeg", {"num_samples_per_file": 1}), ("png", {"num_samples_per_file": 1}),
         ("mmap_indexed_binary", {}), ("tar", {}), ("lmdb", {}), ("parquet", {}),
     ],
 )  # fmt: skip
 def test_generated_data_is_delivered(tmp_path, format, more):
     """What `penstock bench generate` writes, by both loaders, checked sample by sample."""
-    data = Data(
+    data = DatasetSpec(
         format=format, num_files_train=4, num_samples_per_file=6, record_length_bytes=64,
         data_folder=str(tmp_path),
     )  # fmt: skip
     data = replace(data, **more)
     generate_data(data, ["train"])
-    paths = found_paths(data, "train")
+    paths = find_paths(data, "train")
     load = replace(workload(tmp_path), dataset=data, reader=reading(file_shuffle="seed"))
     per_file = data.num_samples_per_file
     truth = Counter(
-        checksum(samples[k]) for path in paths for samples in [opened(data, path)]
+        compute_checksum(samples[k]) for path in paths for samples in [open_samples(data, path)]
         for k in range(per_file)
     )  # fmt: skip
     assert sum(truth.values()) == 4 * per_file
@@ -432,6 +433,6 @@ def test_generated_data_is_delivered(tmp_path, format, more):
         contender = make(name, given)
         found: Counter[int] = Counter()
         for _, batch in zip(range(given.steps), contender.batches(0), strict=False):
-            found.update(checksums(batch, 2))
+            found.update(compute_checksums(batch, 2))
         contender.close()
         assert found == truth, name

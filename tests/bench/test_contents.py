@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench.contents import BLOCK_BYTES, contents
-from penstock.bench.mesh import mirrored, potential
+from penstock.bench.mesh import mirror, solve_potential
 from penstock.errors import UsageError
 
 DTYPES = ("uint8", "int8", "int16", "uint32", "int64", "float16", "float32", "float64", "bool")
@@ -86,7 +86,7 @@ def test_values_are_valid(kind: str, dtype: str) -> None:
 
 
 def test_how_well_they_compress() -> None:
-    """Random bytes do not, half random ones by two, fields in between, constants by a cache block."""
+    """Random bytes do not, half random ones by two, fields in between, constants by a lot."""
     large = (600, 600)
     assert ratio(whole("random", shape=large)) < 1.001
     assert 1.8 < ratio(whole("compressible", shape=large)) < 2.2
@@ -137,12 +137,12 @@ def test_potential_solves_the_mesh(rows: int, columns: int, seed: int) -> None:
     flowing = (currents - currents.mean()).ravel()
     solved = np.zeros(rows * columns)  # node 0 is grounded
     solved[1:] = scipy.sparse.linalg.spsolve(mesh[1:, 1:], flowing[1:])
-    found = potential(currents).ravel()
+    found = solve_potential(currents).ravel()
     assert np.allclose(found - found[0], solved, atol=1e-9)
     assert abs(found.mean()) < 1e-9
-    tiled = mirrored(potential(currents))
+    tiled = mirror(solve_potential(currents))
     around = sum(np.roll(tiled, by, axis) for by in (1, -1) for axis in (0, 1))
-    assert np.allclose(4 * tiled - around, mirrored(currents - currents.mean()), atol=1e-9)
+    assert np.allclose(4 * tiled - around, mirror(currents - currents.mean()), atol=1e-9)
 
 
 def test_volumes_change_slowly() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.files import data_paths, found_paths, index_path
-from penstock.bench.workload import Data
+from penstock.bench.files import data_paths, find_paths, index_path
+from penstock.bench.workload import DatasetSpec
 from penstock.errors import MissingError, UsageError
 
 
@@ -23,7 +23,7 @@ def touched(paths: list[str]) -> None:
 
 def test_names_are_those_of_dlio() -> None:
     """Numbers are as wide as the count, sub-folders as theirs; evaluation data begins at 0."""
-    data = Data(
+    data = DatasetSpec(
         data_folder="data/unet3d",
         format="npz",
         num_files_train=168,
@@ -52,32 +52,32 @@ def test_what_was_named_is_found(
     """All files are found, by number, whatever else is there; fewer where fewer are asked for."""
     folders = min(folders, count)
     root = str(tmp_path_factory.mktemp("data"))
-    data = Data(format="npz", num_files_train=count, num_subfolders_train=folders)
+    data = DatasetSpec(format="npz", num_files_train=count, num_subfolders_train=folders)
     paths = data_paths(data, "train", root)
     touched(paths)
     folder = Path(root, "data", "train")
     for stray in ("a.txt", ".img_0_of_9.npz.part", "z.npzx"):
         (folder / stray).touch()
-    assert found_paths(data, "train", root) == paths
+    assert find_paths(data, "train", root) == paths
     fewer = replace(data, num_files_train=(count + 1) // 2)
-    assert found_paths(fewer, "train", root) == paths[: (count + 1) // 2]
+    assert find_paths(fewer, "train", root) == paths[: (count + 1) // 2]
 
 
 def test_no_and_one_subfolder_are_flat(tmp_path: Path) -> None:
     """DLIO generates flat files for num_subfolders_train=1, and then fails to find them."""
     for folders in (0, 1):
-        data = Data(format="npy", num_files_train=3, num_subfolders_train=folders)
+        data = DatasetSpec(format="npy", num_files_train=3, num_subfolders_train=folders)
         touched(data_paths(data, "train", str(tmp_path)))
-        found = found_paths(data, "train", str(tmp_path))
+        found = find_paths(data, "train", str(tmp_path))
         assert [Path(each).parent for each in found] == [tmp_path / "data" / "train"] * 3
 
 
 def test_upper_case_endings_are_found(tmp_path: Path) -> None:
     """DLIO takes them in sub-folders, and so do we everywhere."""
-    data = Data(format="jpeg", num_files_train=2)
+    data = DatasetSpec(format="jpeg", num_files_train=2)
     folder = tmp_path / "data" / "train"
     touched([str(folder / "a.JPEG"), str(folder / "b.jpeg"), str(folder / "c.jpg")])
-    assert [Path(each).name for each in found_paths(data, "train", str(tmp_path))] == [
+    assert [Path(each).name for each in find_paths(data, "train", str(tmp_path))] == [
         "a.JPEG",
         "b.jpeg",
     ]
@@ -85,30 +85,30 @@ def test_upper_case_endings_are_found(tmp_path: Path) -> None:
 
 def test_other_subfolders_than_said(tmp_path: Path) -> None:
     """Folder counts that differ are an error that says which number is right."""
-    data = Data(format="npz", num_files_train=24, num_files_eval=2, num_subfolders_train=12)
+    data = DatasetSpec(format="npz", num_files_train=24, num_files_eval=2, num_subfolders_train=12)
     touched(data_paths(data, "train", str(tmp_path)) + data_paths(data, "valid", str(tmp_path)))
     for said in (0, 10):
         with pytest.raises(UsageError) as caught:
-            found_paths(replace(data, num_subfolders_train=said), "train", str(tmp_path))
+            find_paths(replace(data, num_subfolders_train=said), "train", str(tmp_path))
         assert str(caught.value) == (
             f"{tmp_path}/data/train: found 12 subfolders, config says {said}; "
             f"set dataset.num_subfolders_train=12"
         )
     with pytest.raises(UsageError, match=r"found 0 subfolders.* set dataset.num_subfolders_eval=0"):
-        found_paths(replace(data, num_subfolders_eval=2), "valid", str(tmp_path))
+        find_paths(replace(data, num_subfolders_eval=2), "valid", str(tmp_path))
 
 
 def test_too_few_files(tmp_path: Path) -> None:
     """Fewer files than asked for are an error; none asked for is none."""
-    data = Data(format="npz", num_files_train=100)
+    data = DatasetSpec(format="npz", num_files_train=100)
     with pytest.raises(MissingError, match="is not there: generate the data"):
-        found_paths(data, "train", str(tmp_path))
+        find_paths(data, "train", str(tmp_path))
     touched(data_paths(data, "train", str(tmp_path)))
     with pytest.raises(MissingError) as caught:
-        found_paths(replace(data, num_files_train=168), "train", str(tmp_path))
+        find_paths(replace(data, num_files_train=168), "train", str(tmp_path))
     assert f"168 files expected, 100 found in {tmp_path}/data/train (format npz)" in str(
         caught.value
     )
-    assert found_paths(data, "valid", str(tmp_path)) == []
+    assert find_paths(data, "valid", str(tmp_path)) == []
     believed = replace(data, num_files_train=168, skip_listing=True)
-    assert len(found_paths(believed, "train", str(tmp_path))) == 168
+    assert len(find_paths(believed, "train", str(tmp_path))) == 168

@@ -28,15 +28,15 @@ from PIL import Image
 
 import penstock
 from penstock.bench.contents import contents
-from penstock.bench.files import data_paths, found_paths
+from penstock.bench.files import data_paths, find_paths
 from penstock.bench.generate import MANIFEST, Generated, generate_data
 from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
-from penstock.bench.workload import Column, Data, Hdf5, Parquet
+from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumn, ParquetLayout
 from penstock.errors import StorageError, UsageError
 from tests import warm
 
-SMALL = Data(
+SMALL = DatasetSpec(
     record_length_bytes=5_000,
     record_length_bytes_stdev=1_500,
     num_files_train=5,
@@ -46,12 +46,14 @@ SMALL = Data(
 )
 
 
-def made(root: Path, data: Data = SMALL, **options: Any) -> Generated:
+def made(root: Path, data: DatasetSpec = SMALL, **options: Any) -> Generated:
     """Generate below a folder."""
     return generate_data(data, root=str(root), **options)
 
 
-def expected(data: Data, part: str, number: int, kind: str = "random", seed: int = 10) -> Any:
+def expected(
+    data: DatasetSpec, part: str, number: int, kind: str = "random", seed: int = 10
+) -> Any:
     """The samples of a file, from contents and sizes alone."""
     shape = tuple(shapes(data, part, seed=seed)[number].tolist())
     count = 1 if data.format in ("jpeg", "png") else data.num_samples_per_file
@@ -69,13 +71,13 @@ def bytes_below(folder: Path) -> dict[str, bytes]:
 # -- each format, by its own library ---------------------------------------------------------------
 
 
-def read_npz(path: str, _: Data) -> np.ndarray:
+def read_npz(path: str, _: DatasetSpec) -> np.ndarray:
     with np.load(path) as file:
         assert file["y"].tolist() == [0] * file["x"].shape[-1]
         return np.moveaxis(file["x"], -1, 0)
 
 
-def read_hdf5(path: str, data: Data) -> np.ndarray:
+def read_hdf5(path: str, data: DatasetSpec) -> np.ndarray:
     with h5py.File(path) as file:
         records = [file[f"records_{n}"][:] for n in range(data.hdf5.num_dset_per_record)]
         assert set(file) == {"labels", *(f"records_{n}" for n in range(len(records)))}
@@ -83,7 +85,7 @@ def read_hdf5(path: str, data: Data) -> np.ndarray:
     return np.concatenate(records, axis=1)
 
 
-def read_tfrecord(path: str, data: Data) -> list[bytes]:
+def read_tfrecord(path: str, data: DatasetSpec) -> list[bytes]:
     listed = path.replace("/data/", "/data/index/") + ".idx"
     loader = tfrecord.tfrecord_loader(path, None, {"image": "byte", "size": "int"})
     found = list(loader)
@@ -96,27 +98,27 @@ def read_tfrecord(path: str, data: Data) -> list[bytes]:
     return [bytes(each["image"]) for each in found]
 
 
-def read_indexed(path: str, _: Data) -> list[bytes]:
+def read_indexed(path: str, _: DatasetSpec) -> list[bytes]:
     whole = Path(path).read_bytes()
     offsets, sizes = (np.fromfile(path + end, "<u8").tolist() for end in (".off.idx", ".sz.idx"))
     assert offsets[-1] + sizes[-1] == len(whole)
     return [whole[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
 
 
-def read_lmdb(path: str, _: Data) -> list[bytes]:
+def read_lmdb(path: str, _: DatasetSpec) -> list[bytes]:
     with lmdb.open(path, subdir=False, readonly=True, lock=False) as file, file.begin() as values:
         return [value for _, value in values.cursor()]
 
 
-def read_tar(path: str, _: Data) -> list[bytes]:
+def read_tar(path: str, _: DatasetSpec) -> list[bytes]:
     return [sample["bin"] for sample in webdataset.WebDataset(path, shardshuffle=False)]
 
 
-def read_parquet(path: str, _: Data) -> list[bytes]:
+def read_parquet(path: str, _: DatasetSpec) -> list[bytes]:
     return [each.as_py() for each in pyarrow.parquet.read_table(path)["image"]]
 
 
-READERS: dict[str, Callable[[str, Data], Any]] = {
+READERS: dict[str, Callable[[str, DatasetSpec], Any]] = {
     "npz": read_npz,
     "npy": lambda path, _: np.moveaxis(np.load(path), -1, 0),
     "hdf5": read_hdf5,
@@ -145,7 +147,7 @@ def test_libraries_read_what_was_written(
     done = made(tmp_path, data)
     assert done.written == done.files == 8
     for part in ("train", "valid"):
-        paths = found_paths(data, part, str(tmp_path))
+        paths = find_paths(data, part, str(tmp_path))
         assert paths == data_paths(data, part, str(tmp_path))
         for number, path in enumerate(paths):
             wanted = expected(data, part, number)
@@ -160,7 +162,7 @@ def test_jpeg(tmp_path: Path) -> None:
     """One grey image a file, of the sides that the sizes say, near to what was encoded."""
     data = replace(SMALL, format="jpeg", num_samples_per_file=1)
     made(tmp_path, data, kind="field")
-    for number, path in enumerate(found_paths(data, "train", str(tmp_path))):
+    for number, path in enumerate(find_paths(data, "train", str(tmp_path))):
         image = Image.open(path)
         wanted = expected(data, "train", number, "field")[0]
         assert (image.format, image.mode) == ("JPEG", "L")
@@ -172,7 +174,7 @@ def test_synthetic(tmp_path: Path) -> None:
     """A file holds its number; contents would have no place."""
     data = replace(SMALL, format="synthetic")
     made(tmp_path, data)
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     assert [Path(path).read_text() for path in paths] == list("01234")
     with pytest.raises(UsageError, match="synthetic files hold no samples"):
         made(tmp_path, data, kind="field")
@@ -209,7 +211,7 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
     pattern, options = OPENED[form]
     found = penstock.open(f"{tmp_path}/data/train{pattern}", index="memory", **options)
     assert len(found) == data.samples("train")
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     loader = penstock.Loader(found, 1, shuffle="none", rank=0, world_size=1)
     for number, batch in enumerate(loader):
         got = next(iter(batch.fields.values()))[0].tobytes()
@@ -222,16 +224,16 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
 def test_parquet_columns(tmp_path: Path) -> None:
     """Columns of numbers and of lists, each of values of its own, in row groups as asked for."""
     columns = (
-        Column(name="t5", dtype="float32", size=300),
-        Column(name="mean", dtype="float32", size=300),
-        Column(name="stamp", dtype="int64"),
-        Column(name="kept", dtype="bool", size=2),
+        ParquetColumn(name="t5", dtype="float32", size=300),
+        ParquetColumn(name="mean", dtype="float32", size=300),
+        ParquetColumn(name="stamp", dtype="int64"),
+        ParquetColumn(name="kept", dtype="bool", size=2),
     )
-    table = Parquet(columns=columns, row_group_size=20)
+    table = ParquetLayout(columns=columns, row_group_size=20)
     data = replace(SMALL, format="parquet", num_samples_per_file=50, parquet=table)
     done = made(tmp_path, data)
     assert done.bytes == 8 * 50 * (2 * 1200 + 8 + 2) == data.sample_bytes() * 400
-    file = pyarrow.parquet.ParquetFile(found_paths(data, "train", str(tmp_path))[2])
+    file = pyarrow.parquet.ParquetFile(find_paths(data, "train", str(tmp_path))[2])
     rows = [file.metadata.row_group(number).num_rows for number in range(3)]
     assert rows == [20, 20, 10]
     read = {each: np.stack(file.read()[each].to_numpy()) for each in ("t5", "mean", "kept")}
@@ -250,7 +252,7 @@ def test_npz_is_what_numpy_saves(samples: int, tmp_path: Path) -> None:
     """Bit for bit, as DLIO's files are: the payload of one sample begins at byte 183."""
     data = replace(SMALL, num_samples_per_file=samples)
     made(tmp_path, data)
-    for number, path in enumerate(found_paths(data, "train", str(tmp_path))):
+    for number, path in enumerate(find_paths(data, "train", str(tmp_path))):
         x = np.moveaxis(expected(data, "train", number), 0, -1)
         saved = io.BytesIO()
         np.savez(saved, x=np.ascontiguousarray(x), y=np.zeros(samples, np.int64))
@@ -262,9 +264,9 @@ def test_npz_is_what_numpy_saves(samples: int, tmp_path: Path) -> None:
 
 def test_tfrecord_overhead(tmp_path: Path) -> None:
     """A record of resnet50's size has 60 bytes beside the image, which begins at 39 or 56."""
-    data = Data(format="tfrecord", record_dims=(338, 338), num_files_train=1)
+    data = DatasetSpec(format="tfrecord", record_dims=(338, 338), num_files_train=1)
     made(tmp_path, data)
-    (path,) = found_paths(data, "train", str(tmp_path))
+    (path,) = find_paths(data, "train", str(tmp_path))
     whole, image = Path(path).read_bytes(), expected(data, "train", 0).tobytes()
     assert len(whole) == len(image) + 60
     assert whole.index(image) in (39, 56)
@@ -273,26 +275,30 @@ def test_tfrecord_overhead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "dsets", "chunks", "most"),
     [
-        (Hdf5(), 1, None, (3, 12, 10)),
-        (Hdf5(num_dset_per_record=3), 3, None, (3, 4, 10)),
-        (Hdf5(chunk_dims=(5, 100)), 1, (1, 5, 10), (3, 12, 10)),
-        (Hdf5(chunk_dims=(2, 5, 5), max_shape=(3, 20, 20)), 1, (2, 5, 5), (3, 20, 20)),
+        (Hdf5Layout(), 1, None, (3, 12, 10)),
+        (Hdf5Layout(num_dset_per_record=3), 3, None, (3, 4, 10)),
+        (Hdf5Layout(chunk_dims=(5, 100)), 1, (1, 5, 10), (3, 12, 10)),
+        (Hdf5Layout(chunk_dims=(2, 5, 5), max_shape=(3, 20, 20)), 1, (2, 5, 5), (3, 20, 20)),
     ],
 )
 def test_hdf5_options(
-    options: Hdf5, dsets: int, chunks: Any, most: tuple[int, ...], tmp_path: Path
+    options: Hdf5Layout, dsets: int, chunks: Any, most: tuple[int, ...], tmp_path: Path
 ) -> None:
     """A sample in several datasets, chunks, room to grow."""
     data = replace(
         SMALL, format="hdf5", hdf5=options, record_dims=(12, 10), record_length_bytes_stdev=0
     )
     made(tmp_path, data)
-    path = found_paths(data, "train", str(tmp_path))[1]
+    path = find_paths(data, "train", str(tmp_path))[1]
     assert np.array_equal(read_hdf5(path, data), expected(data, "train", 1))
     with h5py.File(path) as file:
         assert len(file) == dsets + 1
         assert (file["records_0"].chunks, file["records_0"].maxshape) == (chunks, most)
-    for wrong in (Hdf5(num_dset_per_record=5), Hdf5(chunk_dims=(3,)), Hdf5(max_shape=(2, 12, 10))):
+    for wrong in (
+        Hdf5Layout(num_dset_per_record=5),
+        Hdf5Layout(chunk_dims=(3,)),
+        Hdf5Layout(max_shape=(2, 12, 10)),
+    ):
         with pytest.raises(UsageError, match=r"dataset\.(hdf5|record_dims)"):
             made(tmp_path / "wrong", replace(data, hdf5=wrong), force=True)
 
@@ -309,8 +315,8 @@ def test_generating_does_not_change_the_workload(tmp_path: Path) -> None:
     assert data == before
     assert (first.written, second.written) == (8, 0)
     assert first.bytes == second.bytes == first.written_bytes
-    stored = sum(os.path.getsize(each) - 498 for each in found_paths(data, "train", str(tmp_path)))
-    stored += sum(os.path.getsize(each) - 498 for each in found_paths(data, "valid", str(tmp_path)))
+    stored = sum(os.path.getsize(each) - 498 for each in find_paths(data, "train", str(tmp_path)))
+    stored += sum(os.path.getsize(each) - 498 for each in find_paths(data, "valid", str(tmp_path)))
     assert stored == first.bytes
     assert first.bytes == pytest.approx(8 * 5_000, rel=0.01)
 
@@ -318,7 +324,7 @@ def test_generating_does_not_change_the_workload(tmp_path: Path) -> None:
 def test_binary_samples_are_as_many_and_as_large_as_asked(tmp_path: Path) -> None:
     """DLIO writes 1 GiB for 4 MiB, restarts offsets, loses samples for 9 files on 4 ranks, and adds
     record_dims up instead of multiplying them."""
-    data = Data(
+    data = DatasetSpec(
         format="indexed_binary",
         record_dims=(16, 16, 16),
         num_files_train=9,
@@ -327,7 +333,7 @@ def test_binary_samples_are_as_many_and_as_large_as_asked(tmp_path: Path) -> Non
     )
     for rank in range(4):
         made(tmp_path, data, rank=rank, ranks=4)
-    paths = found_paths(data, "train", str(tmp_path))
+    paths = find_paths(data, "train", str(tmp_path))
     assert len(paths) == 9
     for path in paths:
         assert os.path.getsize(path) == 7 * 4096
@@ -353,7 +359,7 @@ def test_one_subfolder_is_none(tmp_path: Path) -> None:
     """DLIO generates flat for num_subfolders_train=1 and then fails."""
     data = replace(SMALL, num_subfolders_train=1, num_subfolders_eval=2)
     made(tmp_path, data)
-    assert found_paths(data, "train", str(tmp_path))
+    assert find_paths(data, "train", str(tmp_path))
     assert made(tmp_path, replace(data, num_subfolders_train=0)).written == 0
     assert sorted(each.name for each in (tmp_path / "data" / "valid").iterdir()) == ["0", "1"]
 
@@ -379,7 +385,7 @@ def test_compression_is_the_one_asked_for(
     without compression."""
     data = replace(SMALL, format=form, compression=compression, compression_level=3)
     made(tmp_path, data, kind="field")
-    path = found_paths(data, "train", str(tmp_path))[1]
+    path = find_paths(data, "train", str(tmp_path))[1]
     assert path.endswith(f"img_1_of_5.{suffix}")
     wanted = expected(data, "train", 1, "field")
     opened: Any = path
@@ -430,16 +436,16 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 
 KILLED = """
 import os, signal, sys
-from penstock.bench.generate_data import generate
-from penstock.bench.workload import Data
+from penstock.bench.generate import generate_data
+from penstock.bench.workload import DatasetSpec
 
-data = Data(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
+data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
-import penstock.bench.generate_data as module
+import penstock.bench.generate as module
 module._LOOK_S = 0.0
-generate(data, root=sys.argv[1], threads=2, progress=progress)
+generate_data(data, root=sys.argv[1], threads=2, progress=progress)
 """
 
 
@@ -450,7 +456,7 @@ AFTER = [pytest.param(form, marks=pytest.mark.long) for form in ("indexed_binary
 def test_killed_and_taken_up(form: str, tmp_path: Path) -> None:
     """After kill -9 whatever has its name is whole; the same call makes the rest, as it would have
     been, and leaves nothing else."""
-    data = Data(format=form, record_length_bytes=100_000, num_files_train=160)
+    data = DatasetSpec(format=form, record_length_bytes=100_000, num_files_train=160)
     made(tmp_path / "whole", data)
     killed = warm.run([sys.executable, "-c", KILLED, str(tmp_path / "cut"), form])
     assert killed.returncode == -signal.SIGKILL
@@ -492,10 +498,10 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_how_data_is_read_does_not_change_it(tmp_path: Path) -> None:
     """What only readers look at may change without data being other data."""
-    column = Column(name="a", size=8)
-    data = replace(SMALL, format="parquet", parquet=Parquet(columns=(column,)))
+    column = ParquetColumn(name="a", size=8)
+    data = replace(SMALL, format="parquet", parquet=ParquetLayout(columns=(column,)))
     made(tmp_path, data)
-    unread = Parquet(columns=(replace(column, read=False),), read_mode="row_group")
+    unread = ParquetLayout(columns=(replace(column, read=False),), read_mode="row_group")
     again = replace(data, parquet=unread, record_length_bytes_resize=7, keep_files=False)
     assert made(tmp_path, again).written == 0
 
@@ -530,7 +536,7 @@ def test_parts_one_after_the_other(tmp_path: Path) -> None:
 
 def test_a_part_without_files_has_a_folder(tmp_path: Path) -> None:
     """As DLIO's generator leaves it: DLIO lists it in any case, and ends where it is not there."""
-    generate_data(Data(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
+    generate_data(DatasetSpec(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
     assert list((tmp_path / "data" / "valid").iterdir()) == []
 
 

@@ -135,7 +135,9 @@ def test_an_interval_holds_its_mean(values):
 
 
 def test_only_finite_values_are_json():
-    assert metrics.finite({"a": [float("nan"), 1.0, np.float64("inf")], "b": np.int64(3)}) == {
+    assert metrics.replace_nonfinite(
+        {"a": [float("nan"), 1.0, np.float64("inf")], "b": np.int64(3)}
+    ) == {
         "a": [None, 1.0, None],
         "b": 3,
     }

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.bench.observe import CHARGED, Observer, Snapshot, forget_peak, memory, processes
+from penstock.bench.observe import (
+    CHARGED,
+    Observer,
+    Snapshot,
+    forget_peak,
+    list_processes,
+    measure_memory,
+)
 from penstock.engine.host_info import find_mount
 from penstock.engine.page_cache import evict
 
@@ -112,7 +119,7 @@ def test_rings_and_maps_are_seen_at_the_device_only(cold: Path) -> None:
 
 def test_counters_are_those_of_proc(tmp_path: Path) -> None:
     """Between two readings of /proc/self/io and /proc/diskstats by hand, for one process."""
-    if processes():
+    if list_processes():
         pytest.skip("the test's process has children, whose counters are added")
 
     def by_hand() -> tuple[dict[str, int], dict[str, list[int]]]:
@@ -143,8 +150,8 @@ def test_children_count_while_they_live_and_once_when_they_have_ended(cold: Path
     before = observer.snapshot()
     started = reader(cold)
     alive = observer.snapshot().since(before)
-    assert processes() is not None
-    assert started.pid in (processes() or [])
+    assert list_processes() is not None
+    assert started.pid in (list_processes() or [])
     started.communicate()  # ends it, and waits for it
     ended = observer.snapshot().since(before)
     for spent in (alive, ended):
@@ -186,9 +193,9 @@ def test_a_child_may_be_called_anything(tmp_path: Path) -> None:
 
 def test_shared_pages_count_once(child: subprocess.Popen[str]) -> None:
     """The sum of what /proc/PID/smaps says page by page, of this process and its child."""
-    seen = memory()
+    seen = measure_memory()
     total = 0
-    for pid in (os.getpid(), *(processes() or [])):
+    for pid in (os.getpid(), *(list_processes() or [])):
         text = Path(f"/proc/{pid}/smaps").read_text()
         total += sum(int(kib) * 1024 for kib in re.findall(r"^Pss: +(\d+) kB", text, re.MULTILINE))
     assert seen.pss is not None
@@ -198,14 +205,14 @@ def test_shared_pages_count_once(child: subprocess.Popen[str]) -> None:
 def test_the_peak_of_memory_is_remembered_and_forgotten() -> None:
     """64 MiB that were touched stay in the peak until it is forgotten."""
     block = bytearray(os.urandom(1)) * (64 * MIB)
-    high = memory()
+    high = measure_memory()
     assert high.rss is not None
     assert high.peak_rss is not None
     assert high.peak_rss >= high.rss >= len(block)
     del block
     if not forget_peak():
         pytest.skip("the kernel does not let the peak be forgotten")
-    low = memory()
+    low = measure_memory()
     assert low.peak_rss is not None
     assert low.peak_rss <= high.peak_rss - 32 * MIB
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench import overrides
-from penstock.bench.document import given as as_given
+from penstock.bench.document import make_given as as_given
 from penstock.errors import UsageError
 
 
@@ -250,6 +250,6 @@ def test_access_keys_are_not_shown() -> None:
         "++workload.storage.storage_options={secret_access_key: hunter2}",
         "++workload.train.epochs=2",
     ]
-    shown = overrides.shown(texts)
+    shown = overrides.hide_secrets(texts)
     assert "hunter2" not in "".join(shown)
     assert shown[2] == texts[2]

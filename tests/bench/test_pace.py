@@ -7,8 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.pace import Pace, sharpen_timers
-from tests.attempts import retried
+from penstock.bench.pace import StepPace, sharpen_timers
 
 
 class World:
@@ -30,7 +29,7 @@ class World:
 def test_a_wait_ends_when_it_should_however_late_sleeps_end(late_ns, nominal_ns):
     """DLIO sleeps 375 us and gets 500, which it then credits (defect 10)."""
     world = World(late_ns)
-    pace = Pace(world.clock, world.sleep)
+    pace = StepPace(world.clock, world.sleep)
     errors = []
     for _ in range(50):
         due_ns = world.now_ns + nominal_ns
@@ -42,7 +41,7 @@ def test_a_wait_ends_when_it_should_however_late_sleeps_end(late_ns, nominal_ns)
 
 def test_most_of_a_long_wait_is_slept():
     world = World(40_000)
-    pace = Pace(world.clock, world.sleep)
+    pace = StepPace(world.clock, world.sleep)
     pace.until(10_000_000)
     world.looks = 0
     for _ in range(200):
@@ -52,14 +51,13 @@ def test_most_of_a_long_wait_is_slept():
 
 def test_what_is_due_already_takes_no_time():
     world = World(0)
-    assert Pace(world.clock, world.sleep).until(-5) == world.now_ns == 50
+    assert StepPace(world.clock, world.sleep).until(-5) == world.now_ns == 50
 
 
-@retried
 def test_short_steps_take_what_they_should():
     """Median error of real waits of 375 us below 1 %, whatever else the machine does."""
     sharpen_timers()
-    pace, errors = Pace(), []
+    pace, errors = StepPace(), []
     for _ in range(200):
         due_ns = time.perf_counter_ns() + 375_000
         errors.append(pace.until(due_ns) - due_ns)

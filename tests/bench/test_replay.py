@@ -100,9 +100,9 @@ def done_by(trace: Trace) -> list[tuple[object, ...]]:
 
 REPLAY = """
 import sys
-from penstock import trace
+from penstock.engine import trace_file
 from penstock.bench import replay
-found = trace.load(sys.argv[1])
+found = trace_file.load(sys.argv[1])
 names = [found.names[i] for i in range(len(found.names))]
 replay.replay(found, names, speed=None)
 """
@@ -121,7 +121,7 @@ def test_a_replay_does_exactly_what_was_recorded(tmp_path):
     if ran.returncode != 0 and not log.exists():
         pytest.skip("strace may not trace here")
     assert ran.returncode == 0
-    keep = trace_sources.below([str(tmp_path / "data")])
+    keep = trace_sources.filter_below([str(tmp_path / "data")])
     seen = trace_sources.import_logs([str(log)], str(tmp_path / "seen.trace"), keep)
 
     # What one thread closes another may be reading: the last to let go of it closes it.
@@ -140,7 +140,7 @@ def test_a_replay_does_exactly_what_was_recorded(tmp_path):
 def test_a_replay_comes_out_as_the_job(tmp_path):
     """Bytes, counts of each kind, nothing failed; with pauses, and without."""
     trace = job(tmp_path / "job.trace", files_in(tmp_path / "data"))
-    recorded = replays.recorded(trace)
+    recorded = replays.collect_recorded(trace)
     for speed in (None, 1.0, 3.5):
         here = replays.replay(trace, names_of(trace), speed=speed)
         assert here.bytes == recorded.bytes
@@ -290,7 +290,7 @@ def test_threads_work_as_long_as_they_did(tmp_path_factory, seed, speed):
                     expected.setdefault(thread, []).append(owed)
                     owed = 0
     found: dict[int, list[int]] = {}
-    for window in replay_engine._windows(trace, speed):
+    for window in replay_engine._divide_reads(trace, speed):
         size = int(window.extents.length.sum())
         assert size <= replay_engine._window_bytes or len(window.extents.length) == 1
         for thread, first, last in zip(
@@ -317,7 +317,7 @@ def test_penstock_reads_the_same_bytes(tmp_path, monkeypatch):
         trace, names_of(trace), speed=None, budget=Budget(pread="required")
     )
     monkeypatch.delenv("PENSTOCK_TRACE")
-    recorded = replays.recorded(trace)
+    recorded = replays.collect_recorded(trace)
     assert merged.bytes == recorded.bytes
     assert merged.failed == 0
     assert merged.runs < merged.reads <= recorded.reads
@@ -359,19 +359,19 @@ def test_penstock_counts_what_fails(tmp_path):
 
 def test_paths_are_moved_by_the_longest_root():
     """At the ends of names only."""
-    roots = [replay_files.parsed_root(text) for text in ("/d=/m", "/d/train/=/t", "s3://b=/o")]
+    roots = [replay_files.parse_root(text) for text in ("/d=/m", "/d/train/=/t", "s3://b=/o")]
     names = ["/d/x", "/d/train/x", "/d/trainer", "/dd/x", "/d", "s3://b/k"]
     moved = ["/m/x", "/t/x", "/m/trainer", "/dd/x", "/m", "/o/k"]
-    assert replay_files.mapped(names, roots) == moved
+    assert replay_files.map_paths(names, roots) == moved
     for text in ("/d", "=/m", "/d="):
         with pytest.raises(UsageError, match="--root is"):
-            replay_files.parsed_root(text)
+            replay_files.parse_root(text)
 
 
 @given(st.text("./ab:", max_size=12))
 def test_nothing_is_made_outside_its_folder(name):
     """Whatever a trace calls its files."""
-    (path,) = replay_files.below([name], "/safe/place")
+    (path,) = replay_files.place_below([name], "/safe/place")
     assert os.path.normpath(path).startswith("/safe/place")
     assert ".." not in path.split("/")
 
@@ -395,7 +395,7 @@ def test_files_are_made_once_and_nobody_elses_are_touched(tmp_path):
         replay_files.synthesize(paths, sizes, wanted)
     assert Path(paths[0]).read_bytes() == first
     sizes[0] = 1 << 60
-    (other,) = replay_files.below(["/x"], str(tmp_path / "other"))
+    (other,) = replay_files.place_below(["/x"], str(tmp_path / "other"))
     with pytest.raises(UsageError, match="have no room"):
         replay_files.synthesize([other], sizes, wanted[:1])
     Path(tmp_path / "file").write_text("")
@@ -417,7 +417,7 @@ def test_files_are_warmed(tmp_path):
     """As far as the kernel says where they are; what is not there is left to the replay."""
     paths = files_in(tmp_path / "data")
     page_cache.evict(paths)
-    replay_files.warm([*paths, "/absent"])
+    replay_files.read_once([*paths, "/absent"])
     found = page_cache.measure_residency(paths)
     if found is None:
         pytest.skip("this file system does not tell what is in the page cache")
@@ -428,7 +428,7 @@ def test_only_files_that_are_there_are_opened(tmp_path):
     """Missing ones are counted; pipes, devices and objects refused."""
     trace = job(tmp_path / "job.trace", files_in(tmp_path / "data"))
     paths = names_of(trace)
-    found, read = replay_files.used(trace)
+    found, read = replay_files.find_used(trace)
     assert [bool(found[i]) for i, path in enumerate(paths)] == [
         not path.endswith("absent") for path in paths
     ]
@@ -479,7 +479,7 @@ def test_replay_as_users_run_it(tmp_path, run):
     assert "by penstock" in shown.out
     said = run("bench", "replay", tmp_path / "job.trace", "--root", root, "--json", "--cache=warm")
     values = json.loads(said.out)
-    recorded = replays.recorded(trace)
+    recorded = replays.collect_recorded(trace)
     assert values["pread"]["bytes"] == values["penstock"]["bytes"] == recorded.bytes
     assert values["pread"]["took"]["read"]["count"] == values["recorded"]["reads"] == 120
     gone = run("bench", "replay", tmp_path / "job.trace")

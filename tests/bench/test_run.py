@@ -14,26 +14,28 @@ import pytest
 from penstock.bench import outputs, record
 from penstock.bench.distribution import Distribution
 from penstock.bench.ranks import launch
-from penstock.bench.run import Job, Walks, run_workload
+from penstock.bench.run import BenchJob, Walks, run_workload
 from penstock.bench.workload import (
-    Checkpoint,
-    Data,
-    Model,
-    Output,
-    Reading,
-    Train,
-    Workflow,
-    Workload,
+    CheckpointSpec,
+    DatasetSpec,
+    DlioWorkload,
+    Goal,
+    ModelSpec,
+    OutputSpec,
+    ReaderSpec,
+    SkippedSteps,
+    TrainSpec,
+    WorkflowSpec,
 )
 from penstock.errors import UsageError
 from tests.bench.small import job, reading, workload, write
 
 
-def done(given: Job, ranks: int = 1) -> tuple[list[Walks], dict]:
+def done(given: BenchJob, ranks: int = 1) -> tuple[list[Walks], dict]:
     """What each rank measured, and the run of the record."""
     walks = launch(ranks, partial(run_workload, given))
     assert walks is not None
-    return walks, record.as_run(given, walks)
+    return walks, record.make_run(given, walks)
 
 
 def seconds(value: float) -> Distribution:
@@ -47,15 +49,15 @@ def seconds(value: float) -> Distribution:
 def test_steps_are_of_samples(files, per_file, batch, ranks, steps):
     """DLIO compares files with samples: 8 x 64 and batch 32 are 0 steps of 0 files, and -514,244
     samples/s (defect 4)."""
-    load = Workload(
-        dataset=Data(num_files_train=files, num_samples_per_file=per_file),
-        reader=Reading(batch_size=batch),
+    load = DlioWorkload(
+        dataset=DatasetSpec(num_files_train=files, num_samples_per_file=per_file),
+        reader=ReaderSpec(batch_size=batch),
     )
     assert job(load, ["/x"]).epochs(ranks) == [steps]
 
 
 def test_no_steps_are_an_error_before_the_run():
-    load = Workload(dataset=Data(num_files_train=8), reader=Reading(batch_size=32))
+    load = DlioWorkload(dataset=DatasetSpec(num_files_train=8), reader=ReaderSpec(batch_size=32))
     with pytest.raises(UsageError, match="0 steps of train: 8 files x 1 samples < batch 32 x 2"):
         launch(2, partial(run_workload, job(load, ["/x"])))
 
@@ -64,9 +66,9 @@ def test_the_step_limit_is_of_the_run():
     """DLIO applies total_training_steps to each epoch, and its log says total (defect 25)."""
 
     def epochs(limit, epochs=3, **more):
-        load = Workload(
-            dataset=Data(num_files_train=10),
-            train=Train(epochs=epochs, total_training_steps=limit),
+        load = DlioWorkload(
+            dataset=DatasetSpec(num_files_train=10),
+            train=TrainSpec(epochs=epochs, total_training_steps=limit),
         )
         return job(load, ["/x"], **more).epochs(1)
 
@@ -79,7 +81,10 @@ def test_the_step_limit_is_of_the_run():
 
 
 def test_an_epoch_that_is_left_out_as_a_whole_is_an_error():
-    load = Workload(dataset=Data(num_files_train=3), output=Output(exclude_start_steps=3))
+    load = DlioWorkload(
+        dataset=DatasetSpec(num_files_train=3),
+        output=OutputSpec(metric=SkippedSteps(exclude_start_steps=3)),
+    )
     with pytest.raises(UsageError, match="an epoch of 3 steps is left out as a whole"):
         launch(1, partial(run_workload, job(load, ["/x"])))
 
@@ -99,10 +104,10 @@ def evaluated(folder: Path, ranks: int) -> dict:
     load = replace(
         load,
         dataset=replace(load.dataset, num_files_eval=12),
-        train=Train(epochs=3, computation_time=seconds(0.001)),
+        train=TrainSpec(epochs=3, computation_time=seconds(0.001)),
         evaluation=replace(load.evaluation, eval_time=seconds(0.003), eval_after_epoch=2),
     )
-    given = Job(
+    given = BenchJob(
         loader="penstock",
         workload=load,
         paths={"train": train, "valid": valid},
@@ -145,15 +150,15 @@ def test_evaluation_is_where_it_is_due_and_adds_up(tmp_path):
 def test_throughput_is_samples_by_time(tmp_path):
     """DLIO's depends on what is left out; ours is what was delivered in the time (defect 5)."""
     paths = write(tmp_path, 24)
-    load = workload(tmp_path, 24, train=Train(epochs=2, computation_time=seconds(0.002)))
+    load = workload(tmp_path, 24, train=TrainSpec(epochs=2, computation_time=seconds(0.002)))
     walks, found = done(job(load, paths))
     (rank,) = walks
     spent = sum(float(each.stamps.left[-1] - each.stamps.asked[1]) * 1e-9 for each in rank.epochs)
     assert found["samples_per_s"] == pytest.approx(2 * 11 * 2 / spent, rel=0.001)
     assert sum(found["decomposition"].values()) == pytest.approx(1)
     for excluded in (0, 3):
-        other = replace(load, output=Output(exclude_start_steps=excluded))
-        again = record.as_run(replace(job(load, paths), workload=other), walks)
+        other = replace(load, output=OutputSpec(metric=SkippedSteps(exclude_start_steps=excluded)))
+        again = record.make_run(replace(job(load, paths), workload=other), walks)
         chosen = spent_of(rank, excluded)
         assert again["samples_per_s"] == pytest.approx(2 * (12 - excluded) * 2 / chosen, rel=1e-9)
 
@@ -186,11 +191,11 @@ def test_bytes_are_those_that_were_delivered(tmp_path):
 
 def test_wrong_samples_are_found(tmp_path, monkeypatch):
     """--verify: what is delivered is what is on disk, or an error that says how much is not."""
-    from penstock.bench.delivered import checksum
+    from penstock.bench.delivered import compute_checksum
     from tests.bench.small import content
 
     paths = write(tmp_path)
-    truth = {"train": frozenset(checksum(content(number)[..., 0]) for number in range(12))}
+    truth = {"train": frozenset(compute_checksum(content(number)[..., 0]) for number in range(12))}
     assert done(job(workload(tmp_path), paths, truth=truth), 2)[1]["verified"] is True
     (tmp_path / "liar_of_test.py").write_text(
         "import numpy as np\ndef loader():\n    return [np.zeros((2, 5, 7), np.uint8)] * 6\n"
@@ -203,7 +208,7 @@ def test_wrong_samples_are_found(tmp_path, monkeypatch):
 def test_without_reading_nothing_is_waited_for(tmp_path):
     """The control takes the same steps, and its utilisation is the ceiling."""
     paths = write(tmp_path)
-    load = workload(tmp_path, train=Train(epochs=1, computation_time=seconds(0.003)))
+    load = workload(tmp_path, train=TrainSpec(epochs=1, computation_time=seconds(0.003)))
     walks, found = done(job(load, paths, control=True), 2)
     assert [len(rank.control) for rank in walks] == [3, 3]
     au = found["au"]
@@ -230,7 +235,7 @@ def test_draws_differ_by_rank_and_are_those_of_the_seed(tmp_path):
     """Step times of a distribution are the same in the next run, and are what is counted."""
     paths = write(tmp_path)
     cost = Distribution("uniform", (0.0, 0.002))
-    load = workload(tmp_path, train=Train(epochs=2, computation_time=cost))
+    load = workload(tmp_path, train=TrainSpec(epochs=2, computation_time=cost))
 
     def drawn() -> list[list[list[int]]]:
         walks, _ = done(job(load, paths), 2)
@@ -244,7 +249,7 @@ def test_draws_differ_by_rank_and_are_those_of_the_seed(tmp_path):
 # -- the files of DLIO -----------------------------------------------------------------------------
 
 
-def written(folder: Path, given: Job, ranks: int) -> dict:
+def written(folder: Path, given: BenchJob, ranks: int) -> dict:
     walks, found = done(given, ranks)
     config = asdict(given.workload)
     config["storage"]["storage_options"] = {}
@@ -270,8 +275,12 @@ def test_dlios_figures_follow_from_the_files(tmp_path, ranks):
 
     data, out = tmp_path / "data", tmp_path / "out"
     paths = write(data, 24)
-    load = workload(data, 24, train=Train(epochs=2, computation_time=seconds(0.002)))
-    load = replace(load, output=Output(exclude_start_steps=2, exclude_end_steps=1), au=0.5)
+    load = workload(data, 24, train=TrainSpec(epochs=2, computation_time=seconds(0.002)))
+    load = replace(
+        load,
+        output=OutputSpec(metric=SkippedSteps(exclude_start_steps=2, exclude_end_steps=1)),
+        metric=Goal(au=0.5),
+    )
     found = written(out, job(load, paths, compat=True), ranks)
     metric = strict(out / "summary.json")["metric"]
     assert metric == json.loads(json.dumps(found["dlio"]))
@@ -335,7 +344,7 @@ def test_files_are_strict_json_and_complete(tmp_path):
 
 def test_the_record_is_what_reports_read(tmp_path):
     paths = write(tmp_path)
-    load = workload(tmp_path, train=Train(epochs=1, computation_time=seconds(math.pi / 1000)))
+    load = workload(tmp_path, train=TrainSpec(epochs=1, computation_time=seconds(math.pi / 1000)))
     _walks, found = done(job(load, paths), 2)
     values = record.whole(
         command="penstock bench run", workload={"model": {"name": "x"}}, overrides=[],
@@ -368,7 +377,7 @@ def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
     for name in ("ceiling_s", "cold_s"):
         monkeypatch.setattr(limits, name, 0.01)
     paths = write(tmp_path, 12, per_file)
-    load = workload(tmp_path, 12, per_file, train=Train(computation_time=seconds(0.01)))
+    load = workload(tmp_path, 12, per_file, train=TrainSpec(computation_time=seconds(0.01)))
     epoch = {"kind": "train", "cached_before": None, "samples": 12 * per_file}
     found = {"epochs": [epoch] * 2, "staging_s": 0.5, "samples_per_s": 7.0}
     found["decomposition"] = {"storage_wait": 0.0}
@@ -400,13 +409,15 @@ def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
 def test_checkpoints_are_taken_and_kept_apart(tmp_path, every, expected):
     """After so many steps, within an epoch, which they cut into blocks; or after an epoch."""
     paths = write(tmp_path / "data", 24)
-    load = workload(tmp_path / "data", 24, train=Train(epochs=2, computation_time=seconds(0.001)))
+    load = workload(
+        tmp_path / "data", 24, train=TrainSpec(epochs=2, computation_time=seconds(0.001))
+    )
     folder = tmp_path / "saved"
     load = replace(
         load,
-        workflow=Workflow(checkpoint=True),
-        model=Model(model_size_bytes=1000),
-        checkpoint=Checkpoint(
+        workflow=WorkflowSpec(checkpoint=True),
+        model=ModelSpec(model_size_bytes=1000),
+        checkpoint=CheckpointSpec(
             checkpoint_folder=str(folder), steps_between_checkpoints=every, fsync=True,
             checkpoint_after_epoch=2,
         ),

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench.sizes import near_squares, shapes
-from penstock.bench.workload import Data, Hdf5
+from penstock.bench.workload import DatasetSpec, Hdf5Layout
 from penstock.cli.generate import sizes_of_file
 from penstock.errors import UsageError
 
-UNET3D = Data(
+UNET3D = DatasetSpec(
     record_length_bytes=146600628, record_length_bytes_stdev=68341808, num_files_train=168
 )
-COSMOFLOW = Data(
+COSMOFLOW = DatasetSpec(
     record_length_bytes=2828486, record_length_bytes_stdev=71311, num_files_train=100, format="npz"
 )
 
 
-def sizes(data: Data, part: str = "train", **options: object) -> np.ndarray:
+def sizes(data: DatasetSpec, part: str = "train", **options: object) -> np.ndarray:
     """Bytes of a sample of each file."""
     found = shapes(data, part, **options).prod(axis=1)  # type: ignore[arg-type]
     return found * np.dtype(data.record_element_type).itemsize
@@ -54,7 +54,7 @@ def test_mean_and_deviation(
     model: str, mean: float, variation: float, dtype: str, seed: int
 ) -> None:
     """DLIO's deviation is 0.71 of the one asked for; ours is it, within the rounding to shapes."""
-    data = Data(
+    data = DatasetSpec(
         record_length_bytes=mean,
         record_length_bytes_stdev=mean * variation,
         num_files_train=10_000,
@@ -101,12 +101,14 @@ def test_squares(size: int) -> None:
 
 def test_without_deviation_all_are_alike() -> None:
     """resnet50's 114660.07 bytes are 114,660, where DLIO's are 114,244."""
-    data = Data(record_length_bytes=114660.07, num_files_train=5)
+    data = DatasetSpec(record_length_bytes=114660.07, num_files_train=5)
     assert sizes(data).tolist() == [114_660] * 5
     assert shapes(data, "train", "dlio")[0].tolist() == [338, 338]
     assert shapes(replace(data, record_length_bytes=65536), "train")[0].tolist() == [256, 256]
     assert shapes(replace(data, record_dims=(4, 5, 6)), "train")[2].tolist() == [4, 5, 6]
-    cut = replace(data, format="hdf5", record_length_bytes=100, hdf5=Hdf5(num_dset_per_record=3))
+    cut = replace(
+        data, format="hdf5", record_length_bytes=100, hdf5=Hdf5Layout(num_dset_per_record=3)
+    )
     assert shapes(cut, "train")[0].tolist() == [30, 10]
 
 
@@ -117,7 +119,7 @@ def test_empirical_sizes(tmp_path: Path) -> None:
     path.write_text("# bytes\n\n" + "\n".join(f"{each:.0f}" for each in known))
     listed = sizes_of_file(str(path))
     for count in (200, 5_000):
-        found = sizes(Data(num_files_train=count), model=listed)
+        found = sizes(DatasetSpec(num_files_train=count), model=listed)
         assert found.mean() == pytest.approx(known.mean(), rel=1e-3)
         assert found.std() == pytest.approx(known.std(), rel=0.05)
     path.write_text("100\n1k\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench import document, schema
-from penstock.bench.checks import check_found, check_run
-from penstock.bench.distribution import Distribution
-from penstock.bench.problems import tell
+from penstock.bench.distribution import PARAMETERS, Distribution
 from penstock.bench.strict import as_dict, preset_names, presets, read_workload
-from penstock.bench.workload import Workload
+from penstock.bench.workload import SECRETS, DlioWorkload
 from penstock.errors import UsageError
 
 
@@ -343,7 +341,7 @@ def test_shuffles_that_are_off_are_off(tmp_path: Path) -> None:
     by_override = read_workload(
         {}, ["++workload.reader.file_shuffle=off", "++workload.reader.sample_shuffle=off"]
     )
-    assert by_file == by_override == Workload()
+    assert by_file == by_override == DlioWorkload()
     assert by_file.reader.read_type == "on_demand"
 
 
@@ -470,72 +468,67 @@ def test_access_keys_are_in_no_record() -> None:
     assert "hunter" not in json.dumps(as_dict(found))
 
 
-def test_the_table_is_the_workload() -> None:
-    """Every field of a workload has a key, every live key a field, and each default is allowed."""
-    fields = {key.field or key.name for key in schema.FIELDS}
-
-    def names(part: Any, prefix: str) -> set[str]:
-        found: set[str] = set()
-        for field in dataclasses.fields(part):
-            value = getattr(part, field.name)
-            name = prefix + field.name
-            found |= (
-                names(value, f"{name}.")
-                if dataclasses.is_dataclass(value) and not isinstance(value, Distribution)
-                else {name}
-            )
-        return found
-
-    assert names(Workload(), "") - schema.MAPPINGS == fields
-    assert read_workload(as_dict(Workload())) == Workload()
+def test_a_workload_of_defaults_comes_back() -> None:
+    """Each default is allowed in a file."""
+    assert read_workload(as_dict(DlioWorkload())) == DlioWorkload()
 
 
-def values_of(key: schema.Key) -> st.SearchStrategy[Any]:
+KEYS = {
+    name: key
+    for name, key in schema.list_keys().items()
+    if ("enum" in key or key.get("type", "object") != "object") and "[]" not in name
+}
+"""Keys that have an effect."""
+
+
+def values_of(name: str) -> st.SearchStrategy[Any]:
     """Values that a key may have in a file."""
-    numbers = st.floats(max(key.least, 0), min(key.most, 1e12), allow_subnormal=False)
-    integers = st.integers(int(max(key.least, 0)), int(min(key.most, 1 << 40)))
+    key = KEYS[name]
+    if "enum" in key:
+        return st.sampled_from(key["enum"])
+    least, most = max(key.get("minimum", 0), 0), key.get("maximum", 1 << 40)
     seconds = st.floats(0, 1e3, allow_subnormal=False)
-    match key.kind:
-        case "text" | "path":
+    match key["type"]:
+        case "string":
             return st.text("abc/ :#'", min_size=1, max_size=8)
-        case "texts":
-            return st.lists(st.text("abc", max_size=3), max_size=2)
         case "boolean":
             return st.booleans()
         case "integer":
-            return integers if key.unset is None else integers | st.just(key.unset)
-        case "integers":
-            return st.lists(integers, max_size=3)
+            unlimited = {"train.total_training_steps", "checkpoint.num_checkpoints_write"}
+            integers = st.integers(least, most)
+            return integers | st.just(-1) if name in unlimited else integers
         case "number":
-            return numbers
-        case "choice":
-            return st.sampled_from(key.allowed)
+            return st.floats(least, most, allow_subnormal=False)
         case "distribution":
             several = [
                 st.fixed_dictionaries({"type": st.just(kind)} | dict.fromkeys(names, seconds))
-                for kind, names in schema.DISTRIBUTIONS.items()
+                for kind, names in PARAMETERS.items()
             ]
             return st.one_of(seconds, *several).filter(
-                lambda each: not isinstance(each, dict) or each.get("min", 0) <= each.get("max", 0)
+                lambda time: not isinstance(time, dict) or time.get("min", 0) <= time.get("max", 0)
             )
-        case "columns":
-            column = {"name": st.text("xyz", min_size=1), "dtype": st.sampled_from(schema.ELEMENTS)}
-            more = {"size": st.integers(1, 99), "read": st.booleans(), "count": st.integers(1, 3)}
-            return st.lists(st.fixed_dictionaries(column, optional=more), max_size=1)
-    raise AssertionError(key)
+    items = schema.list_keys()[f"{name}[]"]
+    if items["type"] == "integer":
+        return st.lists(st.integers(1, 1 << 40), max_size=3)
+    if items["type"] == "string":
+        return st.lists(st.text("abc", max_size=3), max_size=2)
+    elements = schema.list_keys()[f"{name}[].dtype"]["enum"]
+    column = {"name": st.text("xyz", min_size=1), "dtype": st.sampled_from(elements)}
+    more = {"size": st.integers(1, 99), "read": st.booleans(), "count": st.integers(1, 3)}
+    return st.lists(st.fixed_dictionaries(column, optional=more), max_size=1)
 
 
 @st.composite
 def files(draw: st.DrawFn) -> dict[str, Any]:
     """Files of a few keys, each of which is right on its own."""
-    found: dict[str, Any] = {}
-    for key in draw(st.lists(st.sampled_from(schema.FIELDS), max_size=8, unique=True)):
-        *sections, last = key.name.split(".")
-        inner = found
+    file: dict[str, Any] = {}
+    for name in draw(st.lists(st.sampled_from(sorted(KEYS)), max_size=8, unique=True)):
+        *sections, last = name.split(".")
+        inner = file
         for section in sections:
             inner = inner.setdefault(section, {})
-        inner[last] = draw(values_of(key))
-    return found
+        inner[last] = draw(values_of(name))
+    return file
 
 
 @given(files())
@@ -546,26 +539,30 @@ def test_what_is_read_comes_back(file: dict[str, Any]) -> None:
     except UsageError:
         return
     record = as_dict(workload)
-    assert read_workload(json.loads(json.dumps(record)), warn=lambda _: None) == workload
+    options = dict(workload.storage.storage_options)
+    for secret in SECRETS & options.keys():
+        del options[secret]
+    bare = replace(workload, storage=replace(workload.storage, storage_options=options))
+    assert read_workload(json.loads(json.dumps(record)), warn=lambda _: None) == bare
     # A file of the same: what a program holds and what YAML makes of it agree.
     root, problems = document.read(yaml.safe_dump(record), "record.yaml")
     assert not problems
     assert root.plain == record
 
 
-@given(st.sampled_from(schema.FIELDS), st.data())
-def test_a_slip_of_a_key_is_mended(key: schema.Key, data: st.DataObject) -> None:
+@given(st.sampled_from(sorted(KEYS)), st.data())
+def test_a_slip_of_a_key_is_mended(key: str, data: st.DataObject) -> None:
     """A letter left out, added or exchanged: a key is named that is as near as the one meant."""
-    section, _, last = key.name.rpartition(".")
+    section, _, last = key.rpartition(".")
     at = data.draw(st.integers(0, len(last) - 1))
     other = data.draw(st.sampled_from(["", "q", last[at] + "q"]))
     name = ".".join(filter(None, [section, last[:at] + other + last[at + 1 :]]))
-    if name in schema.KEYS or len(last) < 4:
+    if name in schema.list_keys() or len(last) < 4:
         return
-    found = schema.meant(name)
+    found = schema.suggest_key(name)
     assert found is not None
     assert len(found) - len(name) in {-1, 0, 1}
-    if found != key.name:
+    if found != key:
         slips = sum(a != b for a, b in zip(found[::-1], name[::-1], strict=False))
         assert slips <= 2 or found.replace("_", "") == name.replace("_", "")
 
@@ -587,123 +584,3 @@ def test_depth_is_bounded() -> None:
     """libyaml's own composer ends the process at some ten thousand brackets."""
     with pytest.raises(UsageError, match=r"w\.yaml:1: lists and mappings lie more than 32 deep"):
         document.read("a: " + "[" * 100_000, "w.yaml")
-
-
-def run(text: dict[str, Any], ranks: int, **known: float) -> list[tuple[str, str, str]]:
-    """What so many ranks make of a workload."""
-    return list(check_run(read_workload(text), ranks, **known))
-
-
-def test_a_run_without_steps_is_refused() -> None:
-    """DLIO trims files by samples and reports 0 samples/s, or fewer."""
-    text = {"dataset": {"num_files_train": 8}, "reader": {"batch_size": 32}}
-    assert run(text, 1) == [
-        (
-            "error",
-            "dataset.num_files_train",
-            "0 steps: 8 files x 1 sample < batch 32 x 1 rank",
-        )
-    ]
-    text = {
-        "dataset": {"num_files_train": 8, "num_samples_per_file": 64},
-        "reader": {"batch_size": 32},
-    }
-    assert not [each for each in run(text, 8) if each[0] == "error"]
-    assert run(text, 17)[0][2] == "0 steps: 8 files x 64 samples < batch 32 x 17 ranks"
-
-
-def test_findings_are_told_as_problems_are() -> None:
-    """Errors raise, all in one; warnings warn."""
-    text = {
-        "dataset": {"num_files_train": 2, "num_files_eval": 0},
-        "workflow": {"evaluation": True},
-    }
-    warned: list[str] = []
-    with pytest.raises(UsageError) as caught:
-        tell(run(text, 1) + run(text, 3), "w.yaml", compat=False, warn=warned.append)
-    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
-        "dataset.num_files_eval",
-        "dataset.num_files_train",
-        "dataset.num_files_eval",
-    ]
-    assert [each.split(":")[0] for each in warned] == ["w.yaml"]
-
-
-def test_steps_that_are_asked_for_are_there() -> None:
-    """DLIO leaves with exit(-1); its limit is of each epoch, and its log says total."""
-    text = {
-        "dataset": {"num_files_train": 312},
-        "train": {"epochs": 3, "total_training_steps": 936},
-    }
-    assert not [each for each in run(text, 1) if each[0] == "error"]
-    text["train"]["total_training_steps"] = 1000
-    assert run(text, 1)[0] == (
-        "error",
-        "train.total_training_steps",
-        "asked 1000 steps, dataset holds 312 per epoch x 3 epochs",
-    )
-
-
-def test_steps_left_out_leave_some() -> None:
-    """An epoch is longer than what is not measured of it."""
-    text = {
-        "dataset": {"num_files_train": 3},
-        "output": {"metric": {"exclude_start_steps": 2, "exclude_end_steps": 1}},
-    }
-    assert [each[1] for each in run(text, 1) if each[0] == "error"] == [
-        "output.metric.exclude_start_steps"
-    ]
-    text["dataset"]["num_files_train"] = 4
-    assert not [each for each in run(text, 1) if each[0] == "error"]
-
-
-def test_doubts_come_with_numbers() -> None:
-    """Data that memory holds, few steps, and a goal that nothing reaches."""
-    text = {
-        "dataset": {"num_files_train": 100, "record_length_bytes": 1_500_000},
-        "train": {"epochs": 2},
-    }
-    found = run(text, 1, memory_bytes=23.5e9, au_ceiling=0.8)
-    assert {level for level, _, _ in found} == {"warning"}
-    said = "\n".join(text for _, _, text in found)
-    assert "100 steps an epoch: MLPerf Storage asks for 500, 500 files" in said
-    assert "dataset 0.15 GB < RAM 23.5 GB: epochs 2.. measure the page cache" in said
-    assert "0.9 cannot be reached: without any I/O it is 0.800" in said
-    assert "78334 files" in said
-
-
-def test_ranks_are_dealt_to_the_parts_of_a_model() -> None:
-    """In checkpoints by all, a multiple of tensor x pipeline; in a subset, no more than all."""
-    text: dict[str, Any] = {
-        "workflow": {"train": False, "checkpoint": True},
-        "model": {"num_layers": 4, "parallelism": {"tensor": 2, "pipeline": 2}},
-    }
-    assert not run(text, 8)
-    assert "use a multiple of 4" in run(text, 6)[0][2]
-    text["model"]["parallelism"]["data"] = 2
-    text["checkpoint"] = {"mode": "subset"}
-    assert not run(text, 6)
-    assert run(text, 9)[0][1] == "model.parallelism.data"
-
-
-def test_what_lies_there_agrees() -> None:
-    """Files may be more than asked, not fewer; subfolders are as many, one and none alike."""
-    text = {"dataset": {"format": "npz", "num_files_train": 168, "num_subfolders_train": 10}}
-    found = read_workload(text)
-    assert list(check_found(found, "train", "data/train", files=100, subfolders=12)) == [
-        (
-            "error",
-            "dataset.num_files_train",
-            "168 files expected, 100 found in data/train (format npz); generate or lower "
-            "num_files_train",
-        ),
-        (
-            "error",
-            "dataset.num_subfolders_train",
-            "found 12 subfolders in data/train, config says 10; set "
-            "dataset.num_subfolders_train=12",
-        ),
-    ]
-    assert not list(check_found(found, "train", "data/train", files=168, subfolders=10))
-    flat = read_workload({"dataset": {"num_files_eval": 1}})
-    assert not list(check_found(flat, "valid", "data/valid", files=9, subfolders=1))

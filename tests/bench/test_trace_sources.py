@@ -22,7 +22,7 @@ LOGS = Path(__file__).parent / "logs"
 ODD = 'odd "name>é.bin'
 
 
-def imported(path: Path, tmp_path: Path, keep: trace_sources.Keep = trace_sources.everything):
+def imported(path: Path, tmp_path: Path, keep: trace_sources.Keep = trace_sources.keep_everything):
     """The trace of a log."""
     return trace_sources.import_logs([str(path)], str(tmp_path / "imported.trace"), keep)
 
@@ -97,14 +97,14 @@ def test_a_kept_log_without_paths(tmp_path):
 
 def test_only_what_is_wanted_is_kept(tmp_path):
     """Below a folder, whatever the rest does; the open of a file keeps its descriptors right."""
-    keep = trace_sources.below([f"/job/data/{ODD}"])
+    keep = trace_sources.filter_below([f"/job/data/{ODD}"])
     trace = imported(LOGS / "job.strace", tmp_path, keep)
     assert [trace.names[i] for i in range(len(trace.names))] == [f"/job/data/{ODD}"]
     with pytest.raises(UsageError, match="--under"):
-        imported(LOGS / "job.strace", tmp_path, trace_sources.below(["/job/dat"]))
-    assert trace_sources.job_data("/data/train/usr/x.jpg")
+        imported(LOGS / "job.strace", tmp_path, trace_sources.filter_below(["/job/dat"]))
+    assert trace_sources.is_job_data("/data/train/usr/x.jpg")
     for path in ("/usr/lib/x", "/proc/self/maps", "/a/lib/python3.11/os", "/x/y.py", "/x/lib.so.1"):
-        assert not trace_sources.job_data(path)
+        assert not trace_sources.is_job_data(path)
 
 
 def test_a_part_of_a_trace_is_a_trace(tmp_path):
@@ -112,7 +112,7 @@ def test_a_part_of_a_trace_is_a_trace(tmp_path):
     whole = imported(LOGS / "job.strace", tmp_path)
     path = tmp_path / "imported.trace"
     other = tmp_path / "other.trace"
-    trace_sources.import_logs([str(path), str(path)], str(other), trace_sources.everything)
+    trace_sources.import_logs([str(path), str(path)], str(other), trace_sources.keep_everything)
     twice = load(str(other))
     assert len(twice.threads) == 2 * len(whole.threads)
     assert told(twice) == {thread: 2 * rows for thread, rows in told(whole).items()}
@@ -332,7 +332,7 @@ def test_a_job_is_traced_read_by_read(tmp_path):
     log = tmp_path / "job.log"
     command = [strace(), "-o", str(log), *trace_strace.FLAGS, sys.executable, "-c", READER]
     subprocess.run([*command, str(data), "5"], check=True)
-    trace = imported(log, tmp_path, trace_sources.below([str(data)]))
+    trace = imported(log, tmp_path, trace_sources.filter_below([str(data)]))
     names = {str(data / f"{number}.bin"): number for number in range(3)}
     found = []
     for rows in told(trace).values():

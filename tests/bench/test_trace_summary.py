@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.bench import trace_summary
 from penstock.bench.latencies import Latencies
-from penstock.bench.trace_summary import BINS, passes, places_of, summary
+from penstock.bench.trace_summary import BINS, passes, rank_names, summarise
 from penstock.engine.trace_file import OPEN, READ, Trace, TraceWriter, load
 
 Read = tuple[int, int, int, int]
@@ -44,7 +44,7 @@ def test_summaries_count_what_was_read(tmp_path_factory, reads, joined):
     before = trace_summary._ranges_min
     trace_summary._ranges_min = joined  # ranges are joined as they come, or in the end
     try:
-        found = summary(trace)
+        found = summarise(trace)
     finally:
         trace_summary._ranges_min = before
     gave = [(thread, file, offset, length * 4 // 5) for thread, file, offset, length in reads]
@@ -134,7 +134,7 @@ def test_passes_of_anything(order):
 def test_files_are_in_the_order_of_their_names():
     """As people count."""
     names = ["/d/10.x", "/d/2.x", "/d/1.x", "/c/9.x", "/d/2.y"]
-    assert places_of(names).tolist() == [4, 2, 1, 0, 3]
+    assert rank_names(names).tolist() == [4, 2, 1, 0, 3]
 
 
 @given(st.lists(st.integers(0, 1 << 50), min_size=1, max_size=200), st.integers(1, 100))

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from penstock.cli import app, bench
+from penstock.cli.lazy_group import LazyGroup, load_command
 from penstock.index.formats import FORMATS
 from tests.command import run
 
@@ -189,12 +192,40 @@ def test_interrupting_leaves_nothing_half_written(tmp_path):
     assert os.listdir(tmp_path) == ["many"]
 
 
+@pytest.mark.parametrize("words", [(), ("bench",)])
+def test_help_of_a_group_says_what_the_help_of_each_command_begins_with(words):
+    """The summaries that stand beside the names are the first paragraphs of the commands' help."""
+    group = typer.main.get_group(bench.app if words else app.app)
+    assert isinstance(group, LazyGroup)
+    assert list(group.commands) == list(group.entries)
+    for name, entry in group.entries.items():
+        loaded = load_command(name, entry)
+        assert " ".join(loaded.help.split("\n\n")[0].split()) == entry.summary
+        assert name in run(*words, "--help").stdout
+
+
+def test_help_needs_none_of_the_packages_of_commands():
+    """The help of all commands is there without numpy, and without the core."""
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(['numpy', 'pydantic', 'yaml', 'penstock._core'])\n"
+        "import penstock.cli\n"
+        "penstock.cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True
+    )
+    assert "checkpoint" in done.stdout
+
+
 def test_without_its_packages_the_command_line_says_what_to_install():
     """No traceback where typer is missing."""
     code = "import sys; sys.modules['typer'] = None; import penstock.cli.app"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[cli]'\n"
+    done = subprocess.run([sys.executable, "-c", code, "bench"], capture_output=True, text=True)
+    assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[bench]'\n"
 
 
 def test_inspect_says_which_shuffle(tmp_path: Path) -> None:

@@ -19,66 +19,66 @@ if TYPE_CHECKING:
     from . import trace_sources as trace_sources
     from . import trace_strace as trace_strace
     from .checkpoints import run_checkpoints as run_checkpoints
-    from .compare import judge_comparison as judge_comparison
+    from .compare import judge_ratio as judge_ratio
     from .contenders import check as check
-    from .contenders import opened as opened
+    from .contenders import open_samples as open_samples
     from .contents import KINDS as KINDS
-    from .delivered import checksum as checksum
+    from .delivered import compute_checksum as compute_checksum
     from .files import PARTS as PARTS
+    from .files import find_paths as find_paths
     from .files import folder_of as folder_of
-    from .files import found_paths as found_paths
     from .generate import generate_data as generate_data
     from .headline import factor as factor
     from .metrics import interval as interval
-    from .overrides import shown as shown
+    from .overrides import hide_secrets as hide_secrets
     from .ranks import Crew as Crew
+    from .ranks import detect_launch as detect_launch
     from .ranks import launch as launch
-    from .ranks import launched as launched
-    from .record import as_run as as_run
-    from .replay import Outcome as Outcome
+    from .record import make_run as make_run
+    from .replay import ReplayOutcome as ReplayOutcome
     from .replay_engine import Merged as Merged
-    from .replay_files import warm as warm
+    from .replay_files import read_once as read_once
     from .report import render_page as render_page
     from .results import read as read
-    from .run import Job as Job
+    from .run import BenchJob as BenchJob
     from .run import Walks as Walks
     from .run import run_workload as run_workload
     from .sizes import MODELS as MODELS
     from .strict import as_dict as as_dict
     from .strict import read_workload as read_workload
-    from .trace_summary import summary as summary
+    from .trace_summary import summarise as summarise
     from .verdict import Verdicts as Verdicts
-    from .workload import Workload as Workload
+    from .workload import DlioWorkload as DlioWorkload
 else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
             "checkpoints": "run_checkpoints",
-            "compare": "compare judge_comparison",
-            "contenders": "check opened",
+            "compare": "compare judge_ratio",
+            "contenders": "check open_samples",
             "contents": "KINDS",
-            "delivered": "checksum",
-            "files": "PARTS folder_of found_paths",
+            "delivered": "compute_checksum",
+            "files": "PARTS folder_of find_paths",
             "generate": "generate_data",
             "headline": "factor",
             "metrics": "interval",
             "outputs": "outputs",
-            "overrides": "overrides shown",
-            "ranks": "Crew launch launched",
-            "record": "as_run record",
+            "overrides": "overrides hide_secrets",
+            "ranks": "Crew launch detect_launch",
+            "record": "make_run record",
             "recorded": "recorded",
-            "replay": "Outcome replay",
+            "replay": "ReplayOutcome replay",
             "replay_engine": "Merged replay_engine",
-            "replay_files": "replay_files warm",
+            "replay_files": "replay_files read_once",
             "report": "render_page report",
             "results": "read",
-            "run": "Job Walks run_workload",
+            "run": "BenchJob Walks run_workload",
             "sizes": "MODELS",
             "strict": "as_dict read_workload",
             "trace_sources": "trace_sources",
             "trace_strace": "trace_strace",
-            "trace_summary": "summary",
+            "trace_summary": "summarise",
             "verdict": "Verdicts",
-            "workload": "Workload",
+            "workload": "DlioWorkload",
         },
     )

@@ -1,4 +1,4 @@
-"""What the tensors of checkpoints hold: random bytes that follow from seed, file and step, or ones.
+"""Contents of checkpoint tensors: random bytes that follow from seed, file and step, or ones.
 
 No two tensors and no two steps are alike, so nothing compresses them or writes them once. Pure.
 """
@@ -16,13 +16,13 @@ from .checkpoint_shapes import DTYPE_BYTES, Bytes, File, State, Tensor
 Words = npt.NDArray[np.uint64]
 
 _BLOCK_WORDS = 1 << 20
-"""Drawn at a time, lest the draw take as much memory as the tensor."""
+"""Words drawn at a time, so that drawing does not double the memory of the tensor."""
 
 
-class Contents:
-    """The tensors of one rank's files, in memory, as they are at one step after the other.
+class CheckpointContents:
+    """The tensors of one rank's files, in memory, at one step after the other.
 
-    Ones (`randomized` False) are the same at every step, and tensors of one type share memory.
+    If not `randomized`, all are ones at every step, and tensors of one type share memory.
     """
 
     def __init__(self, files: Sequence[File], seed: int, randomized: bool) -> None:
@@ -33,20 +33,20 @@ class Contents:
         if randomized:
             for file in files:
                 for tensor in file.tensors:
-                    self._random[file.name, tensor] = _words(seed, file, tensor)
+                    self._random[file.name, tensor] = _draw_words(seed, file, tensor)
         else:
-            self._ones = {tensor.dtype: _ones(tensor) for tensor in _longest(files)}
+            self._ones = {tensor.dtype: _make_ones(tensor) for tensor in _find_longest(files)}
 
     @staticmethod
     def bytes(files: Sequence[File], randomized: bool) -> int:
         """Memory that these files need."""
         if randomized:
             return sum(file.bytes for file in files)
-        return sum(tensor.bytes for tensor in _longest(files))
+        return sum(tensor.bytes for tensor in _find_longest(files))
 
     def turn_to(self, epoch: int, step: int) -> None:
-        """Make them those of this step, and those of any other wrong."""
-        mark = _mark(self._seed, epoch, step)
+        """Change the tensors to those of this step."""
+        mark = _draw_mark(self._seed, epoch, step)
         with np.errstate(over="ignore"):
             change = mark - self._mark
         for words in self._random.values():
@@ -61,31 +61,31 @@ class Contents:
             else self._ones[tensor.dtype]
             for tensor in file.tensors
         }
-        return {tensor: each.view(np.uint8)[: tensor.bytes] for tensor, each in words.items()}
+        return {tensor: content.view(np.uint8)[: tensor.bytes] for tensor, content in words.items()}
 
 
 def content(
     file: File, tensor: Tensor, epoch: int, step: int, seed: int, randomized: bool
 ) -> Bytes:
-    """What `Contents` gives for one tensor, made anew."""
-    words = _ones(tensor)
+    """Make one tensor anew, as `CheckpointContents` gives it."""
+    words = _make_ones(tensor)
     if randomized:
-        words = _words(seed, file, tensor)
-        words += _mark(seed, epoch, step)
+        words = _draw_words(seed, file, tensor)
+        words += _draw_mark(seed, epoch, step)
     return words.view(np.uint8)[: tensor.bytes]
 
 
-def _longest(files: Sequence[File]) -> list[Tensor]:
+def _find_longest(files: Sequence[File]) -> list[Tensor]:
     """The longest tensor of each type."""
-    found: dict[str, Tensor] = {}
+    longest: dict[str, Tensor] = {}
     for file in files:
         for tensor in file.tensors:
-            if tensor.dtype not in found or found[tensor.dtype].elements < tensor.elements:
-                found[tensor.dtype] = tensor
-    return list(found.values())
+            if tensor.dtype not in longest or longest[tensor.dtype].elements < tensor.elements:
+                longest[tensor.dtype] = tensor
+    return list(longest.values())
 
 
-def _words(seed: int, file: File, tensor: Tensor) -> Words:
+def _draw_words(seed: int, file: File, tensor: Tensor) -> Words:
     name = f"{seed}/{file.name}/{tensor.name}"
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest())
     bits = np.random.SFC64(key)
@@ -96,14 +96,14 @@ def _words(seed: int, file: File, tensor: Tensor) -> Words:
     return words
 
 
-def _mark(seed: int, epoch: int, step: int) -> np.uint64:
-    """What a step adds to every word."""
+def _draw_mark(seed: int, epoch: int, step: int) -> np.uint64:
+    """The number that a step adds to every word."""
     name = f"{seed}/{epoch}/{step}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest))
 
 
-def _ones(tensor: Tensor) -> Words:
+def _make_ones(tensor: Tensor) -> Words:
     if tensor.dtype == "bf16":
         one = np.float32(1).tobytes()[2:]
     else:

@@ -1,6 +1,6 @@
-"""What each rank writes into a checkpoint: files, tensors and sizes, as DLIO cuts models. Pure.
+"""Files, tensors and sizes that each rank writes into a checkpoint, as DLIO divides models. Pure.
 
-A model is cut among `tensor` x `pipeline` x `data` ranks; rank = (replica * pipeline + stage) *
+A model is divided among `tensor` x `pipeline` x `data` ranks; rank = (replica * pipeline + stage) *
 tensor + slice. Layer 0 is the embedding, layers 1 to L are the transformer's, L + 1 is the head
 and L + 2 the last norm. Of <d> = replica, <m> = stage * tensor + slice and <l> = layer come the
 names, which have no suffix: that is the writer's.
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .workload import Checkpoint, Model, Parallelism
+from .workload import CheckpointSpec, ModelSpec, Parallelism
 
 DTYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 """Element types of tensors, by DLIO's names."""
@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Of its elements alone."""
+        """Bytes of the elements, without any header."""
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
@@ -57,14 +57,14 @@ class File:
 
     @property
     def bytes(self) -> int:
-        """Of its tensors alone."""
+        """Bytes of the tensors, without any header."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where a rank stands in a model that is cut: `tensor`, `pipeline` and `data` are how many
-    ranks there are along each axis, `slice`, `stage` and `replica` which of them this is."""
+    """The place of a rank in a divided model: `tensor`, `pipeline` and `data` count the ranks along
+    each axis; `slice`, `stage` and `replica` are this rank's numbers there."""
 
     rank: int
     tensor: int
@@ -74,7 +74,7 @@ class Coordinates:
 
     @classmethod
     def of(cls, cut: Parallelism, mode: str, rank: int, ranks: int) -> Coordinates:
-        """Of one of `ranks` ranks. UsageError where so many cannot hold the model.
+        """The coordinates of one of `ranks` ranks. UsageError if so many cannot hold the model.
 
         mode: "subset" has the first few ranks of a job that is `cut.data` times the model wide.
         """
@@ -116,36 +116,36 @@ class Coordinates:
 
     @property
     def slice(self) -> int:
-        """Which part of each large tensor."""
+        """The number of its part of each large tensor."""
         return self.rank % self.tensor
 
     @property
     def stage(self) -> int:
-        """Which layers."""
+        """The number of its group of layers."""
         return self.rank // self.tensor % self.pipeline
 
     @property
     def part(self) -> int:
-        """Which part of the model: slice and stage as one number."""
+        """Slice and stage as one number: its part of the model."""
         return self.rank % (self.tensor * self.pipeline)
 
     @property
     def replica(self) -> int:
-        """Which copy of the model; with ZeRO, which share of what is divided among the copies."""
+        """The number of its copy of the model; with ZeRO, of its share among the copies."""
         return self.rank // (self.tensor * self.pipeline)
 
 
-def parameters(model: Model) -> int:
-    """Of the uncut transformer; 0 where there is none."""
+def count_parameters(model: ModelSpec) -> int:
+    """Count the parameters of the whole transformer; 0 if the model is none."""
     if model.num_layers <= 0:
         return 0
     shape = model.transformer
     ends = 2 * shape.vocab_size * shape.hidden_size + shape.hidden_size
-    return ends + model.num_layers * sum(elements for elements, _ in _block(model))
+    return ends + model.num_layers * sum(elements for elements, _ in _list_block_tensors(model))
 
 
-def files(model: Model, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
-    """What the rank at these coordinates writes, in this order; may be nothing.
+def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
+    """List the files that the rank at these coordinates writes, in this order; may be none.
 
     scale: of the elements of every tensor, rounded, at least one.
     """
@@ -157,14 +157,14 @@ def files(model: Model, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]
             part,
             tuple(Tensor(key, kind, max(1, round(size * scale))) for key, kind, size in tensors),
         )
-        for name, part, tensors in _files(model, at)
+        for name, part, tensors in _plan_files(model, at)
         if tensors
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A checkpoint, over all ranks that run. counted_bytes: what DLIO takes for its size."""
+    """A checkpoint, over all ranks that run. counted_bytes: the size that DLIO assumes."""
 
     files: int
     tensors: int
@@ -174,20 +174,26 @@ class Totals:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return self.model_bytes + self.optimizer_bytes
 
 
-def totals(model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0) -> Totals:
-    """What all ranks write together, without a message between them."""
-    written = [file for each in by_rank(model, checkpoint, ranks, scale) for file in each]
+def count_totals(
+    model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
+) -> Totals:
+    """Add up the files of all ranks, without a message between them."""
+    written = [
+        file
+        for rank_files in list_files_by_rank(model, checkpoint, ranks, scale)
+        for file in rank_files
+    ]
     size = {
         part: sum(file.bytes for file in written if file.part == part)
         for part in ("model", "optimizer")
     }
     # DLIO does not count lengths that are given, and counts the blob once, instead of layers.
     counted = 0 if model.optimization_groups else size["optimizer"]
-    if _blob(model):
+    if _is_blob(model):
         counted += max(1, round(model.model_size_bytes * scale))
     elif not model.layer_parameters:
         counted += size["model"]
@@ -195,10 +201,10 @@ def totals(model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0)
     return Totals(len(written), tensors, size["model"], size["optimizer"], counted)
 
 
-def by_rank(
-    model: Model, checkpoint: Checkpoint, ranks: int, scale: float = 1.0
+def list_files_by_rank(
+    model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
-    """The files of each rank. UsageError where so many ranks cannot hold the model."""
+    """List the files of each rank. UsageError if so many ranks cannot hold the model."""
     if model.num_layers > 0 and model.num_layers < model.parallelism.pipeline:
         raise UsageError(
             f"model.num_layers={model.num_layers} leaves stages of model.parallelism.pipeline="
@@ -209,8 +215,8 @@ def by_rank(
         yield files(model, at, scale)
 
 
-def due(checkpoint: Checkpoint, epoch: int, step: int, steps: int) -> bool:
-    """Whether a checkpoint follows this step of `steps` of an epoch; both count from 1."""
+def is_due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:
+    """True if a checkpoint follows this step of `steps` of an epoch; both count from 1."""
     if checkpoint.steps_between_checkpoints:
         return step % checkpoint.steps_between_checkpoints == 0
     since = epoch - checkpoint.checkpoint_after_epoch
@@ -221,13 +227,13 @@ _Sized = tuple[str, str, int]
 """Name, dtype and elements of a tensor."""
 
 
-def _files(
-    model: Model, at: Coordinates
+def _plan_files(
+    model: ModelSpec, at: Coordinates
 ) -> Iterator[tuple[str, Literal["model", "optimizer"], list[_Sized]]]:
     share = f"zero_pp_rank_{at.replica}_mp_rank_{at.part}"
-    if _blob(model):
+    if _is_blob(model):
         yield f"model_states-{at.rank}", "model", [("a", "int8", model.model_size_bytes)]
-    layers = [(layer, _layer(model, at, layer)) for layer in _layers(model, at)]
+    layers = [(layer, _list_layer_tensors(model, at, layer)) for layer in _choose_layers(model, at)]
     everything = [tensor for _, tensors in layers for tensor in tensors]
     if at.zero_stage in (0, 3):
         yield f"{share}_model_states", "model", everything
@@ -236,15 +242,15 @@ def _files(
     elif at.replica == 0:
         for layer, tensors in layers:
             yield f"layer_{layer}-model_{at.part}_model_states", "model", tensors
-    yield f"{share}_optim_states", "optimizer", _optimizer(model, at)
+    yield f"{share}_optim_states", "optimizer", _list_optimizer_tensors(model, at)
 
 
-def _blob(model: Model) -> bool:
+def _is_blob(model: ModelSpec) -> bool:
     return model.type != "transformer" and model.model_size_bytes > 0
 
 
-def _layers(model: Model, at: Coordinates) -> range:
-    """The layers of a stage; the first stages have one more where they do not come out even."""
+def _choose_layers(model: ModelSpec, at: Coordinates) -> range:
+    """The layers of a stage; the first stages have one more if they do not divide evenly."""
     each, more = divmod(max(0, model.num_layers), at.pipeline)
     first = 1 + at.stage * each + min(at.stage, more)
     end = first + each + (at.stage < more)
@@ -254,7 +260,7 @@ def _layers(model: Model, at: Coordinates) -> range:
     return range(first, end)
 
 
-def _layer(model: Model, at: Coordinates, layer: int) -> list[_Sized]:
+def _list_layer_tensors(model: ModelSpec, at: Coordinates, layer: int) -> list[_Sized]:
     if model.layer_parameters:
         sizes, dtype = [given // at.tensor for given in model.layer_parameters], "int8"
     else:
@@ -264,13 +270,13 @@ def _layer(model: Model, at: Coordinates, layer: int) -> list[_Sized]:
         elif layer == model.num_layers + 2:
             whole = [(shape.hidden_size, False)]
         else:
-            whole = _block(model)
+            whole = _list_block_tensors(model)
         shares = at.data if at.zero_stage == 3 else 1
         sizes = [elements // (at.tensor if cut else 1) // shares for elements, cut in whole]
     return [(f"{layer}.{i}", dtype, size) for i, size in enumerate(sizes) if size > 0]
 
 
-def _block(model: Model) -> list[tuple[int, bool]]:
+def _list_block_tensors(model: ModelSpec) -> list[tuple[int, bool]]:
     """Tensors of one transformer layer: elements, and whether slices divide them."""
     shape = model.transformer
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
@@ -285,15 +291,15 @@ def _block(model: Model) -> list[tuple[int, bool]]:
     ]
 
 
-def _optimizer(model: Model, at: Coordinates) -> list[_Sized]:
-    """Three states of each parameter, each followed by a little that nobody divides."""
+def _list_optimizer_tensors(model: ModelSpec, at: Coordinates) -> list[_Sized]:
+    """Three states of each parameter, each followed by a small tensor that is not divided."""
     if model.optimization_groups:
         given = [(i, size) for i, size in enumerate(model.optimization_groups) if size > 0]
         pairs = [(f"{i}.{half}", "int8", size) for i, size in given for half in "ab"]
         return [*pairs, ("combined", "int8", sum(size for _, size in given))] if given else []
     shares = at.tensor * at.pipeline * (at.data if at.zero_stage else 1)
-    size = parameters(model) // shares
+    size = count_parameters(model) // shares
     if size <= 0:
         return []
     sizes = [size, 5 * model.transformer.hidden_size] * 3
-    return [(str(i), model.optimizer_datatype, each) for i, each in enumerate(sizes)]
+    return [(str(i), model.optimizer_datatype, elements) for i, elements in enumerate(sizes)]

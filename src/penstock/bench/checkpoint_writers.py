@@ -1,5 +1,4 @@
-"""What puts the files of a checkpoint on storage: torch.save, numpy, penstock, or a writer of one's
-own."""
+"""Writers of checkpoint files: torch.save, numpy, penstock, or a writer of the user's."""
 
 from __future__ import annotations
 
@@ -29,24 +28,25 @@ _DAMAGED = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
 )
-"""What torch and numpy raise where an archive is cut or altered."""
+"""Errors that torch and numpy raise for an archive that is cut or altered."""
 
 
-class Writer(Protocol):
-    """One file at a time; used by one thread.
+class CheckpointWriter(Protocol):
+    """Writes one file at a time; used by one thread.
 
-    name, suffix: what records call it; what its files end with.
+    name:    in records.
+    suffix:  of its files.
     """
 
     name: str
     suffix: str
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """`path` is whole when this returns, and on the device if `fsync`; its folder is not
-        synced. Where this fails (StorageError), nothing new is left under any name."""
+        """Save a file. It is whole when this returns, and on the device if `fsync`; its folder is
+        not synced. If this fails (StorageError), no new file is left under any name."""
 
     def load(self, path: str) -> State:
-        """All of it in memory that can be used; FormatError where the file is damaged."""
+        """Load a file into memory; FormatError if the file is damaged."""
 
 
 class TorchWriter:
@@ -70,23 +70,23 @@ class TorchWriter:
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See Writer."""
+        """See CheckpointWriter."""
         tensors = {
             tensor.name: self._torch.frombuffer(content, dtype=self._dtypes[tensor.dtype])
             for tensor, content in state.items()
         }
-        with new_file(path, fsync) as file:
+        with open_new_file(path, fsync) as file:
             try:
                 self._torch.save(tensors, file)
             except RuntimeError as error:
-                # What torch says while it closes an archive that could not be written.
+                # torch raises this while it closes an archive that could not be written.
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
 
     def load(self, path: str) -> State:
-        """See Writer."""
-        with reading(path):
+        """See CheckpointWriter."""
+        with translate_errors(path):
             loaded = self._torch.load(path, map_location="cpu", weights_only=True)
             return {
                 Tensor(name, self._names[value.dtype], value.numel()): cast(
@@ -101,22 +101,22 @@ _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
 
 class NumpyWriter:
-    """An uncompressed .npz, for where torch is not installed; bf16 is of two bytes without type."""
+    """An uncompressed .npz, if torch is not installed; bf16 is two bytes without a type."""
 
     name = "numpy"
     suffix = ".npz"
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See Writer."""
+        """See CheckpointWriter."""
         arrays: dict[str, Any] = {
             tensor.name: content.view(_DTYPES[tensor.dtype]) for tensor, content in state.items()
         }
-        with new_file(path, fsync) as file:
+        with open_new_file(path, fsync) as file:
             np.savez(file, **arrays)
 
     def load(self, path: str) -> State:
-        """See Writer."""
-        with reading(path), np.load(path, allow_pickle=False) as archive:
+        """See CheckpointWriter."""
+        with translate_errors(path), np.load(path, allow_pickle=False) as archive:
             return {
                 Tensor(name, _NAMES[value.dtype], value.size): value.view(np.uint8)
                 for name, value in archive.items()
@@ -124,8 +124,8 @@ class NumpyWriter:
 
 
 class PenstockWriter:
-    """A shard of `penstock.checkpoint` for each file: staged, written past the page cache where it
-    is synced anyway, and every byte of it checked when it is loaded."""
+    """A shard of `penstock.checkpoint` for each file: staged, written past the page cache if it is
+    synced anyway, and checked byte by byte when it is loaded."""
 
     name = "penstock"
     suffix = ".shard"
@@ -134,21 +134,21 @@ class PenstockWriter:
         self._staging = Staging()
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See Writer."""
+        """See CheckpointWriter."""
         staged = self._staging.collect(list(state.values()))
         pieces = [
             Piece(tensor.name, tensor.dtype, (tensor.elements,), (0,), "", 0, len(content), 0)
             for tensor, content in state.items()
         ]
         budget = Budget(direct="auto" if fsync else "off")
-        with new_name(path) as temporary, Flush(budget) as flush:
+        with stage_name(path) as temporary, Flush(budget) as flush:
             flush.write(
                 temporary, staged.memory, lay_out_pieces(pieces, staged.checksums), sync=fsync
             )
 
     def load(self, path: str) -> State:
-        """See Writer."""
-        with reading(path):
+        """See CheckpointWriter."""
+        with translate_errors(path):
             place = Folder(os.path.dirname(path))
             pieces, _ = shards.examined(place, path)
             memory = {piece: shards.block_memory(piece.length) for piece in pieces}
@@ -159,16 +159,16 @@ class PenstockWriter:
         }
 
 
-def writer_named(name: str) -> Writer:
-    """A writer by its name: "torch", "numpy", "penstock", a callable without arguments as
-    "module:name", or "auto": torch where it is installed, else numpy. UsageError where there is no
-    such writer."""
+def make_writer(name: str) -> CheckpointWriter:
+    """Make a writer by its name: "torch", "numpy", "penstock", a callable without arguments as
+    "module:name", or "auto": torch if it is installed, else numpy. UsageError if there is no such
+    writer."""
     if name == "auto":
         name = "torch" if importlib.util.find_spec("torch") else "numpy"
     if name == "numpy":
         return NumpyWriter()
     if name == "torch":
-        return _imported(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
+        return _import_writer(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
     if name == "penstock":
         return PenstockWriter()
     module, _, attribute = name.partition(":")
@@ -177,28 +177,30 @@ def writer_named(name: str) -> Writer:
             f"there is no checkpoint writer {name!r}: choose auto, torch, numpy, penstock, or "
             f"give your own as module:name"
         )
-    made = _imported(
+    made = _import_writer(
         name,
         lambda: getattr(importlib.import_module(module), attribute)(),
         "is the module on PYTHONPATH?",
     )
     lacking = [part for part in ("name", "suffix", "save", "load") if not hasattr(made, part)]
     if lacking:
-        raise UsageError(f"the checkpoint writer {name} has no {', '.join(lacking)}: see Writer")
+        raise UsageError(
+            f"the checkpoint writer {name} has no {', '.join(lacking)}: see CheckpointWriter"
+        )
     return made
 
 
-def _imported(name: str, make: Any, remedy: str) -> Writer:
+def _import_writer(name: str, make: Any, remedy: str) -> CheckpointWriter:
     try:
-        return cast(Writer, make())
+        return cast(CheckpointWriter, make())
     except (ImportError, AttributeError) as error:
         raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
 
 
 @contextlib.contextmanager
-def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
-    """A file that gets its name once it is whole; it is discarded where writing it fails."""
-    with new_name(path) as temporary, open(temporary, "wb") as file:
+def open_new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
+    """A file that gets its name once it is whole; it is removed after an error."""
+    with stage_name(path) as temporary, open(temporary, "wb") as file:
         yield file
         if fsync:
             file.flush()
@@ -206,8 +208,8 @@ def new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def new_name(path: str) -> Iterator[str]:
-    """Where to make a file that gets its name once it is whole; it goes where that fails."""
+def stage_name(path: str) -> Iterator[str]:
+    """A temporary path, which is renamed to `path` at the end and removed after an error."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")
     try:
@@ -223,8 +225,8 @@ def new_name(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns what libraries say of a file that is missing, damaged or unreadable into our errors."""
+def translate_errors(path: str) -> Iterator[None]:
+    """Raise our errors for a file that libraries find missing, damaged or unreadable."""
     try:
         yield
     except FileNotFoundError:

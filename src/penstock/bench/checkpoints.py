@@ -1,12 +1,12 @@
-"""Checkpoints of a workload: taken, loaded and timed, as DLIO names and cuts them.
+"""Checkpoints of a workload: saved, loaded and timed, as DLIO names and divides them.
 
 A checkpoint is the folder `global_epoch<e>_step<s>` below `checkpoint.checkpoint_folder`, with the
-files that `checkpoint_shapes` says. What is written differs from file to file and from step to
-step, so that no storage gets away with writing it once, and can be made again from the seed: that
-is what `verify` compares with.
+files that `checkpoint_shapes` lists. Contents differ from file to file and from step to step, so
+that no storage can write them only once. They can be made again from the seed, and `verify`
+compares with that.
 
-Every rank makes `Checkpoints` and calls its methods at the same time as the others. An error of
-one rank is raised on all.
+Every rank makes `WorkloadCheckpoints` and calls its methods at the same time as the others. An
+error of one rank is raised on all.
 """
 
 from __future__ import annotations
@@ -34,50 +34,59 @@ from ..errors import (
     WorkerError,
 )
 from ..topology import Place
-from .checkpoint_contents import Contents, content
-from .checkpoint_shapes import Bytes, File, State, Tensor, Totals, by_rank, parameters, totals
-from .checkpoint_writers import Writer, writer_named
-from .workload import Checkpoint, Workload
+from .checkpoint_contents import CheckpointContents, content
+from .checkpoint_shapes import (
+    Bytes,
+    File,
+    State,
+    Tensor,
+    Totals,
+    count_parameters,
+    count_totals,
+    list_files_by_rank,
+)
+from .checkpoint_writers import CheckpointWriter, make_writer
+from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
 Gather = Callable[[Any], Sequence[Any]]
-"""Given what one rank has (numbers, strings and lists of them), what all have, by rank."""
+"""Takes the value of one rank (numbers, strings and lists of them), returns all, by rank."""
 
 _OURS = re.compile(
     r"\.?(model_states-\d+|((layer_\d+-)?model_\d+|zero_pp_rank_\d+_mp_rank_\d+)"
     r"_(model|optim)_states)\.\w+(\.part)?"
 )
-"""Names of files that a checkpoint of the benchmark may hold, among them what was cut off."""
+"""Names of files that a checkpoint of the benchmark may hold, unfinished ones included."""
 
 _HEADER_BYTES = 4096
 _TENSOR_BYTES = 512
-"""Most that a writer adds to the tensors, of a file and of each tensor."""
+"""Upper bounds of the bytes that a writer adds to a file, and to each tensor."""
 
 
-class Checkpoints:
-    """Takes and loads the checkpoints of one rank.
+class WorkloadCheckpoints:
+    """Saves and loads the checkpoints of one rank.
 
     place:    this rank among the others.
     barrier:  returns once all ranks are in it.
     gather:   see Gather; every rank gets the answer.
-    writer:   a name for `writer_named`, or a Writer.
+    writer:   a name for `writer_named`, or a CheckpointWriter.
     scale:    of the elements of each tensor, above 0 and up to 1, to try a large model on a small
               machine; records state it.
     verify:   loaded bytes are compared with what was saved, outside of the time measured.
     host:     the machine's name: ranks of one share its memory and page cache.
 
-    UsageError where the ranks cannot hold the model, nothing would be written, or storage is no
+    UsageError if the ranks cannot hold the model, nothing would be written, or the storage is no
     file system.
     """
 
     def __init__(
         self,
-        workload: Workload,
+        workload: DlioWorkload,
         place: Place,
         barrier: Callable[[], None],
         gather: Gather,
         *,
-        writer: str | Writer = "auto",
+        writer: str | CheckpointWriter = "auto",
         scale: float = 1.0,
         verify: bool = False,
         host: str | None = None,
@@ -95,25 +104,27 @@ class Checkpoints:
                 f"checkpoint.checkpoint_mechanism_classname={classname} is a class of DLIO's "
                 f"and does not run here: leave it out, or say which writer stands for it"
             )
-        self.settings: Checkpoint = workload.checkpoint
+        self.settings: CheckpointSpec = workload.checkpoint
         self.place = place
         self.scale = scale
         self.verify = verify
         if isinstance(writer, str) and writer != "auto":
-            writer = writer_named(writer)
+            writer = make_writer(writer)
         self._writer = writer
-        self.totals = totals(workload.model, self.settings, place.world_size, scale)
+        self.totals = count_totals(workload.model, self.settings, place.world_size, scale)
         if not self.totals.bytes:
             raise UsageError(
                 "a checkpoint of this workload is empty: set model.num_layers with "
                 "model.type=transformer, or model.model_size_bytes"
             )
         self.root = self.settings.checkpoint_folder
-        self._files = list(by_rank(workload.model, self.settings, place.world_size, scale))
+        self._files = list(
+            list_files_by_rank(workload.model, self.settings, place.world_size, scale)
+        )
         self._workload = workload
         self._seed = workload.train.seed
         self._barrier, self._gather = barrier, gather
-        self._contents: Contents | None = None
+        self._contents: CheckpointContents | None = None
         self._hosts = list(gather(host or os.uname().nodename))
         # As in DLIO, by as many ranks as a host has: 0 where there is one host.
         shift = max(map(self._hosts.count, self._hosts)) if self.settings.recovery_rank_shift else 0
@@ -121,13 +132,13 @@ class Checkpoints:
         """The rank whose files this one loads."""
 
     @cached_property
-    def writer(self) -> Writer:
-        """What saves and loads. One that nobody asked for is made at the first checkpoint: to
-        import torch takes longer than to begin training."""
-        return writer_named(self._writer) if isinstance(self._writer, str) else self._writer
+    def writer(self) -> CheckpointWriter:
+        """The writer. If nobody asked for one, it is made at the first checkpoint: importing torch
+        takes longer than starting to train."""
+        return make_writer(self._writer) if isinstance(self._writer, str) else self._writer
 
     def folder(self, epoch: int, step: int) -> str:
-        """Where this checkpoint lies."""
+        """The folder of this checkpoint."""
         return os.path.join(self.root, f"global_epoch{epoch}_step{step}")
 
     def paths(self, epoch: int, step: int, rank: int | None = None) -> list[str]:
@@ -136,9 +147,9 @@ class Checkpoints:
         return [self._path(file, epoch, step) for file in files]
 
     def described(self) -> dict[str, Any]:
-        """What records say of the checkpoints as such; sizes in bytes, over all ranks."""
+        """Values for records: writer, layout and sizes in bytes, over all ranks."""
         cut, ranks = self._workload.model.parallelism, self.place.world_size
-        whole = totals(self._workload.model, self.settings, ranks)
+        whole = count_totals(self._workload.model, self.settings, ranks)
         return {
             "writer": self.writer.name,
             "folder": self.root,
@@ -151,7 +162,7 @@ class Checkpoints:
             "tensor": cut.tensor,
             "pipeline": cut.pipeline,
             "zero_stage": cut.zero_stage,
-            "parameters": parameters(self._workload.model),
+            "parameters": count_parameters(self._workload.model),
             "files": self.totals.files,
             "bytes": self.totals.bytes,
             "model_bytes": self.totals.model_bytes,
@@ -164,9 +175,9 @@ class Checkpoints:
     def take(self, epoch: int, step: int) -> dict[str, Any]:
         """Save a checkpoint; with `checkpoint.fsync` it is on the device afterwards.
 
-        One that is there is replaced, unless it holds what no checkpoint holds (UsageError).
-        StorageError where it cannot be written, before anything is where room is short; what was
-        written of it is removed. LimitError where memory cannot hold the tensors.
+        An earlier one is replaced, unless it holds files that no checkpoint holds (UsageError).
+        StorageError if it cannot be written; a shortage of room is found before writing, and an
+        unfinished checkpoint is removed. LimitError if memory cannot hold the tensors.
 
         Returns {"step", "seconds" (of the slowest rank, and of none but writing and syncing),
         "bytes" (of tensors, all ranks), "rank_seconds" [by rank]}.
@@ -176,8 +187,8 @@ class Checkpoints:
         self.require_room(1)
         mine = self._files[self.place.rank]
         if self._contents is None:
-            self._require_memory(Contents.bytes(mine, self.settings.randomize_tensor))
-            self._contents = Contents(mine, self._seed, self.settings.randomize_tensor)
+            self._require_memory(CheckpointContents.bytes(mine, self.settings.randomize_tensor))
+            self._contents = CheckpointContents(mine, self._seed, self.settings.randomize_tensor)
         self._contents.turn_to(epoch, step)
         states = [(self._path(file, epoch, step), self._contents.of(file)) for file in mine]
         fsync = self.settings.fsync
@@ -206,7 +217,7 @@ class Checkpoints:
         self._together(lambda: self._remove(folders))
 
     def require_room(self, count: int) -> None:
-        """StorageError where the file system has no room for so many more checkpoints."""
+        """Raise StorageError if the file system has no room for so many more checkpoints."""
 
         def made() -> list[int]:
             with storage_errors(self.root, "run it again"):
@@ -217,10 +228,10 @@ class Checkpoints:
             heads = sum(_HEADER_BYTES + _TENSOR_BYTES * len(file.tensors) for file in mine)
             return [status.f_fsid, size, free, count * (sum(f.bytes for f in mine) + heads)]
 
-        found = self._together(made)
+        answers = self._together(made)
         # Ranks that see the same file system share its room, be they of one host or of many.
-        here = [each for each in found if each[:2] == found[self.place.rank][:2]]
-        free, wanted = min(each[2] for each in here), sum(each[3] for each in here)
+        here = [answer for answer in answers if answer[:2] == answers[self.place.rank][:2]]
+        free, wanted = min(answer[2] for answer in here), sum(answer[3] for answer in here)
 
         def enough() -> None:
             if wanted > free:
@@ -238,13 +249,13 @@ class Checkpoints:
     def load(self, epoch: int, step: int) -> dict[str, Any]:
         """Load a checkpoint into memory, from storage: the page cache is told to forget it first.
 
-        What was loaded has the names, types and lengths that were asked for (StateError); with
-        `verify` it is equal to what was saved, byte by byte (ChangedError).
-        MissingError where there is none, StateError where it was saved by another number of ranks
-        or not to its end, FormatError where a file is damaged.
+        Names, types and lengths of all tensors are checked (StateError); with `verify` every byte
+        is compared with the saved one (ChangedError). MissingError if there is no checkpoint,
+        StateError if another number of ranks saved it or it is unfinished, FormatError if a file
+        is damaged.
 
-        Returns what `take` does, and "device_bytes": what these processes read from devices, None
-        where the system does not say; "verified": True, or None where that was not asked for.
+        Returns what `take` does, and "device_bytes": the bytes that these processes read from
+        devices, None if the system does not give them; "verified": True, or None if not asked for.
         """
         self._contents = None  # memory for what is loaded; a later take makes it again
         mine = self._files[self.loads_rank]
@@ -253,9 +264,9 @@ class Checkpoints:
         paths = self.paths(epoch, step, self.loads_rank)
         self._together(lambda: evict(paths))
         loaded: list[State] = []
-        read_before = _device_bytes()
+        read_before = _count_device_bytes()
         seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
-        read = None if read_before is None else (_device_bytes() or 0) - read_before
+        read = None if read_before is None else (_count_device_bytes() or 0) - read_before
 
         def compare() -> None:
             for path, file, state in zip(paths, mine, loaded, strict=True):
@@ -270,7 +281,7 @@ class Checkpoints:
         }
 
     def missing(self, epoch: int, step: int) -> bool:
-        """Whether there is no such checkpoint at all, as the first rank sees it."""
+        """True if there is no such checkpoint at all, as the first rank sees it."""
         return bool(self._gather(not os.path.isdir(self.folder(epoch, step)))[0])
 
     def _require_files(self, epoch: int, step: int) -> None:
@@ -278,7 +289,7 @@ class Checkpoints:
         if self.place.rank:
             return
         try:
-            found = set(os.listdir(folder))
+            names = set(os.listdir(folder))
         except FileNotFoundError:
             raise MissingError(
                 f"{folder} is not there: write checkpoints first "
@@ -287,11 +298,11 @@ class Checkpoints:
         except OSError as error:
             raise StorageError(f"{folder} cannot be listed: {error.strerror}") from None
         wanted = {file.name + self.writer.suffix for files in self._files for file in files}
-        odd = sorted(wanted - found) or sorted(found - wanted)
+        odd = sorted(wanted - names) or sorted(names - wanted)
         if odd:
             of = "missing" if odd[0] in wanted else "one too many"
             raise StateError(
-                f"{folder} holds {len(found)} files and {self.place.world_size} ranks save "
+                f"{folder} holds {len(names)} files and {self.place.world_size} ranks save "
                 f"{len(wanted)}: {odd[0]} is {of}: it was saved by another number of ranks, of "
                 f"another model or by another writer, or not to its end: save it again"
             )
@@ -299,12 +310,12 @@ class Checkpoints:
     def _compare(self, path: str, file: File, state: State, epoch: int, step: int) -> None:
         by_name = {tensor.name: (tensor, content) for tensor, content in state.items()}
         for tensor in file.tensors:
-            found, content = by_name.pop(tensor.name, (None, None))
-            if found != tensor or content is None:
+            saved, content = by_name.pop(tensor.name, (None, None))
+            if saved != tensor or content is None:
                 raise StateError(
-                    f"{path}: tensor {tensor.name!r} is {_described(found)} and should be "
-                    f"{_described(tensor)}: it was saved of another model or with another scale "
-                    f"than {self.scale}: save it again"
+                    f"{path}: tensor {tensor.name!r} is {_describe_tensor(saved)} and should be "
+                    f"{_describe_tensor(tensor)}: it was saved of another model or with another "
+                    f"scale than {self.scale}: save it again"
                 )
             if self.verify:
                 self._equal(path, file, tensor, content, epoch, step)
@@ -312,15 +323,15 @@ class Checkpoints:
             raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
 
     def _equal(
-        self, path: str, file: File, tensor: Tensor, found: Bytes, epoch: int, step: int
+        self, path: str, file: File, tensor: Tensor, loaded: Bytes, epoch: int, step: int
     ) -> None:
         random = self.settings.randomize_tensor
         saved = content(file, tensor, epoch, step, self._seed, random)
-        if not np.array_equal(found, saved):
-            at = int(np.argmax(found != saved))
+        if not np.array_equal(loaded, saved):
+            at = int(np.argmax(loaded != saved))
             raise ChangedError(
                 f"{path}: tensor {tensor.name!r} differs from what was saved from its byte {at:,} "
-                f"on: {found[at]} instead of {saved[at]}: storage or writer altered it, or it was "
+                f"on: {loaded[at]} instead of {saved[at]}: storage or writer altered it, or it was "
                 f"saved with another train.seed than {self._seed}: save it again"
             )
 
@@ -338,7 +349,7 @@ class Checkpoints:
         }
 
     def _timed(self, work: Callable[[], object]) -> list[float]:
-        """Seconds that this took on each rank, all of which begin together."""
+        """Do this on all ranks at once; return the seconds that it took on each."""
         failed: Exception | None = None
         self._barrier()
         began = time.perf_counter()
@@ -349,10 +360,10 @@ class Checkpoints:
         if self.settings.rank_sync:
             self._barrier()
         seconds = time.perf_counter() - began
-        return [float(each) for each in self._outcomes(seconds, failed)]
+        return [float(rank_seconds) for rank_seconds in self._outcomes(seconds, failed)]
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
-        """What this gives on each rank."""
+        """Do this on each rank and return all results, by rank."""
         value, failed = None, None
         try:
             value = work()
@@ -361,7 +372,7 @@ class Checkpoints:
         return self._outcomes(value, failed)
 
     def _outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
-        """By rank; what failed on any is raised on all."""
+        """Gather values by rank; an error of any rank is raised on all."""
         said = None if failed is None else [type(failed).__name__, str(failed)]
         outcomes = list(self._gather([value, said]))
         if failed is not None:
@@ -369,15 +380,15 @@ class Checkpoints:
         for rank, (_, error) in enumerate(outcomes):
             if error is not None:
                 raise getattr(errors, error[0], WorkerError)(f"rank {rank}: {error[1]}")
-        return [each for each, _ in outcomes]
+        return [result for result, _ in outcomes]
 
     def _require_memory(self, wanted: int) -> None:
-        """LimitError where the ranks of a host need more than it has."""
+        """Raise LimitError if the ranks of a host need more memory than it has."""
         host = self._hosts[self.place.rank]
         asked = self._gather([wanted, read_machine().available_bytes])
-        here = [each for each, name in zip(asked, self._hosts, strict=True) if name == host]
-        total = sum(each[0] for each in here)
-        available = min((each[1] for each in here if each[1] is not None), default=None)
+        here = [need for need, name in zip(asked, self._hosts, strict=True) if name == host]
+        total = sum(need[0] for need in here)
+        available = min((need[1] for need in here if need[1] is not None), default=None)
 
         def enough() -> None:
             if available is not None and total > available:
@@ -391,7 +402,7 @@ class Checkpoints:
         self._together(enough)
 
     def _remove(self, folders: Iterable[str]) -> None:
-        """By the first rank, earlier checkpoints; nothing that is not of one."""
+        """Remove earlier checkpoints, by the first rank; files of anything else are left."""
         for folder in folders if self.place.rank == 0 else ():
             with storage_errors(folder, "run it again"), contextlib.suppress(FileNotFoundError):
                 names = os.listdir(folder)
@@ -407,29 +418,29 @@ class Checkpoints:
 
 
 def run_checkpoints(
-    workload: Workload,
+    workload: DlioWorkload,
     place: Place,
     barrier: Callable[[], None],
     gather: Gather,
     *,
-    writer: str | Writer = "auto",
+    writer: str | CheckpointWriter = "auto",
     scale: float = 1.0,
     verify: bool = False,
     compat: bool = False,
     host: str | None = None,
     seen: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """A run of checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
+    """Run checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
     then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
 
     compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
             pause of 1 s); otherwise times are those of the slowest rank.
-    seen:   told how many of how many are done.
+    seen:   receives the numbers of checkpoints that are done, and of all.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
-    metrics}; the other parameters and all errors are those of `Checkpoints`.
+    metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
     """
-    checkpoints = Checkpoints(
+    checkpoints = WorkloadCheckpoints(
         workload, place, barrier, gather, writer=writer, scale=scale, verify=verify, host=host
     )
     settings = workload.checkpoint
@@ -473,35 +484,37 @@ def dlio_metrics(
     *,
     compat: bool = False,
 ) -> dict[str, float]:
-    """DLIO's fields of what `take` and `load` returned, in GiB and seconds; deviations are of the
-    population. What was not done has no field."""
+    """Compute DLIO's fields from the results of `take` and `load`, in GiB and seconds.
+
+    Deviations are of the population. Work that was not done has no field.
+    """
     taken = size.counted_bytes if compat else size.bytes
-    found: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
+    fields: dict[str, float] = {"checkpoint_size_GB": taken / GIB} if saves or loads else {}
     for name, done in (("save", saves), ("load", loads)):
         if not done:
             continue
         seconds = np.array(
-            [each["rank_seconds"][0] if compat else each["seconds"] for each in done]
+            [result["rank_seconds"][0] if compat else result["seconds"] for result in done]
         )
         for quantity, unit, values in (
             ("io", "GB_per_second", taken / GIB / seconds),
             ("duration", "seconds", seconds),
         ):
-            found[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
-            found[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
-    return found
+            fields[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
+            fields[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
+    return fields
 
 
-def _described(tensor: Tensor | None) -> str:
+def _describe_tensor(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
 
 
-def _device_bytes() -> int | None:
-    return _said("/proc/self/io", "read_bytes")
+def _count_device_bytes() -> int | None:
+    return _read_number("/proc/self/io", "read_bytes")
 
 
-def _said(path: str, name: str) -> int | None:
-    """A number of a file of /proc; None where the system does not say."""
+def _read_number(path: str, name: str) -> int | None:
+    """Read a number of a file of /proc; None if the system does not give it."""
     with contextlib.suppress(OSError), open(path) as lines:
         for line in lines:
             key, _, value = line.partition(":")

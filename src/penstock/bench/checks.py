@@ -1,321 +1,120 @@
-"""Whether the values of a workload fit together, fit the ranks, and fit what is on disk. Pure.
+"""Checks that the values of a workload fit together. Pure.
 
-`within` looks at a workload alone, `check_run` at it with so many ranks, `check_found` at it with
-what lies in its folders. `problems.tell` warns of what they yield, or raises it.
+`run` checks that a workload fits the ranks, and `files` that it fits the files on disk.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from .problems import Finding
-from .schema import COMPRESSIONS, FIELDS, value_of
-from .workload import Workload
+from .problems import Level
+from .workload import COMPRESSIONS, SECRETS, DlioWorkload
 
-_FEWEST_STEPS = 500
-"""Of an epoch; MLPerf Storage asks for as many."""
-
-_LARGER = 5
-"""Times the memory; MLPerf Storage asks for data as large."""
+Finding = tuple[Level, str, str]
+"""Level, key and text of a problem."""
 
 
-def within(workload: Workload) -> Iterator[Finding]:
-    """What no number of ranks would mend."""
-    yield from _within_dataset(workload)
-    yield from _within_loading(workload)
-    yield from _within_times(workload)
-    yield from _within_model(workload)
-    yield from _within_checkpoints(workload)
+def check_values(workload: DlioWorkload) -> Iterator[Finding]:
+    """Find problems that no number of ranks would mend."""
+    yield from _check_dataset(workload)
+    yield from _check_loading(workload)
+    yield from _check_times(workload)
+    yield from _check_model(workload)
+    yield from _check_checkpoints(workload)
 
 
-def _within_dataset(workload: Workload) -> Iterator[Finding]:
+def _check_dataset(workload: DlioWorkload) -> Iterator[Finding]:
     data = workload.dataset
+    dims, form, dsets = data.record_dims, data.format, data.hdf5.num_dset_per_record
     for part in ("train", "eval"):
         if getattr(data, f"num_subfolders_{part}") == 1:
-            yield (
-                "error",
-                f"dataset.num_subfolders_{part}",
-                "one subfolder is none, and DLIO finds no file then: write 0",
-            )
-    if data.record_dims and data.record_length_bytes_stdev > 0:
-        yield (
-            "error",
-            "dataset.record_length_bytes_stdev",
-            "samples of dataset.record_dims are all alike: give one of the two",
-        )
-    if data.record_dims and data.record_dims[0] % data.hdf5.num_dset_per_record:
-        yield (
-            "error",
-            "dataset.hdf5.num_dset_per_record",
-            f"{data.hdf5.num_dset_per_record} does not divide dataset.record_dims[0], which is "
-            f"{data.record_dims[0]}",
-        )
-    if data.format in {"jpeg", "png"}:
-        if len(data.record_dims) > 2:
-            yield (
-                "error",
-                "dataset.record_dims",
-                f"dataset.format is {data.format}: images have 2 dimensions, not "
-                f"{len(data.record_dims)}",
-            )
-        if data.record_element_type != "uint8":
-            yield (
-                "error",
-                "dataset.record_element_type",
-                f"dataset.format is {data.format}: its elements are uint8, not "
-                f"{data.record_element_type}",
-            )
-    able = COMPRESSIONS.get(data.format, ("none",))
-    if data.compression not in able:
-        yield (
-            "error",
-            "dataset.compression",
-            f"dataset.format {data.format} supports {' and '.join(able)}, not {data.compression}",
-        )
+            text = "one subfolder is none, and DLIO finds no file then: write 0"
+            yield "error", f"dataset.num_subfolders_{part}", text
+    if dims and data.record_length_bytes_stdev > 0:
+        text = "samples of dataset.record_dims are all alike: give one of the two"
+        yield "error", "dataset.record_length_bytes_stdev", text
+    if dims and dims[0] % dsets:
+        text = f"{dsets} does not divide dataset.record_dims[0], which is {dims[0]}"
+        yield "error", "dataset.hdf5.num_dset_per_record", text
+    if form in {"jpeg", "png"} and len(dims) > 2:
+        text = f"dataset.format is {form}: images have 2 dimensions, not {len(dims)}"
+        yield "error", "dataset.record_dims", text
+    if form in {"jpeg", "png"} and data.record_element_type != "uint8":
+        text = f"dataset.format is {form}: its elements are uint8, not {data.record_element_type}"
+        yield "error", "dataset.record_element_type", text
+    supported = COMPRESSIONS.get(form, ("none",))
+    if data.compression not in supported:
+        text = f"dataset.format {form} supports {' and '.join(supported)}, not {data.compression}"
+        yield "error", "dataset.compression", text
 
 
-def _within_loading(workload: Workload) -> Iterator[Finding]:
-    data, reader = workload.dataset, workload.reader
-    if reader.odirect and data.format not in {"npy", "npz"}:
-        yield (
-            "error",
-            "reader.odirect",
-            f"needs dataset.format npy or npz, which is {data.format}",
+def _check_loading(workload: DlioWorkload) -> Iterator[Finding]:
+    form, reader, storage = workload.dataset.format, workload.reader, workload.storage
+    if reader.odirect and form not in {"npy", "npz"}:
+        yield "error", "reader.odirect", f"needs dataset.format npy or npz, which is {form}"
+    other = {"tensorflow": "pytorch", "pytorch": "tensorflow"}[workload.framework]
+    refused = None
+    if reader.data_loader == other:
+        refused = f"{other} with framework {workload.framework}"
+    elif form == "tfrecord" and reader.data_loader == "pytorch":
+        refused = "pytorch with dataset.format tfrecord"
+    if workload.workflow.train and refused:
+        text = f"{refused}, which DLIO refuses, has no effect: the loader is native"
+        yield "compat", "reader.data_loader", text
+    if storage.storage_type == "parallel_fs":
+        text = "parallel_fs, which DLIO refuses, is read as local_fs"
+        yield "warning", "storage.storage_type", text
+    for name in sorted(SECRETS & storage.storage_options.keys()):
+        text = (
+            "access keys in plain text: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
+            "environment instead"
         )
-    loaders = {"tensorflow": "pytorch", "pytorch": "tensorflow"}
-    if not workload.workflow.train:
-        pass  # nothing is loaded
-    elif reader.data_loader == loaders[workload.framework]:
-        yield (
-            "compat",
-            "reader.data_loader",
-            f"{reader.data_loader} with framework {workload.framework}, which DLIO refuses, has no "
-            "effect: the loader is native",
-        )
-    elif data.format == "tfrecord" and reader.data_loader == "pytorch":
-        yield (
-            "compat",
-            "reader.data_loader",
-            "pytorch with dataset.format tfrecord, which DLIO refuses, has no effect: the loader "
-            "is native",
-        )
-    if workload.storage.storage_type == "parallel_fs":
-        yield (
-            "warning",
-            "storage.storage_type",
-            "parallel_fs, which DLIO refuses, is read as local_fs",
-        )
-    for name in ("access_key_id", "secret_access_key"):
-        if name in workload.storage.storage_options:
-            yield (
-                "warning",
-                f"storage.storage_options.{name}",
-                "access keys in plain text: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
-                "environment instead",
-            )
+        yield "warning", f"storage.storage_options.{name}", text
 
 
-def _within_times(workload: Workload) -> Iterator[Finding]:
-    for key in FIELDS:
-        if key.kind != "distribution":
-            continue
-        time = value_of(workload, key)
+def _check_times(workload: DlioWorkload) -> Iterator[Finding]:
+    for name, time in {
+        "reader.preprocess_time": workload.reader.preprocess_time,
+        "train.computation_time": workload.train.computation_time,
+        "evaluation.eval_time": workload.evaluation.eval_time,
+    }.items():
         if time.kind == "normal" and time.stdev > time.mean / 3:
-            yield (
-                "warning",
-                key.name,
+            text = (
                 f"stdev {time.stdev:g} is more than a third of the mean {time.mean:g}: negative "
-                "draws would be folded by abs() in DLIO, and are 0 here",
+                "draws would be folded by abs() in DLIO, and are 0 here"
             )
+            yield "warning", name, text
 
 
-def _within_model(workload: Workload) -> Iterator[Finding]:
-    model = workload.model
-    cut, shape = model.parallelism, model.transformer
-    if cut.zero_stage == 3 and cut.pipeline > 1:
-        yield (
-            "error",
-            "model.parallelism.zero_stage",
-            f"3 excludes model.parallelism.pipeline > 1, which is {cut.pipeline}",
+def _check_model(workload: DlioWorkload) -> Iterator[Finding]:
+    model, is_subset = workload.model, workload.checkpoint.mode == "subset"
+    parallelism, hidden = model.parallelism, model.transformer.hidden_size
+    stages, heads = parallelism.pipeline, model.transformer.num_attention_heads
+    if parallelism.zero_stage == 3 and stages > 1:
+        text = f"3 excludes model.parallelism.pipeline > 1, which is {stages}"
+        yield "error", "model.parallelism.zero_stage", text
+    if 0 < model.num_layers < stages:
+        text = (
+            f"{model.num_layers} layers for model.parallelism.pipeline {stages}: a stage needs one"
         )
-    if 0 < model.num_layers < cut.pipeline:
-        yield (
-            "error",
-            "model.num_layers",
-            f"{model.num_layers} layers for model.parallelism.pipeline {cut.pipeline}: a stage "
-            "needs one",
-        )
-    heads = shape.num_attention_heads
-    if model.type == "transformer" and shape.hidden_size % heads:
-        yield (
-            "warning",
-            "model.transformer.num_attention_heads",
-            f"{shape.hidden_size}/{heads} is not an integer, head size "
-            f"{shape.hidden_size // heads} is used",
-        )
-    is_subset = workload.checkpoint.mode == "subset"
-    if is_subset and cut.data < 1:
-        yield (
-            "error",
-            "checkpoint.mode",
-            "subset needs model.parallelism.data: of how many data ranks these are a part",
-        )
-    if not is_subset and cut.data > 0:
-        yield (
-            "error",
-            "model.parallelism.data",
-            "only for checkpoint.mode subset: leave it out, it follows from the ranks",
-        )
+        yield "error", "model.num_layers", text
+    if model.type == "transformer" and hidden % heads:
+        text = f"{hidden}/{heads} is not an integer, head size {hidden // heads} is used"
+        yield "warning", "model.transformer.num_attention_heads", text
+    if is_subset and parallelism.data < 1:
+        text = "subset needs model.parallelism.data: the data ranks of which these are a part"
+        yield "error", "checkpoint.mode", text
+    if not is_subset and parallelism.data > 0:
+        text = "only for checkpoint.mode subset: leave it out, it follows from the ranks"
+        yield "error", "model.parallelism.data", text
 
 
-def _within_checkpoints(workload: Workload) -> Iterator[Finding]:
+def _check_checkpoints(workload: DlioWorkload) -> Iterator[Finding]:
     checkpoint = workload.checkpoint
     writes, reads = checkpoint.num_checkpoints_write, checkpoint.num_checkpoints_read
     if 0 < writes < reads:
-        yield (
-            "error",
-            "checkpoint.num_checkpoints_read",
-            f"{reads} to read, but checkpoint.num_checkpoints_write is {writes}",
-        )
+        text = f"{reads} to read, but checkpoint.num_checkpoints_write is {writes}"
+        yield "error", "checkpoint.num_checkpoints_read", text
     if checkpoint.ksm is not None and checkpoint.randomize_tensor:
-        yield (
-            "error",
-            "checkpoint.randomize_tensor",
-            "random pages are never alike: write false, or leave checkpoint.ksm out",
-        )
-
-
-def check_run(
-    workload: Workload,
-    ranks: int,
-    *,
-    memory_bytes: float | None = None,
-    au_ceiling: float | None = None,
-) -> Iterator[Finding]:
-    """What so many ranks make impossible, or doubtful.
-
-    memory_bytes: of all hosts together. au_ceiling: the utilisation without any I/O, a fraction.
-    """
-    if workload.workflow.train:
-        yield from _steps(workload, ranks)
-        yield from _doubts(workload, ranks, memory_bytes, au_ceiling)
-    if workload.workflow.train and workload.workflow.evaluation and not workload.eval_steps(ranks):
-        yield "error", "dataset.num_files_eval", _no_step(workload, "valid", ranks)
-    if workload.workflow.checkpoint:
-        yield from _parallelism(workload, ranks)
-
-
-def _no_step(workload: Workload, part: str, ranks: int) -> str:
-    data, reader = workload.dataset, workload.reader
-    batch = reader.batch_size if part == "train" else reader.batch_size_eval
-    return (
-        f"0 steps: {_counted(data.files(part), 'file')} x "
-        f"{_counted(data.num_samples_per_file, 'sample')} < batch {batch} x "
-        f"{_counted(ranks, 'rank')}"
-    )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def _steps(workload: Workload, ranks: int) -> Iterator[Finding]:
-    train, output = workload.train, workload.output
-    steps = workload.steps(ranks)
-    if not steps:
-        yield "error", "dataset.num_files_train", _no_step(workload, "train", ranks)
-        return
-    least = output.exclude_start_steps + output.exclude_end_steps + 1
-    if steps < least:
-        yield (
-            "error",
-            "output.metric.exclude_start_steps",
-            f"an epoch has {_counted(steps, 'step')}: with {output.exclude_start_steps} left out "
-            f"at its start and {output.exclude_end_steps} at its end, it needs {least}",
-        )
-    asked = train.total_training_steps
-    if asked is not None and asked > steps * train.epochs:
-        yield (
-            "error",
-            "train.total_training_steps",
-            f"asked {asked} steps, dataset holds {steps} per epoch x "
-            f"{_counted(train.epochs, 'epoch')}",
-        )
-
-
-def _doubts(
-    workload: Workload, ranks: int, memory_bytes: float | None, au_ceiling: float | None
-) -> Iterator[Finding]:
-    steps = workload.steps(ranks)
-    if 0 < steps < _FEWEST_STEPS:
-        yield (
-            "warning",
-            "dataset.num_files_train",
-            f"{_counted(steps, 'step')} an epoch: MLPerf Storage asks for {_FEWEST_STEPS}, "
-            f"{_files_for(workload, _FEWEST_STEPS * workload.reader.batch_size * ranks)} files",
-        )
-    if memory_bytes is not None:
-        nominal = workload.dataset.nominal_bytes("train")
-        if nominal < memory_bytes and workload.train.epochs > 1:
-            yield (
-                "warning",
-                "dataset.num_files_train",
-                f"dataset {nominal / 1e9:.2f} GB < RAM {memory_bytes / 1e9:.1f} GB: epochs 2.. "
-                f"measure the page cache; MLPerf Storage asks for {_LARGER} times the memory, "
-                f"{math.ceil(_LARGER * memory_bytes / nominal * workload.dataset.files('train'))} "
-                "files",
-            )
-    if au_ceiling is not None and au_ceiling < workload.au:
-        yield (
-            "warning",
-            "metric.au",
-            f"{workload.au:g} cannot be reached: without any I/O it is {au_ceiling:.3f}",
-        )
-
-
-def _files_for(workload: Workload, samples: int) -> int:
-    return math.ceil(samples / workload.dataset.num_samples_per_file)
-
-
-def _parallelism(workload: Workload, ranks: int) -> Iterator[Finding]:
-    cut = workload.model.parallelism
-    group = cut.tensor * cut.pipeline
-    named = f"model.parallelism.tensor {cut.tensor} x model.parallelism.pipeline {cut.pipeline}"
-    if workload.checkpoint.mode == "default" and ranks % group:
-        yield (
-            "error",
-            "model.parallelism.tensor",
-            f"{_counted(ranks, 'rank')} cannot be dealt to {named}: use a multiple of {group}",
-        )
-    if workload.checkpoint.mode == "subset" and cut.data > 0 and ranks > cut.data * group:
-        yield (
-            "error",
-            "model.parallelism.data",
-            f"{_counted(ranks, 'rank')} are more than {named} x model.parallelism.data {cut.data}",
-        )
-
-
-def check_found(
-    workload: Workload, part: str, folder: str, *, files: int, subfolders: int
-) -> Iterator[Finding]:
-    """What does not agree with the files and subfolders that lie in the folder of "train" or
-    "valid"."""
-    data = workload.dataset
-    name = "train" if part == "train" else "eval"
-    if data.files(part) > files:
-        yield (
-            "error",
-            f"dataset.num_files_{name}",
-            f"{data.files(part)} files expected, {files} found in {folder} (format {data.format}); "
-            f"generate or lower num_files_{name}",
-        )
-    # A single folder is as flat as none.
-    if data.subfolders(part) != subfolders and max(data.subfolders(part), subfolders) > 1:
-        key = f"dataset.num_subfolders_{name}"
-        yield (
-            "error",
-            key,
-            f"found {_counted(subfolders, 'subfolder')} in {folder}, config says "
-            f"{data.subfolders(part)}; set {key}={subfolders}",
-        )
+        text = "random pages are never alike: write false, or leave checkpoint.ksm out"
+        yield "error", "checkpoint.randomize_tensor", text

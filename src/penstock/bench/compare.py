@@ -1,4 +1,4 @@
-"""Runs compared, metric by metric, with what chance leaves of each ratio. Pure.
+"""Comparison of runs, metric by metric, with an interval for each ratio. Pure.
 
 Intervals are of 95 %, by bootstrap. With 20 epochs or more, whole epochs are drawn anew; with
 fewer, pieces of neighbouring steps, each epoch's own, so that a cold first epoch is no noise. They
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..page import counted, duration, latency, number, percent, size
-from .recorded import Floats, Record, Run
+from .recorded import Floats, Record, RecordedRun
 
 RESAMPLES = 1000
 _many_epochs = 20  # of so many, epochs are what is drawn
@@ -37,13 +37,13 @@ class Metric(NamedTuple):
     """
 
     name: str
-    value: Callable[[Run], float | None]
+    value: Callable[[RecordedRun], float | None]
     said: Callable[[float], str]
     better: Literal[-1, 0, 1]
     drawn: Callable[[Resampled], Floats] | None = None
 
 
-def _percentile(percent: int) -> Metric:
+def _make_percentile(percent: int) -> Metric:
     return Metric(
         f"wait for a batch, p{percent}",
         lambda run: run.get("stall_s", f"p{percent}"),
@@ -53,12 +53,12 @@ def _percentile(percent: int) -> Metric:
     )
 
 
-def _sized(value: float) -> str:
+def _format_size(value: float) -> str:
     return size(value / 1e6)
 
 
-def _saving(run: Run) -> float | None:
-    known = [each.seconds for each in run.checkpoints if each.seconds is not None]
+def _mean_saving_s(run: RecordedRun) -> float | None:
+    known = [save.seconds for save in run.checkpoints if save.seconds is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -72,9 +72,9 @@ METRICS = (
         1,
         lambda d: d.utilisation,  # of which the ceiling is one number
     ),
-    _percentile(50),
-    _percentile(95),
-    _percentile(99),
+    _make_percentile(50),
+    _make_percentile(95),
+    _make_percentile(99),
     Metric(
         "share of time waiting",
         lambda run: run.get("decomposition", "storage_wait"),
@@ -86,18 +86,18 @@ METRICS = (
     Metric("first batch after", lambda run: run.get("first_batch_s"), duration, -1),
     Metric("start-up", lambda run: run.get("startup_s"), duration, -1),
     Metric("staging", lambda run: run.get("staging_s"), duration, -1),
-    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), _sized, -1),
-    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), _sized, -1),
-    Metric("bytes delivered", lambda run: run.delivered_bytes, _sized, 0),
-    Metric("bytes read", lambda run: run.total("read_bytes"), _sized, -1),
-    Metric("bytes of the device", lambda run: run.get("device_bytes"), _sized, 0),
-    Metric("a checkpoint takes", _saving, duration, -1),
+    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), _format_size, -1),
+    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), _format_size, -1),
+    Metric("bytes delivered", lambda run: run.delivered_bytes, _format_size, 0),
+    Metric("bytes read", lambda run: run.total("read_bytes"), _format_size, -1),
+    Metric("bytes of the device", lambda run: run.get("device_bytes"), _format_size, 0),
+    Metric("a checkpoint takes", _mean_saving_s, duration, -1),
 )
-"""All that is compared, in the order in which it is shown."""
+"""All metrics, in the order in which they are shown."""
 
 
 class Ratio(NamedTuple):
-    """Of a run's figure to the first run's; low and high: its interval, where there is one."""
+    """Ratio of a run's figure to the first run's; low and high: its interval, if there is one."""
 
     value: float
     low: float | None = None
@@ -105,14 +105,14 @@ class Ratio(NamedTuple):
 
     @property
     def clear(self) -> bool | None:
-        """Whether it is more than chance; None if nobody can tell."""
+        """True if the ratio is more than chance; None if that cannot be told."""
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1 <= self.high
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """A metric of all runs, and of all but the first its ratio to the first's."""
 
     metric: Metric
@@ -120,24 +120,24 @@ class Row:
     ratios: tuple[Ratio | None, ...]
 
 
-def compared(runs: Sequence[Run]) -> tuple[Row, ...]:
-    """A row for each metric that any of these runs knows; the first run is what others are
-    compared with. Equal runs give equal rows: what is drawn depends on nothing else."""
+def compare_runs(runs: Sequence[RecordedRun]) -> tuple[MetricRow, ...]:
+    """Compare all runs with the first one: a row for each metric that any of them knows. Equal runs
+    give equal rows: the draws depend on nothing else."""
     drawn = [Resampled(run, number) for number, run in enumerate(runs)]
     rows = []
     for metric in METRICS:
         values = tuple(metric.value(run) for run in runs)
         if any(value for value in values):
             ratios = [
-                _ratio(metric, values[0], value, drawn[0], other)
+                _compute_ratio(metric, values[0], value, drawn[0], other)
                 for value, other in zip(values[1:], drawn[1:], strict=True)
             ]
-            rows.append(Row(metric, values, (None, *ratios)))
+            rows.append(MetricRow(metric, values, (None, *ratios)))
     return tuple(rows)
 
 
-def judge_comparison(row: Row, place: int) -> str:
-    """What a ratio comes to, in a word or two; "" where nothing can be said."""
+def judge_ratio(row: MetricRow, place: int) -> str:
+    """Sum up a ratio in a word or two; "" if nothing can be said."""
     ratio = row.ratios[place]
     if ratio is None or not row.metric.better:
         return ""
@@ -148,8 +148,8 @@ def judge_comparison(row: Row, place: int) -> str:
     return "better" if (ratio.value > 1) == (row.metric.better > 0) else "worse"
 
 
-def basis(runs: Sequence[Run]) -> str:
-    """What intervals are of, in a sentence."""
+def basis(runs: Sequence[RecordedRun]) -> str:
+    """Explain in a sentence how the intervals were computed."""
     said = dict.fromkeys(Resampled(run, 0).basis for run in runs)
     return (
         f"Intervals are of 95 %, by bootstrap over {'; '.join(said)}. They say how much these runs "
@@ -157,7 +157,7 @@ def basis(runs: Sequence[Run]) -> str:
     )
 
 
-def _ratio(
+def _compute_ratio(
     metric: Metric, first: float | None, value: float | None, base: Resampled, other: Resampled
 ) -> Ratio | None:
     if not first or value is None:
@@ -179,15 +179,15 @@ def _ratio(
 class Resampled:
     """Figures of a run by its measured steps, and in RESAMPLES worlds that are as likely."""
 
-    def __init__(self, run: Run, number: int) -> None:
+    def __init__(self, run: RecordedRun, number: int) -> None:
         self.run, self.number = run, number
 
     @cached_property
     def _strata(self) -> list[list[tuple[int, slice]]]:
-        """What is drawn, and from among which: (epoch, steps), those of one list alike."""
+        """Pieces to draw from, as (epoch, steps); those of one list are drawn from each other."""
         epochs = self.run.trained
         if len(epochs) >= _many_epochs:
-            return [[(place, self.run.measured(each)) for place, each in enumerate(epochs)]]
+            return [[(place, self.run.measured(epoch)) for place, epoch in enumerate(epochs)]]
         each_epoch = -(-_pieces // max(1, len(epochs)))
         strata = []
         for place, epoch in enumerate(epochs):
@@ -199,12 +199,12 @@ class Resampled:
 
     @property
     def enough(self) -> bool:
-        """Whether there are so many pieces that they say something of chance."""
+        """True if there are enough pieces for an interval."""
         return sum(map(len, self._strata)) >= _least_pieces and min(map(len, self._strata)) > 1
 
     @property
     def basis(self) -> str:
-        """What is drawn, in words."""
+        """The pieces that are drawn, in words."""
         count = sum(map(len, self._strata))
         epochs = counted(len(self.run.trained), "epoch")
         if not self.enough:
@@ -244,15 +244,15 @@ class Resampled:
 
     @cached_property
     def rate(self) -> Floats:
-        """Steps a second, which samples a second go with."""
+        """Samples a second."""
         steps: Floats = self._drawn[:, 4] / self._drawn[:, :4].sum(axis=1)
         return steps * self._samples
 
     @cached_property
     def _samples(self) -> float:
-        """Of a step."""
-        samples = sum(each.samples or 0.0 for each in self.run.trained)
-        return samples / max(1, sum(each.steps for each in self.run.trained))
+        """Samples of a step."""
+        samples = sum(epoch.samples or 0.0 for epoch in self.run.trained)
+        return samples / max(1, sum(epoch.steps for epoch in self.run.trained))
 
     @cached_property
     def utilisation(self) -> Floats:
@@ -264,8 +264,8 @@ class Resampled:
 
     @cached_property
     def _cumulated(self) -> tuple[int, Floats]:
-        """How many waits are as short as each bin; and before them, the first bin that has any."""
-        bins = [_bins_of(epoch.wait_s) for epoch in self.run.trained]
+        """The first bin that has any wait, and the number of waits up to each bin from there on."""
+        bins = [_assign_bins(epoch.wait_s) for epoch in self.run.trained]
         counts = np.array(
             [
                 np.bincount(each[each >= 0], minlength=1 + _bins * _decades)
@@ -280,15 +280,15 @@ class Resampled:
         return first, np.cumsum(drawn, axis=1)
 
     def percentile(self, percent: int) -> Floats:
-        """Of waits, to about 1 %; of none at all it is 0."""
+        """Percentile of the waits, to about 1 %; 0 if there are none."""
         first, cumulated = self._cumulated
         wanted = cumulated[:, -1] * (percent / 100)
-        found = first + (cumulated < wanted[:, None]).sum(axis=1)
-        return np.where(found == 0, 0.0, _shortest_s * 10 ** ((found - 0.5) / _bins))
+        bins = first + (cumulated < wanted[:, None]).sum(axis=1)
+        return np.where(bins == 0, 0.0, _shortest_s * 10 ** ((bins - 0.5) / _bins))
 
 
-def _bins_of(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The bin of each wait; -1 where it is not known."""
+def _assign_bins(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The bin of each wait; -1 if it is not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.floor(np.log10(waits_s / _shortest_s) * _bins) + 1
     logs = np.where(waits_s <= _shortest_s, 0.0, np.minimum(logs, _bins * _decades))
@@ -299,7 +299,7 @@ def _bins_of(waits_s: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 class Difference(NamedTuple):
-    """What is not the same in all records. serious: comparing says nothing of the loaders."""
+    """A value that differs between records. serious: it makes the comparison of loaders void."""
 
     name: str
     values: tuple[str, ...]
@@ -320,7 +320,7 @@ _PLACES = {
     "workflow.profiling",
     "workflow.debug",
 }
-"""Keys of a workload that say where things lie, and what is done besides: not compared."""
+"""Keys of a workload for places, and for work beside training: not compared."""
 
 _TUNING = {
     "framework",
@@ -335,45 +335,47 @@ _TUNING = {
     "reader.dont_use_mmap",
     "metric.au",
 }
-"""Keys that say how it is read: these may differ, and are told."""
+"""Keys for the way of reading: these may differ, and are told."""
 
 
-def differences(records: Sequence[Record]) -> tuple[Difference, ...]:
-    """What is not the same in all records, the serious first: workload, ranks, then seed, machine
-    and versions. Unknown is not different."""
-    found = list(_differences(records))
-    return tuple(sorted(found, key=lambda each: not each.serious))
+def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
+    """Find the values that differ between records, the serious ones first: workload, ranks, then
+    seed, machine and versions. An unknown value does not differ."""
+    differences = list(_find_differences(records))
+    return tuple(sorted(differences, key=lambda difference: not difference.serious))
 
 
-def _differences(records: Sequence[Record]) -> Iterator[Difference]:
-    flat = [dict(flattened(each.workload)) for each in records]
+def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
+    flat = [dict(flatten(each.workload)) for each in records]
     for key in dict.fromkeys(key for each in flat for key in each):
         if key not in _PLACES and not key.startswith("profiling."):
             values = [each.get(key) for each in flat]
-            yield from _unlike(key, values, key not in _TUNING and key != "train.seed")
+            yield from _compare_values(key, values, key not in _TUNING and key != "train.seed")
     for key, serious in (("ranks", True), ("hosts", True), ("seed", False), ("compat", False)):
-        yield from _unlike(key, [each.values.get(key) for each in records], serious)
+        yield from _compare_values(key, [each.values.get(key) for each in records], serious)
     for section in ("machine", "versions"):
         parts = [each.values.get(section) or {} for each in records]
         for key in dict.fromkeys(key for part in parts for key in part):
             if key != "load_before":
-                yield from _unlike(f"{section}.{key}", [part.get(key) for part in parts], False)
+                yield from _compare_values(
+                    f"{section}.{key}", [part.get(key) for part in parts], False
+                )
 
 
-def _unlike(name: str, values: Sequence[Any], serious: bool) -> Iterator[Difference]:
-    known = [each for each in values if each is not None]
-    if any(each != known[0] for each in known[1:]):
-        said = tuple("unknown" if each is None else str(each) for each in values)
+def _compare_values(name: str, values: Sequence[Any], serious: bool) -> Iterator[Difference]:
+    known = [value for value in values if value is not None]
+    if any(value != known[0] for value in known[1:]):
+        said = tuple("unknown" if value is None else str(value) for value in values)
         yield Difference(name, said, serious)
 
 
-def flattened(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value by its keys with dots between; {mean: 1, stdev: 0} is 1."""
+def flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value by its keys with dots between; {mean: 1, stdev: 0} is 1."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and "mean" in value and not value.get("stdev"):
             value = value["mean"]
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{name}.")
+            yield from flatten(value, f"{name}.")
         else:
             yield name, value

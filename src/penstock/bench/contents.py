@@ -1,4 +1,4 @@
-"""What is in generated samples: bytes that depend on seed, file and place alone, however many
+"""Contents of generated samples: bytes that depend on seed, file and place alone, however many
 threads and ranks make them. Pure.
 
 random:        every bit is random; of floating-point numbers the mantissa is, of values in [1, 2).
@@ -37,7 +37,7 @@ _MESHES = ((500, 700), (512, 512))
 """Added up, two of such sizes repeat after so many rows and columns that no sample holds them."""
 
 _DETECTOR_LEVELS = 1 << 12
-"""Of a tile, for integers that have as many: detectors count to no more."""
+"""Levels of a tile, for integers that have as many: detectors count no further."""
 
 _NOISE_LEVELS = 2.0
 """Span of the noise of a tile."""
@@ -46,7 +46,7 @@ _FRACTION_BITS = {2: 9, 4: 20, 8: 40}
 """Bits of a field of floating-point numbers of so many bytes, as far as all processors agree."""
 
 
-class Contents(Protocol):
+class SampleContents(Protocol):
     """Makes the samples of a file."""
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
@@ -58,8 +58,8 @@ class Contents(Protocol):
         ...
 
 
-def contents(kind: str, seed: int, dtype: str) -> Contents:
-    """Contents of a kind for a type of elements; UsageError where there are none."""
+def contents(kind: str, seed: int, dtype: str) -> SampleContents:
+    """Make the contents of a kind for a type of elements; UsageError if there are none."""
     element = np.dtype(dtype)
     if element.kind not in "buif" or element.itemsize > 8 or not element.isnative:
         raise UsageError(
@@ -67,13 +67,13 @@ def contents(kind: str, seed: int, dtype: str) -> Contents:
             f"up to 64 bits, such as uint8 or float32"
         )
     if kind == "field":
-        return Field(seed, element)
+        return SmoothField(seed, element)
     if kind not in KINDS:
         raise UsageError(f"contents is {kind!r}: use one of {', '.join(KINDS)}")
     return Noise(seed, element, compressible=kind == "compressible")
 
 
-def _words(count: int, *key: int) -> npt.NDArray[np.uint64]:
+def _draw_words(count: int, *key: int) -> npt.NDArray[np.uint64]:
     """Random words of a key. SFC64's stream is fixed for all releases of numpy."""
     words: npt.NDArray[np.uint64] = np.random.SFC64(np.random.SeedSequence(key)).random_raw(count)
     return words
@@ -84,13 +84,13 @@ class Noise:
 
     def __init__(self, seed: int, dtype: np.dtype[Any], *, compressible: bool) -> None:
         self._seed, self._itemsize, self._compressible = seed, dtype.itemsize, compressible
-        self._random, self._fixed = _bits(dtype)
+        self._random, self._fixed = _mask_bits(dtype)
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
         left = count * math.prod(shape) * self._itemsize
         for block in range(-(-left // BLOCK_BYTES)):
             runs = -(-min(left, BLOCK_BYTES) // (16 * _RUN_WORDS))
-            words = _words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
+            words = _draw_words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
             if self._random != _ALL:
                 words &= self._random
                 words |= self._fixed
@@ -100,24 +100,25 @@ class Noise:
             left -= BLOCK_BYTES
 
 
-def _bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
-    """Which bits of a word of elements may be random, and what the others are."""
+def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
+    """The mask of the random bits of a word of elements, and the other bits."""
     if dtype.kind != "f":
         return np.uint64(0x0101010101010101) if dtype.kind == "b" else _ALL, np.uint64(0)
     whole = np.dtype(f"u{dtype.itemsize}")
     mantissa = np.array((1 << np.finfo(dtype).nmant) - 1, whole)
     bits = (mantissa, np.ones((), dtype).view(whole))
-    random, fixed = (np.full(8 // dtype.itemsize, each).view(np.uint64)[0] for each in bits)
+    random, fixed = (np.full(8 // dtype.itemsize, pattern).view(np.uint64)[0] for pattern in bits)
     return random, fixed
 
 
-class Field:
+class SmoothField:
     """Smooth fields: two tiles, each at a place of its own for each sample, added up."""
 
     def __init__(self, seed: int, dtype: np.dtype[Any]) -> None:
         self._seed = seed
         self._tiles = [
-            _tile(seed, _FIRST_TILE + number, size, dtype) for number, size in enumerate(_MESHES)
+            _make_tile(seed, _FIRST_TILE + number, size, dtype)
+            for number, size in enumerate(_MESHES)
         ]
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
@@ -131,8 +132,8 @@ class Field:
     def _plane(
         self, top: int, left: int, other_top: int, other_left: int, rows: int, columns: int
     ) -> Iterator[Bytes]:
-        one = _cut(self._tiles[0], top, left, rows, columns)
-        other = _cut(self._tiles[1], other_top, other_left, rows, columns)
+        one = _cut_tile(self._tiles[0], top, left, rows, columns)
+        other = _cut_tile(self._tiles[1], other_top, other_left, rows, columns)
         high = max(1, BLOCK_BYTES // one[:1].nbytes)
         row = 0
         while row < rows:
@@ -147,10 +148,10 @@ _FIRST_TILE = 2
 """Keys of tiles come after those of the parts of the data."""
 
 
-def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
+def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
     """A potential with its mirror images and noise, in the range of its levels, which for the
     first tile begins below 0 where the type can."""
-    tile = mesh.mirrored(mesh.potential(_uniform(size, seed, key)))
+    tile = mesh.mirror(mesh.solve_potential(_draw_uniform(size, seed, key)))
     tile = (tile - tile.min()) / (tile.max() - tile.min())
     if dtype.kind == "b":
         return np.asarray(tile > np.quantile(tile, 0.7))  # added up, about half of them are true
@@ -160,21 +161,21 @@ def _tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> T
         limits = np.iinfo(dtype)
         levels = min((int(limits.max) - int(limits.min)) // 2, _DETECTOR_LEVELS)
         least = max(int(limits.min), -levels)
-    noisy = tile * levels + _NOISE_LEVELS * _uniform(tile.shape, seed, key, 1)
-    found: Tile = np.rint(np.clip(noisy, 0, levels))
+    noisy = tile * levels + _NOISE_LEVELS * _draw_uniform(tile.shape, seed, key, 1)
+    quantised: Tile = np.rint(np.clip(noisy, 0, levels))
     if dtype.kind == "f":
-        return (found / levels).astype(dtype)
-    found = found.astype(dtype)
-    return found + dtype.type(least) if key == _FIRST_TILE else found
+        return (quantised / levels).astype(dtype)
+    quantised = quantised.astype(dtype)
+    return quantised + dtype.type(least) if key == _FIRST_TILE else quantised
 
 
-def _uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:
+def _draw_uniform(size: tuple[int, ...], *key: int) -> mesh.Grid:
     """Values in [-0.5, 0.5)."""
-    drawn = (_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
+    drawn = (_draw_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
     return (drawn * 2.0**-53 - 0.5).reshape(size)
 
 
-def _cut(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
+def _cut_tile(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
     """So many columns of a tile that repeats for ever, and as many rows, but each once."""
     wide = tile[(top + np.arange(min(rows, len(tile)))) % len(tile)]
     left %= wide.shape[1]

@@ -1,4 +1,4 @@
-"""What a batch holds, whatever loader made it: samples, bytes, and each sample's checksum.
+"""Count the samples and bytes of a batch, and their checksums, whichever loader made it.
 
 A batch is arrays, tensors or byte strings, in mappings, tuples and lists, or penstock's `Batch`.
 """
@@ -17,107 +17,107 @@ LABELS = frozenset({"label", "labels", "y", "__key__", "__url__", "__id__", "__e
 """Fields that are no part of a sample's bytes on disk."""
 
 
-def tally(batch: Any, expected: int) -> tuple[int, int]:
-    """Samples and bytes of a batch.
+def count_batch(batch: Any, expected: int) -> tuple[int, int]:
+    """Count the samples and bytes of a batch.
 
-    expected:  the batch size that was asked for: a list is of samples or of fields, and where it
-               could be either, this decides.
+    expected:  the batch size that was asked for. A list holds samples or fields; if it could be
+               either, this decides.
     """
-    return _samples(batch, expected), _bytes(batch)
+    return _count_samples(batch, expected), _count_bytes(batch)
 
 
-def _bytes(part: Any) -> int:
+def _count_bytes(part: Any) -> int:
     size = getattr(part, "nbytes", None)
     if isinstance(size, int):
         return size
     if isinstance(part, (bytes, bytearray)):
         return len(part)
     if isinstance(part, Batch):
-        return sum(map(_bytes, part.fields.values()))
+        return sum(map(_count_bytes, part.fields.values()))
     if isinstance(part, Ragged):
         return int(part.values.nbytes)
     if isinstance(part, str):
         return len(part.encode())
     if isinstance(part, Mapping):
-        return sum(map(_bytes, part.values()))
+        return sum(map(_count_bytes, part.values()))
     if isinstance(part, (list, tuple)):
-        return sum(map(_bytes, part))
+        return sum(map(_count_bytes, part))
     return 0
 
 
-def _samples(batch: Any, expected: int) -> int:
-    counts = _counts(batch)
+def _count_samples(batch: Any, expected: int) -> int:
+    counts = _guess_counts(batch)
     if expected in counts:
         return expected
     return counts[0] if counts else 1
 
 
-def _counts(part: Any) -> list[int]:
-    """How many samples it may have, most likely first."""
+def _guess_counts(part: Any) -> list[int]:
+    """The numbers of samples that it may have, most likely first."""
     if isinstance(part, Batch | Ragged):
         return [len(part)]
     if isinstance(part, Mapping):
-        return [count for value in part.values() for count in _counts(value)]
+        return [count for value in part.values() for count in _guess_counts(value)]
     shape = getattr(part, "shape", None)
     if shape is not None:
         return [int(shape[0])] if len(shape) else []
     if isinstance(part, (list, tuple)) and part:
-        inside = _counts(part[0])
-        fields = isinstance(part, tuple) or len({*map(_leading, part)}) == 1 < len(part)
+        inside = _guess_counts(part[0])
+        fields = isinstance(part, tuple) or len({*map(_guess_count, part)}) == 1 < len(part)
         return [*inside, len(part)] if fields else [len(part), *inside]
     return []
 
 
-def _leading(part: Any) -> int | None:
-    return next(iter(_counts(part)), None)
+def _guess_count(part: Any) -> int | None:
+    return next(iter(_guess_counts(part)), None)
 
 
-def checksums(batch: Any, expected: int) -> list[int]:
-    """CRC-32 of each sample of a batch, over its fields one after the other, without labels."""
-    count = _samples(batch, expected)
+def compute_checksums(batch: Any, expected: int) -> list[int]:
+    """Compute the CRC-32 of each sample of a batch, over its fields in sequence, without labels."""
+    count = _count_samples(batch, expected)
     sums = [0] * count
-    for column in _columns(batch, count):
+    for column in _iterate_columns(batch, count):
         for row in range(count):
-            sums[row] = zlib.crc32(_raw(column[row]), sums[row])
+            sums[row] = zlib.crc32(_as_bytes(column[row]), sums[row])
     return sums
 
 
-def checksum(sample: Any) -> int:
-    """CRC-32 of one sample, which may have several fields."""
+def compute_checksum(sample: Any) -> int:
+    """Compute the CRC-32 of one sample, which may have several fields."""
     total = 0
     for part in sample if isinstance(sample, tuple) else (sample,):
-        total = zlib.crc32(_raw(part), total)
+        total = zlib.crc32(_as_bytes(part), total)
     return total
 
 
-def _columns(batch: Any, count: int) -> Iterator[Any]:
+def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:
     """The fields of a batch, each of so many rows."""
     if isinstance(batch, Batch):
         batch = batch.fields
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if name not in LABELS:
-                yield from _columns(value, count)
-    elif isinstance(batch, (list, tuple)) and not _rows(batch, count):
+                yield from _iterate_columns(value, count)
+    elif isinstance(batch, (list, tuple)) and not _holds_samples(batch, count):
         for part in batch:
-            yield from _columns(part, count)
+            yield from _iterate_columns(part, count)
     else:
         yield batch
 
 
-def _rows(batch: Any, count: int) -> bool:
-    """Whether a list holds samples, and not fields of as many samples."""
-    return len(batch) == count and not (count > 1 and {*map(_leading, batch)} == {count})
+def _holds_samples(batch: Any, count: int) -> bool:
+    """True if a list holds samples, and not fields of as many samples."""
+    return len(batch) == count and not (count > 1 and {*map(_guess_count, batch)} == {count})
 
 
-def _raw(part: Any) -> Any:
+def _as_bytes(part: Any) -> Any:
     if isinstance(part, (bytes, bytearray, memoryview)):
         return part
     if isinstance(part, str):
         return part.encode()
     if isinstance(part, Mapping):
-        return b"".join(bytes(_raw(value)) for key, value in part.items() if key not in LABELS)
+        return b"".join(bytes(_as_bytes(value)) for key, value in part.items() if key not in LABELS)
     if isinstance(part, tuple):
-        return b"".join(bytes(_raw(value)) for value in part)
+        return b"".join(bytes(_as_bytes(value)) for value in part)
     found = np.ascontiguousarray(np.asarray(part))
     return found.reshape(-1).view(np.uint8)

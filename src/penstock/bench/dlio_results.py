@@ -1,8 +1,8 @@
-"""What DLIO left in a folder, as a record of this benchmark.
+"""DLIO's results in a folder, as a record of this benchmark.
 
-DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. Where its lists of step
-times are there, and its configuration with the batch size, throughput and utilisation are worked
-out again from them; the record's notes say which of the two it was.
+DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. If its lists of step times
+and its configuration with the batch size are there, throughput and utilisation are computed again
+from them; the record's notes say which of the two figures it has.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError
-from .recorded import VERSION, figure, json_of
+from .recorded import VERSION, figure, read_json
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The record of a folder with DLIO's summary.json; NaN in it is accepted, and unknown here.
+    """Read the record of a folder with DLIO's summary.json; NaN in it counts as unknown.
 
-    Raises FormatError where summary.json is something else.
+    Raises FormatError if summary.json is something else.
     """
-    summary = json_of(folder / "summary.json")
+    summary = read_json(folder / "summary.json")
     if not isinstance(summary, Mapping) or not isinstance(summary.get("metric"), Mapping):
         raise FormatError(f"{folder / 'summary.json'} has no 'metric': it is no result of DLIO")
-    workload, notes = _workload(folder)
+    workload, notes = _read_workload(folder)
     ranks = int(figure(summary, "num_accelerators") or 1)
-    details = [_details(folder, rank) for rank in range(ranks)]
+    details = [_read_details(folder, rank) for rank in range(ranks)]
     if any(outputs is None for outputs, _ in details):
         details = []
         notes.append("the lists of step times (<rank>_output.json) are not all there")
-    run = _run(summary, workload, details, ranks, notes)
+    run = _make_run(summary, workload, details, ranks, notes)
     return {
         "penstock_bench": VERSION,
         "command": "",
@@ -48,8 +48,8 @@ def read(folder: Path) -> dict[str, Any]:
         "machine": {
             "host": summary.get("hostname"),
             "cpu": summary.get("host_processor_name"),
-            "cores": _first(summary, "host_cpu_count"),
-            "memory_bytes": _bytes_of(_first(summary, "host_memory_GB")),
+            "cores": _first_host(summary, "host_cpu_count"),
+            "memory_bytes": _bytes_of(_first_host(summary, "host_memory_GB")),
         },
         "versions": {},
         "ranks": ranks,
@@ -59,8 +59,8 @@ def read(folder: Path) -> dict[str, Any]:
     }
 
 
-def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The configuration that DLIO kept, and what is to be said of it."""
+def _read_workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration that DLIO kept, and notes about it."""
     for place in (folder / ".hydra", folder / "dlio_config"):
         path = place / "config.yaml"
         if not path.is_file():
@@ -74,26 +74,26 @@ def _workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
             return {}, [f"{path} was not read, for want of PyYAML: pip install pyyaml"]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FormatError(f"{path} is no YAML: {error}") from None
-        found = values.get("workload") if isinstance(values, Mapping) else None
-        if isinstance(found, Mapping):
-            return dict(found), []
+        workload = values.get("workload") if isinstance(values, Mapping) else None
+        if isinstance(workload, Mapping):
+            return dict(workload), []
     return {}, ["its configuration (.hydra/config.yaml) is not there"]
 
 
-def _details(folder: Path, rank: int) -> tuple[Any, Any]:
-    """Step times by epoch, and when blocks began and ended, of one rank; None where not there."""
-    found = []
+def _read_details(folder: Path, rank: int) -> tuple[Any, Any]:
+    """Step times by epoch, and begin and end of blocks, of one rank; None for a missing file."""
+    details = []
     for name in (f"{rank}_output.json", f"{rank}_per_epoch_stats.json"):
         path = folder / name
         if not path.is_file():  # up to DLIO 2.0.0 the times of rank 0 stand for all
             path = folder / name.removeprefix(f"{rank}_")
-        values = json_of(path) if path.is_file() else None
-        found.append(values if isinstance(values, Mapping) else None)
-    return found[0], found[1]
+        values = read_json(path) if path.is_file() else None
+        details.append(values if isinstance(values, Mapping) else None)
+    return details[0], details[1]
 
 
-class _Window(NamedTuple):
-    """What one rank did in the steps of an epoch that are measured. clock: how long they took."""
+class _MeasuredSteps(NamedTuple):
+    """The measured steps of one rank in an epoch. clock_s: seconds that they took."""
 
     epoch: str
     clock_s: float
@@ -101,7 +101,7 @@ class _Window(NamedTuple):
     waits_s: npt.NDArray[np.float64]
 
 
-def _run(
+def _make_run(
     summary: Mapping[str, Any],
     workload: Mapping[str, Any],
     details: list[tuple[Any, Any]],
@@ -109,7 +109,7 @@ def _run(
     notes: list[str],
 ) -> dict[str, Any]:
     metric = summary["metric"]
-    epochs, windows = _epochs(details, workload)
+    epochs, windows = _make_epochs(details, workload)
     rate = figure(metric, "train_throughput_mean_samples_per_second")
     percent = figure(metric, "train_au_mean_percentage")
     run: dict[str, Any] = {
@@ -118,12 +118,12 @@ def _run(
         "epochs": epochs,
         "au": {"raw": None if percent is None else percent / 100, "ceiling": None, "net": None},
         "samples_per_s": rate,
-        "dlio": {name: value for name, value in metric.items() if _known(value)},
+        "dlio": {name: value for name, value in metric.items() if _is_known(value)},
     }
     if windows:
-        clock = sum(each.clock_s for each in windows)
-        waits = np.concatenate([each.waits_s for each in windows])
-        computing = sum(each.compute_s for each in windows) / clock
+        clock = sum(steps.clock_s for steps in windows)
+        waits = np.concatenate([steps.waits_s for steps in windows])
+        computing = sum(steps.compute_s for steps in windows) / clock
         waiting = float(waits.sum()) / clock
         run["au"]["raw"] = computing
         run["decomposition"] = {
@@ -137,9 +137,9 @@ def _run(
         notes.append("barriers are in 'other', and compute is as measured, not as asked for")
     if windows and (batch := figure(workload, "reader", "batch_size")):
         slowest: dict[str, float] = {}
-        for each in windows:
-            slowest[each.epoch] = max(each.clock_s, slowest.get(each.epoch, 0.0))
-        samples = batch * sum(len(each.waits_s) for each in windows)
+        for steps in windows:
+            slowest[steps.epoch] = max(steps.clock_s, slowest.get(steps.epoch, 0.0))
+        samples = batch * sum(len(steps.waits_s) for steps in windows)
         run["samples_per_s"] = samples / sum(slowest.values())
         notes.append("samples/s and AU were worked out again from its step times")
     elif rate is not None:
@@ -147,9 +147,9 @@ def _run(
     return run
 
 
-def _epochs(
+def _make_epochs(
     details: list[tuple[Any, Any]], workload: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], list[_Window]]:
+) -> tuple[list[dict[str, Any]], list[_MeasuredSteps]]:
     """Epochs as records have them, and the windows of ranks that count for training."""
     skip = figure(workload, "output", "metric", "exclude_start_steps")
     start = 1 if skip is None else int(skip)
@@ -160,11 +160,13 @@ def _epochs(
     for number, kind in itertools.product(sorted(numbers, key=int), ("train", "eval")):
         ranks, clocks = [], []
         for rank, (outputs, stamps) in enumerate(details):
-            load, proc = (_joined(outputs.get(number), name, kind) for name in ("load", "proc"))
+            load, proc = (
+                _join_blocks(outputs.get(number), name, kind) for name in ("load", "proc")
+            )
             # Its own "compute" is what was asked for up to 2.0.0, and what it took since.
             compute = [both - wait for both, wait in zip(proc, load, strict=False)]
             ranks.append({"rank": rank, "wait_s": load, "computed_s": compute})
-            clock = _clock(stamps, number, kind)
+            clock = _sum_blocks_s(stamps, number, kind)
             if clock is None:
                 continue
             clocks.append(clock)
@@ -172,7 +174,7 @@ def _epochs(
             clock -= sum(proc[:start]) + sum(proc[last:])
             if kind == "train" and start < last and clock > 0:
                 waits = np.array(load[start:last])
-                windows.append(_Window(number, clock, sum(compute[start:last]), waits))
+                windows.append(_MeasuredSteps(number, clock, sum(compute[start:last]), waits))
         steps = [len(each["wait_s"]) for each in ranks]  # type: ignore[arg-type]
         if any(steps):
             epochs.append(
@@ -182,23 +184,25 @@ def _epochs(
                     "seconds": max(clocks, default=None),
                     "samples": sum(steps) * batch if batch and kind == "train" else None,
                     "ranks": ranks,
-                    "checkpoints": _checkpoints(details[0][1], number) if kind == "train" else [],
+                    "checkpoints": _read_checkpoints(details[0][1], number)
+                    if kind == "train"
+                    else [],
                 }
             )
     return epochs, windows
 
 
-def _joined(values: Any, name: str, kind: str) -> list[float]:
+def _join_blocks(values: Any, name: str, kind: str) -> list[float]:
     """The blocks of an epoch as one list; the evaluation is one of its own."""
     lists = values.get(name) if isinstance(values, Mapping) else None
     if not isinstance(lists, Mapping):
         return []
-    blocks = [each for each in lists if (each == "eval") == (kind == "eval")]
+    blocks = [value for value in lists if (value == "eval") == (kind == "eval")]
     blocks.sort(key=lambda block: (len(block), block))
-    return [float(each) for block in blocks for each in lists[block]]
+    return [float(value) for block in blocks for value in lists[block]]
 
 
-def _clock(stamps: Any, number: str, kind: str) -> float | None:
+def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
     """Seconds in the blocks of an epoch, or in its evaluation."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
     if not isinstance(spans, Mapping):
@@ -209,29 +213,29 @@ def _clock(stamps: Any, number: str, kind: str) -> float | None:
         if isinstance(span, Mapping) and name.startswith("eval" if kind == "eval" else "block")
     ]
     try:
-        found = [
-            (datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["start"]))
-            for each in named
+        durations = [
+            (datetime.fromisoformat(block["end"]) - datetime.fromisoformat(block["start"]))
+            for block in named
         ]
     except (KeyError, TypeError, ValueError):
         return None
-    return sum(each.total_seconds() for each in found) if found else None
+    return sum(duration.total_seconds() for duration in durations) if durations else None
 
 
-def _checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
-    """What was saved in an epoch; DLIO notes GiB/s, of which the bytes follow."""
+def _read_checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
+    """Checkpoints saved in an epoch; DLIO notes GiB/s, from which the bytes follow."""
     spans = stamps.get(number) if isinstance(stamps, Mapping) else None
-    found = []
+    checkpoints = []
     for name, span in spans.items() if isinstance(spans, Mapping) else ():
         if name.startswith("save_ckpt") and isinstance(span, Mapping):
             seconds, rate = figure(span, "duration"), figure(span, "throughput")
             known = seconds is not None and rate is not None
             size = seconds * rate * 2**30 if known else None  # type: ignore[operator]
-            found.append({"step": None, "seconds": seconds, "bytes": size})
-    return found
+            checkpoints.append({"step": None, "seconds": seconds, "bytes": size})
+    return checkpoints
 
 
-def _first(summary: Mapping[str, Any], name: str) -> float | None:
+def _first_host(summary: Mapping[str, Any], name: str) -> float | None:
     """The value of the first host."""
     values = summary.get(name)
     return figure({name: values[0]}, name) if isinstance(values, list) and values else None
@@ -241,5 +245,5 @@ def _bytes_of(gibibytes: float | None) -> int | None:
     return None if gibibytes is None else round(gibibytes * 2**30)
 
 
-def _known(value: Any) -> bool:
+def _is_known(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)

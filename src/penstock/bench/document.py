@@ -1,4 +1,4 @@
-"""YAML as it was written: every value with its line, and nothing that YAML 1.1 makes of it unseen.
+"""YAML with the line of every value, and without the surprises of YAML 1.1.
 
 Plain scalars are what OmegaConf makes of them, which reads DLIO's files: `1e-3` is a number and a
 date is text. What people do not expect is refused: octal, hexadecimal, binary and sexagesimal
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
@@ -31,18 +32,18 @@ class Given(NamedTuple):
     def plain(self) -> Any:
         """The value alone, all the way down."""
         if isinstance(self.value, dict):
-            return {key: each.plain for key, each in self.value.items()}
+            return {key: item.plain for key, item in self.value.items()}
         if isinstance(self.value, list):
-            return [each.plain for each in self.value]
+            return [item.plain for item in self.value]
         return self.value
 
 
-def given(value: Any, where: str) -> Given:
+def make_given(value: Any, where: str) -> Given:
     """A value of a program's as if it were given in a file; tuples are lists."""
     if isinstance(value, Mapping):
-        return Given({str(key): given(each, where) for key, each in value.items()}, where)
+        return Given({str(key): make_given(item, where) for key, item in value.items()}, where)
     if isinstance(value, list | tuple):
-        return Given([given(each, where) for each in value], where)
+        return Given([make_given(item, where) for item in value], where)
     return Given(value, where, "" if isinstance(value, str) else str(value).lower())
 
 
@@ -60,18 +61,18 @@ def read(text: str, name: str) -> tuple[Given, list[Problem]]:
         ) from None
     reader = _Reader(yaml, text, name)
     try:
-        found = reader.document()
+        root = reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
         raise UsageError(f"{where}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(found.value, dict):
+    if not isinstance(root.value, dict):
         raise UsageError(
-            f"{found.where}: a workload is a mapping: begin with a section, such as dataset:"
+            f"{root.where}: a workload is a mapping: begin with a section, such as dataset:"
         )
-    return found, reader.problems
+    return root, reader.problems
 
 
 class _Reader:
@@ -91,18 +92,18 @@ class _Reader:
         next(self._events)  # the stream begins
         if isinstance(next(self._events), self._yaml.StreamEndEvent):
             return Given({}, self._name)
-        found = self._given(next(self._events), ())
+        root = self._given(next(self._events), ())
         next(self._events)  # the document ends
         after = next(self._events)
         if not isinstance(after, self._yaml.StreamEndEvent):
             raise UsageError(f"{self._where(after)}: a second document: leave one")
-        empty = found.value is None and not self.problems
-        return Given({}, self._name) if empty else found
+        empty = root.value is None and not self.problems
+        return Given({}, self._name) if empty else root
 
     def _given(self, event: Any, path: tuple[str, ...], depth: int = 0) -> Given:
         where = self._where(event)
-        if depth > _DEPTH:
-            raise UsageError(f"{where}: lists and mappings lie more than {_DEPTH} deep")
+        if depth > _DEPTH_MAX:
+            raise UsageError(f"{where}: lists and mappings lie more than {_DEPTH_MAX} deep")
         if isinstance(event, self._yaml.AliasEvent):
             self._error(where, path, f"the alias *{event.anchor} is not read: write the value out")
             return Given(None, where)
@@ -111,7 +112,7 @@ class _Reader:
         if isinstance(event, self._yaml.ScalarEvent):
             if event.style:  # quoted, or a block of text
                 return Given(event.value, where)
-            value, surprise = scalar(event.value)
+            value, surprise = read_scalar(event.value)
             if surprise:
                 self._error(where, path, surprise)
             return Given(value, where, event.value)
@@ -123,7 +124,7 @@ class _Reader:
         return Given(self._mapping(path, depth), where)
 
     def _mapping(self, path: tuple[str, ...], depth: int) -> dict[str, Given]:
-        found: dict[str, Given] = {}
+        mapping: dict[str, Given] = {}
         while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
             where = self._where(event)
             is_text = isinstance(event, self._yaml.ScalarEvent)
@@ -135,13 +136,13 @@ class _Reader:
             if name == "<<" and not event.style:
                 self._error(where, path, "merges (<<) are not read: write the keys out")
                 continue
-            if name in found:
-                lines = [each.rpartition(":")[2] for each in (found[name].where, where)]
+            if name in mapping:
+                lines = [place.rpartition(":")[2] for place in (mapping[name].where, where)]
                 text = f"given twice, on lines {' and '.join(lines)}: leave one"
                 self.problems.append(Problem("strict", where, ".".join((*path, name)), text))
             # The line of the key: a value may begin on a later one.
-            found[name] = value._replace(where=where)
-        return found
+            mapping[name] = value._replace(where=where)
+        return mapping
 
     def _where(self, event: Any) -> str:
         return f"{self._name}:{event.start_mark.line + 1}"
@@ -150,68 +151,36 @@ class _Reader:
         self.problems.append(Problem("error", where, ".".join(path) or "(top)", text))
 
 
-_DEPTH = 32
+_DEPTH_MAX = 32
 """Lists and mappings in each other; workloads have 4."""
 
-_LONGEST_NUMBER = 64
-"""Characters; what is longer is text."""
-
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(
-    r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
-    r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-)
-_BASED = re.compile(
-    r"(?P<sign>[-+]?)"
-    r"(?:0b(?P<binary>[01][01_]*)|0x(?P<hex>[0-9a-fA-F][0-9a-fA-F_]*)|0(?P<octal>_*[0-7][0-7_]*))"
-)
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
-_WORDS: dict[str, bool | None] = {
-    "": None,
-    **dict.fromkeys(("~", "null", "Null", "NULL")),
-    **{
-        form: value
-        for word, value in {
-            **dict.fromkeys(("yes", "true", "on"), True),
-            **dict.fromkeys(("no", "false", "off"), False),
-        }.items()
-        for form in (word, word.title(), word.upper())
-    },
-}
+_DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
 
 
-def scalar(text: str) -> tuple[bool | int | float | str | None, str]:
-    """What OmegaConf makes of a plain scalar, and what is surprising about it, or ""."""
-    if text in _WORDS:
-        return _WORDS[text], ""
-    if len(text) > _LONGEST_NUMBER:
+@cache
+def _loader() -> Any:
+    import yaml
+
+    return yaml.SafeLoader("")
+
+
+def read_scalar(text: str) -> tuple[bool | int | float | str | None, str]:
+    """The value that OmegaConf makes of a plain scalar, and what is surprising about it, or ""."""
+    import yaml
+
+    if _EXPONENT.fullmatch(text):
+        return float(text.replace("_", "")), ""
+    tag = _loader().resolve(yaml.ScalarNode, text, (True, False))
+    if tag.rpartition(":")[2] not in {"null", "bool", "int", "float"}:
         return text, ""
-    if _INTEGER.fullmatch(text):
-        return int(text.replace("_", "")), ""
-    if _FLOAT.fullmatch(text):
-        digits = text.replace("_", "").lower()
-        return float(re.sub(r"\.(inf|nan)", r"\1", digits)), ""
-    surprise, instead = _surprising(text)
-    if surprise is None:
+    try:
+        value = _loader().construct_object(yaml.ScalarNode(tag, text))
+    except ValueError:  # such as 0_, or more digits than an integer may have
         return text, ""
-    return surprise, (f"'{text}' would be read as {surprise} in YAML; quote it or write {instead}")
-
-
-def _surprising(text: str) -> tuple[float | None, str]:
-    """The number that YAML 1.1 makes of what does not look like it, and what was rather meant."""
-    if based := _BASED.fullmatch(text):
-        bases = {"binary": 2, "hex": 16, "octal": 8}
-        kind = next(kind for kind in bases if based[kind])
-        digits = based["sign"] + based[kind].replace("_", "")
-        value = int(digits, bases[kind])
-        return value, digits if kind == "octal" else str(value)
-    if _SEXAGESIMAL.fullmatch(text):
-        total = 0.0
-        for part in text.lstrip("+-").replace("_", "").split(":"):
-            total = total * 60 + float(part)
-        total = -total if text[0] == "-" else total
-        seconds = total if "." in text else int(total)
-        return seconds, str(seconds)
-    return None, ""
+    is_plain = not isinstance(value, int) or isinstance(value, bool) or _DECIMAL.fullmatch(text)
+    if is_plain and ":" not in text:
+        return value, ""
+    is_octal = set(text) <= set("+-_01234567")
+    meant = text.replace("_", "").replace("0", "", 1) if is_octal and value else value
+    return value, f"'{text}' would be read as {value} in YAML; quote it or write {meant}"

@@ -1,4 +1,4 @@
-"""One file that is to be written: its place, the shape of its samples, their bytes on demand."""
+"""A file to write: its place, the shape of its samples, and their bytes on demand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import AtomicFile
-from .contents import Bytes, Contents
+from .contents import Bytes, SampleContents
 from .files import PARTS
-from .workload import Data
+from .workload import DatasetSpec
 
 _GROUP_BYTES = 4 << 20
 _COLUMN_BITS = 40
@@ -34,18 +34,18 @@ class Draft:
     shape:   of a sample, in elements of dtype.
     column:  0, or, of a column of a table, its number from 1 on.
     columns: of a table, instead of its samples.
-    made:    told how many bytes of samples were made; may raise to end it.
+    made:    receives the numbers of bytes made; may raise to stop.
     beside:  opens a file that belongs to this one, and is finished with it.
     """
 
-    data: Data
+    data: DatasetSpec
     part: str
     number: int
     path: str
     root: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    contents: Contents
+    contents: SampleContents
     made: Callable[[int], None]
     beside: Callable[[str], AtomicFile]
     column: int = 0
@@ -58,7 +58,7 @@ class Draft:
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample."""
+        """Bytes of one sample."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def pieces(self) -> Iterator[Bytes]:
@@ -73,7 +73,7 @@ class Draft:
         any column."""
         at_once = samples or max(1, _GROUP_BYTES // self.sample_bytes)
         room = min(self.count, at_once) * self.sample_bytes
-        buffer, held = _recycled(room, self.column), 0
+        buffer, held = _reuse_buffer(room, self.column), 0
         for piece in self.pieces():
             while len(piece):
                 taken = min(len(piece), room - held)
@@ -95,8 +95,8 @@ class Draft:
             yield from (whole[at : at + size] for at in range(0, len(whole), size))
 
 
-def _recycled(size: int, column: int) -> Bytes:
-    """A buffer of this thread, whose pages the system does not have to find anew for each file."""
+def _reuse_buffer(size: int, column: int) -> Bytes:
+    """A buffer that this thread keeps, so that the system does not find pages for each file."""
     held: dict[int, Bytes] = _buffers.__dict__.setdefault("held", {})
     if column not in held or len(held[column]) < size:
         held[column] = np.empty(size, np.uint8)

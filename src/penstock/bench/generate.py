@@ -1,9 +1,9 @@
-"""Generating a workload's data: the same bytes for one seed, whoever makes them and how often it is
-interrupted.
+"""Generation of a workload's data: the same bytes for one seed, by any number of ranks, and
+through any number of interrupted runs.
 
-Files are written under hidden names, made durable, and only then named: what has its name is
-finished. A hidden file in the data folder says what the data is, so that a run which goes on after
-another one, or a workload that changed, is noticed.
+Files are written under hidden names, made durable, and only then renamed: a file with its name is
+finished. A hidden file in the data folder describes the data, so that a later run continues it, and
+a changed workload is noticed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ import numpy as np
 from ..convert import lock_folder
 from ..engine import AtomicFile, storage_errors, sync_folder
 from ..errors import StorageError, UsageError
-from .contents import Contents, contents
+from .contents import SampleContents, contents
 from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
-from .generators import LAYOUTS, Write, writer_of
+from .generators import LAYOUTS, Write, choose_writer
 from .sizes import Model, Shapes, shapes
-from .workload import Column, Data
+from .workload import DatasetSpec, ParquetColumn
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
 
 SEED = 10
-"""DLIO's; MLPerf's rules forbid to change it between runs."""
+"""DLIO's seed; MLPerf's rules forbid changing it between runs."""
 
 _VERSION = 1
 _GROUP_FILES = 8
@@ -52,12 +52,12 @@ _DATA_FILE = re.compile(
 )
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many bytes of samples of how many are made."""
+"""Receives now and then the bytes of samples that are made, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a run of one rank did.
+    """Result of one rank's run.
 
     files, bytes:      of all parts and ranks; bytes of samples, before any compression.
     written:           files that this run wrote; others were there, or are other ranks'.
@@ -73,11 +73,11 @@ class Generated:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be there: for each part, paths and shapes of files; and what that follows from."""
+    """The data to write: for each part, paths and shapes of files; and the values behind them."""
 
-    data: Data
+    data: DatasetSpec
     root: str
-    contents: dict[np.dtype[Any], Contents]
+    contents: dict[np.dtype[Any], SampleContents]
     write: Write
     paths: dict[str, list[str]]
     shapes: dict[str, Shapes]
@@ -86,7 +86,9 @@ class _Plan:
     def bytes_of(self, part: str, numbers: Sequence[int] | slice) -> int:
         """Bytes of samples in these files."""
         samples = 1 if self.data.format in IMAGES else self.data.num_samples_per_file
-        itemsize = 1 if _columns(self.data) else np.dtype(self.data.record_element_type).itemsize
+        itemsize = (
+            1 if _list_columns(self.data) else np.dtype(self.data.record_element_type).itemsize
+        )
         return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
 
     def draft(
@@ -111,19 +113,19 @@ class _Plan:
             beside=beside,
         )
         columns = []
-        for column, each in enumerate(_columns(self.data), 1):
-            dtype = np.dtype(each.dtype)
+        for column, column_spec in enumerate(_list_columns(self.data), 1):
+            dtype = np.dtype(column_spec.dtype)
             change: dict[str, Any] = {"dtype": dtype, "contents": self.contents[dtype]}
-            columns.append(replace(whole, column=column, shape=(each.size,), **change))
+            columns.append(replace(whole, column=column, shape=(column_spec.size,), **change))
         return replace(whole, columns=tuple(columns))
 
 
-def _columns(data: Data) -> tuple[Column, ...]:
+def _list_columns(data: DatasetSpec) -> tuple[ParquetColumn, ...]:
     return data.parquet.columns if data.format == "parquet" else ()
 
 
 def generate_data(
-    data: Data,
+    data: DatasetSpec,
     parts: Sequence[str] = PARTS,
     *,
     root: str = "./",
@@ -140,17 +142,17 @@ def generate_data(
     """Write the data of a workload that is not there yet.
 
     Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
-    is gone on with by the same call. Of several ranks each writes its share of the files.
+    is continued by the same call. Of several ranks each writes its share of the files.
 
     sizes, kind:  see `penstock.bench.sizes` and `penstock.bench.contents`.
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
-    UsageError where other data is there, or the workload cannot be written; StorageError where the
-    disk is full or failed.
+    UsageError if other data is there, or the workload cannot be written; StorageError if the disk
+    is full or failed.
     """
     started = time.monotonic()
-    plan = _planned(data, parts, root, seed, sizes, kind)
+    plan = _make_plan(data, parts, root, seed, sizes, kind)
     folder = folder_of(data, root)
     if ranks > 1 and force and barrier is None:
         raise UsageError(
@@ -164,10 +166,10 @@ def generate_data(
         if barrier is not None:
             barrier()
         elif rank:
-            _await(plan, folder)
-        run = _Run(plan, rank, ranks)
+            _await_manifest(plan, folder)
+        run = _GenerationRun(plan, rank, ranks)
         run.check_room(folder)
-        run.write(threads or _threads(), progress)
+        run.write(threads or _count_threads(), progress)
     return Generated(
         folder,
         sum(map(len, plan.paths.values())),
@@ -178,40 +180,42 @@ def generate_data(
     )
 
 
-def _threads() -> int:
+def _count_threads() -> int:
     """Writing waits for the device: more threads than cores keep it busy."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
 
 
-def _planned(
-    data: Data, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
+def _make_plan(
+    data: DatasetSpec, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
 ) -> _Plan:
-    write = writer_of(data)
+    write = choose_writer(data)
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
-    types = [data.record_element_type, *(each.dtype for each in _columns(data))]
-    made = {np.dtype(each): contents(kind, seed, each) for each in types}
+    types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]
+    made = {np.dtype(element): contents(kind, seed, element) for element in types}
     plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)
         plan.shapes[part] = shapes(data, part, sizes, seed)
-        plan.identity[part] = _identity(data, part, seed, sizes, kind)
+        plan.identity[part] = _describe_part(data, part, seed, sizes, kind)
     return plan
 
 
 # -- what is there already -------------------------------------------------------------------------
 
 
-def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict[str, Any]:
-    """All that the bytes of a part follow from, by the names that a user knows it by."""
-    listed = sizes if isinstance(sizes, str) else json.dumps([float(each) for each in sizes])
+def _describe_part(
+    data: DatasetSpec, part: str, seed: int, sizes: Model, kind: str
+) -> dict[str, Any]:
+    """All values that decide the bytes of a part, by the names that users know."""
+    listed = sizes if isinstance(sizes, str) else json.dumps([float(size) for size in sizes])
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
     if data.compression == "none":
         del chosen["compression_level"]
     if data.format == "hdf5":
         chosen["hdf5"] = asdict(data.hdf5)
     if data.format == "parquet":
-        columns = [[each.name, each.dtype, each.size] for each in data.parquet.columns]
+        columns = [[size.name, size.dtype, size.size] for size in data.parquet.columns]
         chosen["parquet"] = {"row_group_size": data.parquet.row_group_size, "columns": columns}
     identity = {f"dataset.{name}": value for name, value in chosen.items()}
     identity |= {
@@ -223,8 +227,8 @@ def _identity(data: Data, part: str, seed: int, sizes: Model, kind: str) -> dict
     }
     if sizes == "dlio" and part == "valid":
         identity["dataset.num_files_train"] = data.num_files_train  # its draws come first
-    found: dict[str, Any] = json.loads(json.dumps(identity))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
 
 
 _DECIDING = frozenset(
@@ -238,7 +242,7 @@ _DECIDING = frozenset(
 
 def _prepare(plan: _Plan, folder: str, force: bool) -> None:
     """Refuse or remove other data, say what is coming, make its folders."""
-    recorded = _recorded(folder)
+    recorded = _read_manifest(folder)
     for part, identity in plan.identity.items():
         if part in recorded:
             before = recorded[part]
@@ -249,7 +253,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             why = f"{name}={before.get(name)!r}, and now {name}={identity.get(name)!r} is asked"
             remedy = "give what was given then"
         else:
-            held = next(_held(os.path.join(folder, part)), None)
+            held = next(_list_below(os.path.join(folder, part)), None)
             if held is None:
                 continue
             why, remedy = f"not written by this command (such as {held})", "read it as it is"
@@ -270,15 +274,17 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
     _make_folders(plan)
 
 
-def _recorded(folder: str) -> dict[str, dict[str, Any]]:
-    """What a data folder says that it holds, by part."""
+def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
+    """Read the description of a data folder, by part."""
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read())
-        if found["version"] != _VERSION:
-            raise UsageError(f"{path} is of version {found['version']}: use --force to begin anew")
-        return {part: dict(identity) for part, identity in found["parts"].items()}
+            manifest = json.loads(file.read())
+        if manifest["version"] != _VERSION:
+            raise UsageError(
+                f"{path} is of version {manifest['version']}: use --force to begin anew"
+            )
+        return {part: dict(identity) for part, identity in manifest["parts"].items()}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -287,25 +293,25 @@ def _recorded(folder: str) -> dict[str, dict[str, Any]]:
         raise UsageError(f"{path} is damaged ({error!r}): remove the folder {folder}") from None
 
 
-def _held(folder: str) -> Iterator[str]:
+def _list_below(folder: str) -> Iterator[str]:
     """The files below a folder."""
-    for at, _, names in os.walk(folder):
-        yield from (os.path.join(at, name) for name in names)
+    for inner_folder, _, names in os.walk(folder):
+        yield from (os.path.join(inner_folder, name) for name in names)
 
 
 def _clear(folder: str, part: str) -> None:
     """Remove the data files of a part, and nothing else."""
     below = os.path.join(folder, part)
-    found = list(_held(below))
-    for path in found:
+    paths = list(_list_below(below))
+    for path in paths:
         if not _DATA_FILE.fullmatch(os.path.basename(path)):
             raise UsageError(
                 f"{path} is no data file of a benchmark, and is not removed: move it away, or "
                 f"choose another dataset.data_folder"
             )
-    lists = [path for path in _held(os.path.join(folder, "index", part)) if ".idx" in path]
+    lists = [path for path in _list_below(os.path.join(folder, "index", part)) if ".idx" in path]
     with storage_errors(below):
-        for path in (*found, *lists):
+        for path in (*paths, *lists):
             os.unlink(path)
         for at, _, _ in os.walk(below, topdown=False):
             os.rmdir(at)
@@ -323,11 +329,11 @@ def _make_folders(plan: _Plan) -> None:
                 os.makedirs(folder, exist_ok=True)
 
 
-def _await(plan: _Plan, folder: str) -> None:
-    """Until rank 0 has said what the data is."""
+def _await_manifest(plan: _Plan, folder: str) -> None:
+    """Wait until rank 0 has described the data."""
     until = time.monotonic() + _WAIT_S
     while True:
-        recorded = _recorded(folder)
+        recorded = _read_manifest(folder)
         if all(recorded.get(part) == identity for part, identity in plan.identity.items()):
             break
         if time.monotonic() > until:
@@ -343,20 +349,24 @@ def _await(plan: _Plan, folder: str) -> None:
 
 
 class _Stopped(Exception):
-    """Another thread failed, or the user has had enough."""
+    """Another thread failed, or the user stopped the run."""
 
 
-class _Run:
+class _GenerationRun:
     """The files that one rank writes, on several threads."""
 
     def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:
         self.plan = plan
-        self.missing = {part: _missing(paths, rank, ranks) for part, paths in plan.paths.items()}
-        self.total_bytes = sum(plan.bytes_of(part, each) for part, each in self.missing.items())
+        self.missing = {
+            part: _find_missing(paths, rank, ranks) for part, paths in plan.paths.items()
+        }
+        self.total_bytes = sum(
+            plan.bytes_of(part, numbers) for part, numbers in self.missing.items()
+        )
         self._made, self._lock, self._stop = 0, threading.Lock(), threading.Event()
 
     def check_room(self, folder: str) -> None:
-        """StorageError where what is missing cannot fit, which else shows after hours."""
+        """Raise StorageError if the missing files cannot fit, instead of after hours of writing."""
         data = self.plan.data
         if data.compression != "none" or data.format in (*IMAGES, "synthetic"):
             return
@@ -371,7 +381,7 @@ class _Run:
             raise failed
 
     def write(self, threads: int, progress: Progress | None) -> None:
-        """Write all that is missing; what was finished stays where something fails."""
+        """Write all missing files; finished ones stay if something fails."""
         pending: set[Future[None]] = set()
         with ThreadPoolExecutor(threads, "penstock-generate") as pool:
             try:
@@ -388,8 +398,8 @@ class _Run:
 
     def _wait(self, pending: set[Future[None]], progress: Progress | None) -> set[Future[None]]:
         done, left = wait(pending, _LOOK_S, FIRST_COMPLETED)
-        for each in done:
-            each.result()
+        for future in done:
+            future.result()
         if progress is not None:
             progress(self._made, self.total_bytes)
         return left
@@ -417,11 +427,13 @@ class _Run:
             for number in numbers:
                 draft = self.plan.draft(part, number, self._count, beside)
                 self.plan.write(beside(draft.path), draft)
-            for each in opened:
-                each.sync()
-            for each in reversed(opened):  # a data file that is there has all that belongs to it
-                each.commit(durable=False)
-            for folder in {os.path.dirname(each.path) for each in opened}:
+            for opened_part in opened:
+                opened_part.sync()
+            for opened_part in reversed(
+                opened
+            ):  # a data file that is there has all that belongs to it
+                opened_part.commit(durable=False)
+            for folder in {os.path.dirname(opened_part.path) for opened_part in opened}:
                 sync_folder(folder)
 
     def _count(self, count: int) -> None:
@@ -431,7 +443,7 @@ class _Run:
             self._made += count
 
 
-def _missing(paths: list[str], rank: int, ranks: int) -> list[int]:
+def _find_missing(paths: list[str], rank: int, ranks: int) -> list[int]:
     """The numbers of a rank's files that are not there."""
     there: set[str] = set()
     for folder in {os.path.dirname(path) for path in paths}:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from ..page import counted, number, percent, size
 from . import compare
-from .recorded import Record, Run, figure
+from .recorded import Record, figure
+from .recorded import RecordedRun as RecordedRun
 
 RESOURCES = {
     "compute": "the accelerators",
@@ -62,14 +63,16 @@ def resource(name: str) -> str:
     return RESOURCES.get(name, name)
 
 
-def _name_fastest(ranked: Sequence[Run]) -> Iterator[str]:
+def _name_fastest(ranked: Sequence[RecordedRun]) -> Iterator[str]:
     if len(ranked) == 1:
         yield f"{ranked[0].label} delivers {number(ranked[0].get('samples_per_s') or 0)} samples/s."
     if len(ranked) < 2:
         return
     first, second = ranked[:2]
     rate = number(first.get("samples_per_s") or 0)
-    row = next(row for row in compare.compared([second, first]) if row.metric.name == "samples/s")
+    row = next(
+        row for row in compare.compare_runs([second, first]) if row.metric.name == "samples/s"
+    )
     ratio = row.ratios[1]
     assert ratio is not None  # both rates are known
     told = interval(ratio)
@@ -96,7 +99,7 @@ def factor(value: float) -> str:
     )
 
 
-def _state_utilisation(run: Run, asked: float | None, several: bool) -> Iterator[str]:
+def _state_utilisation(run: RecordedRun, asked: float | None, several: bool) -> Iterator[str]:
     raw, ceiling, net = (run.get("au", name) for name in ("raw", "ceiling", "net"))
     if raw is None:
         return
@@ -121,7 +124,7 @@ def _state_utilisation(run: Run, asked: float | None, several: bool) -> Iterator
         yield f"The workload asks for {percent(asked)}: missed by {100 * (asked - raw):.1f} points."
 
 
-def _name_bound(run: Run) -> Iterator[str]:
+def _name_bound(run: RecordedRun) -> Iterator[str]:
     limits = read_limits(run)
     measured = run.get("roofline", "measured") or run.get("samples_per_s")
     if not limits or not measured:
@@ -150,7 +153,7 @@ class Limit(NamedTuple):
     how: str
 
 
-def read_limits(run: Run) -> list[Limit]:
+def read_limits(run: RecordedRun) -> list[Limit]:
     """The ceilings of a run's roofline: the one that binds, then the others from the lowest."""
     limits = []
     for ceiling in _read_list(run, "ceilings"):
@@ -162,17 +165,17 @@ def read_limits(run: Run) -> list[Limit]:
     return sorted(limits, key=lambda limit: (limit.resource != bound, limit.samples_per_s))
 
 
-def _read_list(run: Run, name: str) -> list[Any]:
+def _read_list(run: RecordedRun, name: str) -> list[Any]:
     values = _read_roofline(run).get(name)
     return values if isinstance(values, list) else []
 
 
-def _read_roofline(run: Run) -> Mapping[str, Any]:
+def _read_roofline(run: RecordedRun) -> Mapping[str, Any]:
     values = run.values.get("roofline")
     return values if isinstance(values, Mapping) else {}
 
 
-def _state_checkpoints(run: Run) -> Iterator[str]:
+def _state_checkpoints(run: RecordedRun) -> Iterator[str]:
     seconds = [saved.seconds for saved in run.checkpoints if saved.seconds]
     if seconds:
         mean = sum(seconds) / len(seconds)
@@ -194,7 +197,7 @@ def _list_cautions(records: Sequence[Record]) -> Iterator[str]:
             if said := _describe_cached(run):
                 alike.setdefault(said, []).append(run.label)
     yield from (f"{', '.join(labels)}: {said}" for said, labels in alike.items())
-    yield from map(str, compare.differences(records))
+    yield from map(str, compare.find_differences(records))
 
 
 def _check_load(record: Record, several: bool) -> Iterator[str]:
@@ -207,7 +210,7 @@ def _check_load(record: Record, several: bool) -> Iterator[str]:
         )
 
 
-def _describe_cached(run: Run) -> str:
+def _describe_cached(run: RecordedRun) -> str:
     """Describe the epochs that began with much of the data in memory; "" if none did."""
     warm = [
         epoch

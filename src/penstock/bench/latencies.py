@@ -23,7 +23,7 @@ class Latencies:
         self._bins: npt.NDArray[np.int64] = np.zeros(_BINS, np.int64)
 
     def add(self, times_ns: Int) -> None:
-        """Some more; what is below 0 counts as 0."""
+        """Add some times; those below 0 count as 0."""
         if len(times_ns) == 0:
             return
         times_ns = np.maximum(times_ns, 0)
@@ -35,14 +35,14 @@ class Latencies:
         self._bins += np.bincount(bins, minlength=_BINS)
 
     def join(self, other: Latencies) -> None:
-        """Those of another, too."""
+        """Add the times of another."""
         self.count += other.count
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
         self._bins += other._bins
 
     def percentile_s(self, percent: float) -> float:
-        """Seconds that so many percent of them took at most; 0 where there are none."""
+        """Seconds that so many percent of the times do not exceed; 0 if there are none."""
         if self.count == 0:
             return 0.0
         rank = max(1, math.ceil(self.count * percent / 100))
@@ -51,14 +51,14 @@ class Latencies:
         return min(middle, self.max_ns) * 1e-9
 
     def share_within(self, limit_s: float) -> float:
-        """The part of them that took no longer, about; 1 where there are none."""
+        """About the share of times within a limit; 1 if there are none."""
         if self.count == 0:
             return 1.0
         last = int(math.log(max(1.0, limit_s * 1e9)) / _RATIO) + 1
         return float(self._bins[: last + 1].sum() / self.count)
 
     def values(self) -> dict[str, float]:
-        """In seconds, for reports."""
+        """Figures for reports, in seconds."""
         return {
             "count": self.count,
             "sum_s": self.sum_ns * 1e-9,

@@ -17,7 +17,7 @@ from ..index import missing_library
 Grid = npt.NDArray[np.float64]
 
 
-def potential(currents: Grid) -> Grid:
+def solve_potential(currents: Grid) -> Grid:
     """The potential of mean 0 that these currents make; those of a mesh sum up to 0, and what is
     left over is taken from all nodes alike."""
     try:
@@ -29,11 +29,11 @@ def potential(currents: Grid) -> Grid:
     conductance[0, 0] = 1.0
     waves: Any = fft.dctn(currents, type=2, norm="ortho")
     waves[0, 0] = 0.0
-    found: Grid = fft.idctn(waves / conductance, type=2, norm="ortho")
-    return found
+    solution: Grid = fft.idctn(waves / conductance, type=2, norm="ortho")
+    return solution
 
 
-def mirrored(grid: Grid) -> Grid:
+def mirror(grid: Grid) -> Grid:
     """A grid and its mirror images, which fit together on all sides: the equation holds over the
     seams as well, since nothing flows there."""
     wide = np.concatenate([grid, grid[:, ::-1]], axis=1)

@@ -1,8 +1,8 @@
-"""What is worked out of a run's stamps: the right figures, and DLIO's. Pure.
+"""Figures computed from a run's stamps: the right ones, and DLIO's. Pure.
 
-Of each step of a rank four times are known, in ns of one clock: it starts to wait (`asked`), has
-its batch (`got`), has computed (`computed`), has left the barrier (`left`). `paused` is what a
-checkpoint took after a step. Utilisation and shares are fractions here, and DLIO's percentages.
+Four times of each step of a rank are known, in ns of one clock: it starts to wait (`asked`), has
+its batch (`got`), has computed (`computed`), has left the barrier (`left`). `paused` is the time of
+a checkpoint after a step. Utilisation and shares are fractions here, and DLIO's percentages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ S = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stamps:
-    """One rank's walk through one epoch; all arrays are int64 (steps,), of ns.
+    """One rank's times in one epoch; all arrays are int64 (steps,), in ns.
 
-    nominal:  what each step's computation should take: what counts as useful.
+    nominal:  time that each step's computation should take, which counts as useful.
     began, ended:  of the walk as a whole, on the same clock.
     """
 
@@ -42,8 +42,8 @@ class Stamps:
         return len(self.asked)
 
 
-def window(steps: int, start: int, end: int) -> slice:
-    """The steps that are measured: all but so many at both ends; all, where none would be left."""
+def measured_steps(steps: int, start: int, end: int) -> slice:
+    """The steps that are measured: all but so many at both ends; all, if none would be left."""
     return slice(start, steps - end) if start + end < steps else slice(0, steps)
 
 
@@ -56,12 +56,11 @@ def clock_s(stamps: Stamps, measured: slice) -> float:
 
 
 Walks = Sequence[Sequence[Stamps]]
-"""Of each epoch, the stamps of each rank."""
+"""Stamps by epoch and rank."""
 
 
 def utilisation(walks: Walks, start: int, end: int) -> float:
-    """The share of time in which a rank computes, the mean of all ranks: what computing should
-    take, of all that passed.
+    """Mean share of time in which ranks compute: the time that computing should take, of all time.
 
     start, end:  steps of each epoch that are left out.
     """
@@ -69,9 +68,9 @@ def utilisation(walks: Walks, start: int, end: int) -> float:
         return 0.0
     shares = []
     for own in zip(*walks, strict=True):
-        measured = [window(len(each), start, end) for each in own]
+        measured = [measured_steps(len(stamps), start, end) for stamps in own]
         spent = sum(map(clock_s, own, measured))
-        useful = sum(_nominal(each, part) for each, part in zip(own, measured, strict=True))
+        useful = sum(_nominal(stamps, part) for stamps, part in zip(own, measured, strict=True))
         shares.append(useful / spent if spent > 0 else 0.0)
     return float(np.mean(shares))
 
@@ -83,19 +82,19 @@ def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
     """
     steps, spent = 0, 0.0
     for ranks in walks:
-        measured = [window(len(each), start, end) for each in ranks]
+        measured = [measured_steps(len(each), start, end) for each in ranks]
         steps += sum(part.stop - part.start for part in measured)
         spent += max(map(clock_s, ranks, measured), default=0.0)
     return steps * per_step / spent if spent > 0 else 0.0
 
 
 def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
-    """Where the time of all ranks went, as shares that sum to 1. other: computing took longer than
-    it should, and what is between the stamps."""
+    """Divide the time of all ranks into shares that sum to 1. other: computing beyond its nominal
+    time, and the time between stamps."""
     parts = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
     total = 0.0
     for each in (stamps for ranks in walks for stamps in ranks):
-        measured = window(len(each), start, end)
+        measured = measured_steps(len(each), start, end)
         total += clock_s(each, measured)
         parts["storage_wait"] += _sum(each.got, each.asked, measured)
         parts["barrier"] += _sum(each.left, each.computed, measured)
@@ -107,13 +106,13 @@ def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
 
 
 def waits_s(walks: Walks, start: int, end: int) -> npt.NDArray[np.float64]:
-    """How long each batch was waited for, of all ranks and epochs."""
-    found = [
-        (each.got - each.asked)[window(len(each), start, end)] * S
+    """Waits for each batch, of all ranks and epochs."""
+    waits = [
+        (stamps.got - stamps.asked)[measured_steps(len(stamps), start, end)] * S
         for ranks in walks
-        for each in ranks
+        for stamps in ranks
     ]
-    return np.concatenate(found) if found else np.zeros(0)
+    return np.concatenate(waits) if waits else np.zeros(0)
 
 
 def _nominal(stamps: Stamps, measured: slice) -> float:
@@ -124,8 +123,8 @@ def _sum(late: Ns, early: Ns, measured: slice) -> float:
     return float((late[measured] - early[measured]).sum()) * S
 
 
-def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
-    """How long batches are waited for: percentiles, largest, mean."""
+def summarise_waits(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Percentiles, largest and mean of the waits for batches."""
     if not len(waits_s):
         return dict.fromkeys(("p50", "p95", "p99", "max", "mean"), 0.0)
     p50, p95, p99 = np.percentile(waits_s, (50, 95, 99)).tolist()
@@ -134,7 +133,7 @@ def stalls(waits_s: npt.NDArray[np.float64]) -> dict[str, float]:
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Where the mean lies with 95 % confidence, by 2,000 bootstrap samples of these values."""
+    """95 % confidence interval of the mean, by 2,000 bootstrap samples of these values."""
     drawn = np.random.default_rng(seed).choice(np.asarray(values), (2000, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), (2.5, 97.5)).tolist()
     return low, high
@@ -144,8 +143,8 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """What DLIO keeps of the steps between two checkpoints, of one rank, in seconds.
+class CheckpointBlock:
+    """DLIO's times of the steps between two checkpoints, of one rank, in seconds.
 
     load:   until the batch was there; proc: until it was computed, too; compute: that alone.
     """
@@ -157,18 +156,18 @@ class Block:
     end: float
 
 
-def blocks(stamps: Stamps) -> list[Block]:
-    """An epoch cut where checkpoints were taken. One after the last step begins an empty block, as
-    in DLIO."""
+def blocks(stamps: Stamps) -> list[CheckpointBlock]:
+    """Divide an epoch at its checkpoints. One after the last step begins an empty block, as in
+    DLIO."""
     cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
-    found, begun_ns = [], stamps.began
+    parts, begun_ns = [], stamps.began
     for number, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(stamps)], strict=True)):
         asked, got = stamps.asked[first:last], stamps.got[first:last]
         computed = stamps.computed[first:last]
         paused = number < len(cuts)
         ended_ns = int(stamps.left[last - 1]) if paused else stamps.ended
-        found.append(
-            Block(
+        parts.append(
+            CheckpointBlock(
                 ((got - asked) * S).tolist(),
                 ((computed - asked) * S).tolist(),
                 ((computed - got) * S).tolist(),
@@ -177,10 +176,12 @@ def blocks(stamps: Stamps) -> list[Block]:
             )
         )
         begun_ns = ended_ns + int(stamps.paused[last - 1]) if paused else ended_ns
-    return found
+    return parts
 
 
-def dlio_block(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
+def dlio_block(
+    block: CheckpointBlock, steps: int, batch: int, start: int, end: int
+) -> tuple[float, float]:
     """Utilisation in percent, and samples a second, of a block of one rank.
 
     steps:  of the epoch; start, end: steps that are left out there. The sum that is taken as time
@@ -194,15 +195,17 @@ def dlio_block(block: Block, steps: int, batch: int, start: int, end: int) -> tu
     return (100 * useful / spent if useful else 0.0), (len(block.compute) - 2) / spent * batch
 
 
-def dlio_eval(block: Block, steps: int, batch: int, start: int, end: int) -> tuple[float, float]:
-    """The same of an evaluation, of which all steps count in the throughput."""
+def dlio_eval(
+    block: CheckpointBlock, steps: int, batch: int, start: int, end: int
+) -> tuple[float, float]:
+    """`dlio_block` of an evaluation, of which all steps count in the throughput."""
     spent = block.end - block.start
     rate = len(block.compute) / spent * batch if spent > 0 else 0.0
     return dlio_block(block, steps, batch, start, end)[0], rate
 
 
-def weighted(blocks: Sequence[Block], values: Sequence[float]) -> float:
-    """The mean of what blocks have, by their steps."""
+def weigh_blocks(blocks: Sequence[CheckpointBlock], values: Sequence[float]) -> float:
+    """The mean of the blocks' values, weighted by their steps."""
     steps = sum(len(block.compute) for block in blocks)
     if not steps:
         return 0.0
@@ -222,8 +225,8 @@ def dlio_metric(
     au, rates:  by epoch and rank, in percent and samples a second. Of ranks, utilisations are
     averaged and rates added up; for evaluations DLIO itself adds nothing up.
     """
-    percent = [float(np.mean(each)) for each in au]
-    samples = [float(np.sum(each)) for each in rates]
+    percent = [float(np.mean(rank_values)) for rank_values in au]
+    samples = [float(np.sum(rank_values)) for rank_values in rates]
     mean_au, mean, stdev = float(np.mean(percent)), float(np.mean(samples)), float(np.std(samples))
     mib = record_bytes / 2**20
     return {
@@ -239,14 +242,14 @@ def dlio_metric(
     }
 
 
-def finite(values: Any) -> Any:
-    """The same without NaN and infinity, which are no JSON: they become null."""
+def replace_nonfinite(values: Any) -> Any:
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(values, Mapping):
-        return {key: finite(value) for key, value in values.items()}
+        return {key: replace_nonfinite(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [finite(value) for value in values]
+        return [replace_nonfinite(value) for value in values]
     if isinstance(values, float) and not math.isfinite(values):
         return None
     if isinstance(values, np.generic):
-        return finite(values.item())
+        return replace_nonfinite(values.item())
     return values

@@ -1,15 +1,15 @@
-"""What a run costs, as the kernel counts it: bytes read, CPU time, memory.
+"""Costs of a run, as the kernel counts them: bytes read, CPU time, memory.
 
     observer = Observer("/data")
     before = observer.snapshot()
     ...
     spent = observer.snapshot().since(before)
 
-Counters are of this process and of all that it started. Those of a process that has ended are its
-parent's once that has waited for it; of one that its parent left behind they are lost. A figure
-that the kernel does not give, or gives wrongly for the file system at hand, is None.
+Counters are of this process and of all that it started. The counters of a process that has ended
+go to its parent once that has waited for it; if its parent left it behind, they are lost. A figure
+that the kernel does not give, or gives wrongly for this file system, is None.
 
-How much of files is in the page cache, and how to drop them from it: `penstock.engine.page_cache`.
+`penstock.page_cache` tells how much of a file is in the page cache, and drops files from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _sector_bytes = 512  # of these counters, whatever the device has
 _tries = 4
 
 
-class Spent(NamedTuple):
+class ResourceUse(NamedTuple):
     """The difference of two snapshots: `Snapshot` says what each figure is."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Spent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Counters at one moment.
+    """Counters at one time.
 
     at_s:          seconds of a clock that only goes forward.
     cpu_s:         user and system time. That of children that are still alive comes in steps of
@@ -69,25 +69,13 @@ class Snapshot(NamedTuple):
     disk_bytes: int | None
     disk_reads: int | None
 
-    def since(self, earlier: Snapshot) -> Spent:
-        """What was spent meanwhile. A counter that went back, because a process that it was of was
-        left behind, is None."""
-
-        def rest(now: float | None, before: float | None) -> float | None:
-            return None if now is None or before is None or now < before else now - before
-
-        def count(name: str) -> int | None:
-            found = rest(getattr(self, name), getattr(earlier, name))
-            return None if found is None else int(found)
-
-        return Spent(
-            self.at_s - earlier.at_s,
-            rest(self.cpu_s, earlier.cpu_s),
-            count("read_bytes"),
-            count("device_bytes"),
-            count("written_bytes"),
-            count("disk_bytes"),
-            count("disk_reads"),
+    def since(self, earlier: Snapshot) -> ResourceUse:
+        """The difference to an earlier snapshot. A counter that went back, because one of its
+        processes was left behind, is None."""
+        pairs = zip(self, earlier, strict=True)
+        return ResourceUse._make(
+            None if now is None or before is None or now < before else now - before
+            for now, before in pairs
         )
 
 
@@ -105,11 +93,11 @@ class Memory(NamedTuple):
 
 
 class Observer:
-    """Looks at this process, what it started, and the disk that a path lies on.
+    """Looks at this process, its descendants, and the disk that a path lies on.
 
-    path:   a file or folder; None where no disk is to be looked at, and the process's counters are
-            believed whatever file system it reads.
-    device: of the disk, as "254:0"; None where no block device is below (network, FUSE, memory).
+    path:   a file or folder; None looks at no disk, and believes the process's counters whatever
+            file system it reads.
+    device: of the disk, as "254:0"; None if no block device is below (network, FUSE, memory).
 
     A look takes half a millisecond, and 0.2 ms more for each living child.
     """
@@ -118,14 +106,17 @@ class Observer:
         mount = None if path is None else find_mount(path)
         self._charged = path is None or (mount is not None and mount.file_system in CHARGED)
         self._disk = None if mount is None else Path("/sys/dev/block", mount.device, "stat")
-        if self._disk is not None and _disk(self._disk) is None:
+        if self._disk is not None and _read_disk(self._disk) is None:
             self._disk = None
         self.device = None if mount is None or self._disk is None else mount.device
 
     def snapshot(self) -> Snapshot:
         """The counters now."""
-        cpu_s, read = _steady(lambda pids: (_cpu_s(pids), _io(pids))) or (None, None)
-        disk = None if self._disk is None else _disk(self._disk)
+        cpu_s, read = _look_steadily(lambda pids: (_measure_cpu_s(pids), _read_io(pids))) or (
+            None,
+            None,
+        )
+        disk = None if self._disk is None else _read_disk(self._disk)
         return Snapshot(
             time.perf_counter(),
             cpu_s,
@@ -137,14 +128,18 @@ class Observer:
         )
 
 
-def memory() -> Memory:
-    """What memory is in use now; takes about a millisecond for each gigabyte."""
-    status = _fields(_text("/proc/self/status"))
-    return Memory(status.get("VmRSS"), status.get("VmHWM"), _steady(lambda pids: _sum(_pss, pids)))
+def measure_memory() -> Memory:
+    """Measure the memory in use now; takes about a millisecond for each gigabyte."""
+    status = _parse_sizes(_read_text("/proc/self/status"))
+    return Memory(
+        status.get("VmRSS"),
+        status.get("VmHWM"),
+        _look_steadily(lambda pids: _add_up(_read_pss, pids)),
+    )
 
 
 def forget_peak() -> bool:
-    """Begin `Memory.peak_rss` anew from what is in use now; False where the kernel refuses."""
+    """Restart `Memory.peak_rss` at the memory in use now; False if the kernel refuses."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -152,10 +147,9 @@ def forget_peak() -> bool:
     return True
 
 
-def processes() -> list[int] | None:
-    """The living processes that this one started, and those that they did; None where the kernel
-    does not list them."""
-    found: list[int] = []
+def list_processes() -> list[int] | None:
+    """The living descendants of this process; None if the kernel does not list them."""
+    pids: list[int] = []
     look = [os.getpid()]
     while look:
         pid = look.pop()
@@ -164,46 +158,46 @@ def processes() -> list[int] | None:
         except OSError:
             continue  # it ended
         for thread in threads:
-            text = _text(f"/proc/{pid}/task/{thread}/children")
+            text = _read_text(f"/proc/{pid}/task/{thread}/children")
             if text is None:
                 if pid == os.getpid() and thread == str(pid):
                     return None
                 continue
-            children = [int(each) for each in text.split()]
-            found += children
+            children = [int(word) for word in text.split()]
+            pids += children
             look += children
-    return found
+    return pids
 
 
 T = TypeVar("T")
 
 
-def _steady(look: Callable[[list[int]], T]) -> T | None:
-    """What is seen of the children while none of them begins or ends: one that did would be counted
-    twice, by itself and by its parent, or not at all."""
-    before = processes()
+def _look_steadily(look: Callable[[list[int]], T]) -> T | None:
+    """Look at the children while none of them begins or ends: one that did would be counted twice,
+    by itself and by its parent, or not at all."""
+    before = list_processes()
     for _ in range(_tries):
         if before is None:
             return None
         seen = look(before)
-        after = processes()
+        after = list_processes()
         if after == before:
             return seen
         before = after
     return None
 
 
-def _sum(one: Callable[[str], int | None], pids: list[int]) -> int | None:
+def _add_up(one: Callable[[str], int | None], pids: list[int]) -> int | None:
     parts = [one("self"), *(one(str(pid)) for pid in pids)]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def _cpu_s(pids: list[int]) -> float | None:
+def _measure_cpu_s(pids: list[int]) -> float | None:
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     for pid in pids:
-        text = _text(f"/proc/{pid}/stat")
+        text = _read_text(f"/proc/{pid}/stat")
         if text is None:
             return None
         # After the name, which may hold anything: state is field 3, the four times are 14 to 17.
@@ -212,10 +206,10 @@ def _cpu_s(pids: list[int]) -> float | None:
     return seconds
 
 
-def _io(pids: list[int]) -> dict[str, int] | None:
+def _read_io(pids: list[int]) -> dict[str, int] | None:
     total = {"rchar": 0, "read_bytes": 0, "write_bytes": 0}
     for pid in ("self", *map(str, pids)):
-        fields = _numbers(_text(f"/proc/{pid}/io"))
+        fields = _parse_numbers(_read_text(f"/proc/{pid}/io"))
         if not total.keys() <= fields.keys():
             return None
         for name in total:
@@ -223,39 +217,39 @@ def _io(pids: list[int]) -> dict[str, int] | None:
     return total
 
 
-def _pss(pid: str) -> int | None:
-    text = _text(f"/proc/{pid}/smaps_rollup")
+def _read_pss(pid: str) -> int | None:
+    text = _read_text(f"/proc/{pid}/smaps_rollup")
     if text is None:  # of one that has ended, and waits to be waited for
-        state = _text(f"/proc/{pid}/stat")
+        state = _read_text(f"/proc/{pid}/stat")
         return 0 if state is not None and state.rpartition(")")[2].split()[0] == "Z" else None
-    return _fields(text).get("Pss")
+    return _parse_sizes(text).get("Pss")
 
 
-def _disk(path: Path) -> tuple[int, int] | None:
+def _read_disk(path: Path) -> tuple[int, int] | None:
     """Reads and bytes read of a block device."""
-    fields = (_text(path) or "").split()
+    fields = (_read_text(path) or "").split()
     return (int(fields[0]), int(fields[2]) * _sector_bytes) if len(fields) >= 11 else None
 
 
-def _text(path: str | Path) -> str | None:
+def _read_text(path: str | Path) -> str | None:
     try:
         return Path(path).read_text(errors="surrogateescape")
     except OSError:
         return None
 
 
-def _numbers(text: str | None) -> dict[str, int]:
-    """Of lines such as "rchar: 12"."""
+def _parse_numbers(text: str | None) -> dict[str, int]:
+    """Parse lines such as "rchar: 12"."""
     pairs = (line.split(":") for line in (text or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
 
 
-def _fields(text: str | None) -> dict[str, int]:
-    """Bytes, of lines such as "VmRSS:   12 kB"."""
-    found = {}
+def _parse_sizes(text: str | None) -> dict[str, int]:
+    """Parse lines such as "VmRSS:   12 kB" into bytes."""
+    sizes = {}
     for line in (text or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if len(words) == 2 and words[1] == "kB":
-            found[name] = int(words[0]) * 1024
-    return found
+            sizes[name] = int(words[0]) * 1024
+    return sizes

@@ -1,4 +1,4 @@
-"""The files of a run as DLIO leaves them, so that what reads its results reads ours.
+"""The files of a run as DLIO writes them, so that programs that read its results read ours.
 
 summary.json, <rank>_output.json and <rank>_per_epoch_stats.json have DLIO's fields, by DLIO's
 formulas, in strict JSON; .hydra/ has the configuration. The right figures are in record.json.
@@ -15,14 +15,14 @@ from typing import Any
 
 from ..engine import read_machine
 from . import metrics, record
-from .run import Job, Walked, Walks
+from .run import BenchJob, WalkedEpoch, Walks
 
 _GIB = 2**30
 
 
 def write(
     folder: Path,
-    job: Job,
+    job: BenchJob,
     ranks: Sequence[Walks],
     run: Mapping[str, Any],
     *,
@@ -41,31 +41,31 @@ def write(
         _write_config(folder / subfolder, config, overrides)
     started = min(walked.started for walks in ranks for walked in walks.epochs)
     ended = max(walked.ended for walks in ranks for walked in walks.epochs)
-    host = _host(job)
-    summary = _summary(job, ranks, run["dlio"], host, stamp(started), stamp(ended))
+    host = _describe_host(job)
+    summary = _make_summary(job, ranks, run["dlio"], host, format_time(started), format_time(ended))
     _write_json(folder / "summary.json", summary)
     for walks in ranks:
-        _write_json(folder / f"{walks.rank}_output.json", _output(job, walks, host))
-        _write_json(folder / f"{walks.rank}_per_epoch_stats.json", _stats(job, walks))
-    lines = _log(job, ranks, run["dlio"], started, ended)
+        _write_json(folder / f"{walks.rank}_output.json", _make_step_lists(job, walks, host))
+        _write_json(folder / f"{walks.rank}_per_epoch_stats.json", _make_stats(job, walks))
+    lines = _make_log(job, ranks, run["dlio"], started, ended)
     (folder / job.workload.output.log_file).write_text("".join(f"{line}\n" for line in lines))
 
 
 def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
-    """Write record.json and say where."""
+    """Write record.json; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "record.json"
     _write_json(path, values)
     return path
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time as DLIO writes it: local, without a zone."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
 def _write_json(path: Path, values: Any) -> None:
-    path.write_text(json.dumps(metrics.finite(values), indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n")
 
 
 def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -75,31 +75,31 @@ def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[s
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def _host(job: Job) -> dict[str, Any]:
-    """What DLIO says of a host. potential_caching: whether memory could hold the data."""
-    found = {}
+def _describe_host(job: BenchJob) -> dict[str, Any]:
+    """DLIO's fields of a host. potential_caching: 1 if memory could hold the data."""
+    meminfo = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        found[name] = value.strip()
+        meminfo[name] = value.strip()
     here = read_machine()
     return {
         "host_memory_GB": here.memory_bytes / _GIB,
         "host_cpu_count": here.cores,
-        "host_processor_name": record.processor(),
+        "host_processor_name": record.read_processor(),
         "potential_caching": int(_data_bytes(job) < here.memory_bytes),
         "host_cpuinfo": {},
-        "host_meminfo": found,
+        "host_meminfo": meminfo,
         "hostname": socket.gethostname(),
     }
 
 
-def _data_bytes(job: Job) -> float:
+def _data_bytes(job: BenchJob) -> float:
     data = job.workload.dataset
     return data.record_length_bytes * data.samples("train")
 
 
-def _summary(
-    job: Job,
+def _make_summary(
+    job: BenchJob,
     ranks: Sequence[Walks],
     dlio: Mapping[str, Any],
     host: Mapping[str, Any],
@@ -128,11 +128,11 @@ def _summary(
     }
 
 
-def _output(job: Job, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
+def _make_step_lists(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of the steps' times, by epoch and block."""
-    found: dict[str, Any] = dict(host)
+    lists: dict[str, Any] = dict(host)
     for walked in walks.epochs:
-        epoch = found.setdefault(
+        epoch = lists.setdefault(
             str(walked.number),
             {name: {} for name in ("load", "proc", "compute", "throughput", "au")},
         )
@@ -144,44 +144,44 @@ def _output(job: Job, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
                 ("load", "proc", "compute", "throughput", "au"), values, strict=True
             ):
                 epoch[key][name] = value
-        epoch.setdefault("start", stamp(walked.started))
-        epoch |= {"host_meminfo": host["host_meminfo"], "end": stamp(walked.ended)}
-    return found
+        epoch.setdefault("start", format_time(walked.started))
+        epoch |= {"host_meminfo": host["host_meminfo"], "end": format_time(walked.ended)}
+    return lists
 
 
-def _stats(job: Job, walks: Walks) -> dict[str, Any]:
-    """When epochs, blocks, evaluations and checkpoints began and ended."""
-    found: dict[str, Any] = {}
+def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
+    """Begin and end of epochs, blocks, evaluations and checkpoints."""
+    stats: dict[str, Any] = {}
     for walked in walks.epochs:
-        epoch = found.setdefault(str(walked.number), {"start": stamp(walked.started)})
-        spans = _spans(job, walked)
+        epoch = stats.setdefault(str(walked.number), {"start": format_time(walked.started)})
+        spans = _time_blocks(job, walked)
         epoch |= spans
         for number, taken in enumerate(walked.checkpoints, 1):
-            span = {"start": stamp(taken["started"]), "end": stamp(taken["ended"])}
+            span = {"start": format_time(taken["started"]), "end": format_time(taken["ended"])}
             rate = taken["bytes"] / _GIB / taken["seconds"] if taken["seconds"] else None
             epoch[f"save_ckpt{number}"] = span | {
                 "duration": taken["seconds"],
                 "throughput": rate,
             }
-        epoch["end"] = stamp(walked.ended)
-    for epoch in found.values():
+        epoch["end"] = format_time(walked.ended)
+    for epoch in stats.values():
         spent = datetime.fromisoformat(epoch["end"]) - datetime.fromisoformat(epoch["start"])
         epoch["duration"] = f"{spent.total_seconds():.2f}"
-    return found
+    return stats
 
 
-def _spans(job: Job, walked: Walked) -> dict[str, dict[str, str]]:
+def _time_blocks(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
     """Begin and end of an epoch's blocks, or of its evaluation."""
     origin = walked.started - walked.stamps.began * metrics.S
-    found = {}
+    spans = {}
     for number, (block, _, _) in enumerate(record.rank_figures(job, walked)[0], 1):
         name = "eval" if walked.kind == "eval" else f"block{number}"
-        found[name] = {
-            "start": stamp(origin + block.start),
-            "end": stamp(origin + block.end),
+        spans[name] = {
+            "start": format_time(origin + block.start),
+            "end": format_time(origin + block.end),
             "duration": f"{block.end - block.start:.2f}",
         }
-    return found
+    return spans
 
 
 _LINES = (
@@ -206,34 +206,34 @@ _LINES = (
 )
 
 
-def _log(
-    job: Job, ranks: Sequence[Walks], dlio: Mapping[str, Any], started: float, ended: float
+def _make_log(
+    job: BenchJob, ranks: Sequence[Walks], dlio: Mapping[str, Any], started: float, ended: float
 ) -> list[str]:
     """The lines of dlio.log."""
     name = job.workload.model.name
-    found = [f"[OUTPUT] {stamp(started)} Running {name} with {len(ranks)} process(es)"]
+    lines = [f"[OUTPUT] {format_time(started)} Running {name} with {len(ranks)} process(es)"]
     for walked in ranks[0].epochs:
         steps, spent = len(walked.stamps), walked.ended - walked.started
         begun = f"epoch {walked.number} ({walked.kind}): {steps} steps expected"
-        found.append(f"[OUTPUT] {stamp(walked.started)} Starting {begun}")
+        lines.append(f"[OUTPUT] {format_time(walked.started)} Starting {begun}")
         done = f"epoch {walked.number} ({walked.kind}) - {steps} steps completed in {spent:.2f} s"
-        found.append(f"[OUTPUT] {stamp(walked.ended)} Ending {done}")
-    found.append(f"[OUTPUT] {stamp(ended)} Saved outputs")
-    found.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
+        lines.append(f"[OUTPUT] {format_time(walked.ended)} Ending {done}")
+    lines.append(f"[OUTPUT] {format_time(ended)} Saved outputs")
+    lines.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
     for kind in ("train", "eval"):
         if f"{kind}_au_mean_percentage" not in dlio:
             continue
         for key, text, mean, stdev in _LINES:
             key = key.replace("train", kind)
             text = text.replace("Training", "Training" if kind == "train" else "Eval")
-            found.append(f"[METRIC] {text}: {dlio[key + mean]:.4f} ({dlio[key + stdev]:.4f})")
+            lines.append(f"[METRIC] {text}: {dlio[key + mean]:.4f} ({dlio[key + stdev]:.4f})")
         met = f"{kind}_au_meet_expectation"
-        found.append(f"[METRIC] {met}: {dlio[met]}")
+        lines.append(f"[METRIC] {met}: {dlio[met]}")
     if "save_checkpoint_io_mean_GB_per_second" in dlio:
         for name, text in (
             ("save_checkpoint_duration_{}_seconds", "Checkpoint save duration (seconds)"),
             ("save_checkpoint_io_{}_GB_per_second", "Checkpoint save I/O Throughput (GB/second)"),
         ):
             mean, stdev = dlio[name.format("mean")], dlio[name.format("stdev")]
-            found.append(f"[METRIC] {text}: {mean:.4f} ({stdev:.4f})")
-    return found
+            lines.append(f"[METRIC] {text}: {mean:.4f} ({stdev:.4f})")
+    return lines

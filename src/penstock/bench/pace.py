@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 _MARGIN_NS = (60_000, 250_000)
-"""What is watched at the end of a wait, least and most. What is watched is kept from the loader's
-own threads, so that it has to be short even where sleeps end late."""
+"""Least and most time that is watched at the end of a wait. Watching takes time from the loader's
+own threads, so it has to be short even if sleeps end late."""
 
 
-class Pace:
-    """Waits until a time. It learns how late sleeps end, and wakes up as much earlier.
+class StepPace:
+    """Waits until a time; learns how late sleeps end, and wakes up as much earlier.
 
     clock, sleep:  of the world; tests have their own.
     """
@@ -32,7 +32,7 @@ class Pace:
         self._margin_ns = sum(_MARGIN_NS) // 2
 
     def until(self, due_ns: int) -> int:
-        """Wait, and say when that ended: at `due_ns` or, where it had passed, at once."""
+        """Wait until `due_ns`, or not at all if it has passed; return the time then."""
         clock, margin_ns = self.clock, self._margin_ns
         now_ns = clock()
         left_ns = due_ns - now_ns - margin_ns
@@ -49,7 +49,7 @@ class Pace:
 
 
 def sharpen_timers() -> None:
-    """Let this process's main thread sleep to the nanosecond instead of to 50 us, where that may be
-    asked for."""
+    """Let this process's main thread sleep to the nanosecond instead of to 50 us, if the kernel
+    permits it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/timerslack_ns").write_text("1")

@@ -1,19 +1,16 @@
-"""What is wrong with a workload, collected, so that all of it is told at once. Pure."""
+"""Problems of a workload, collected so that all of them are told at once. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import UsageError
 
 Level = Literal["error", "strict", "warning", "compat"]
-"""error: always one. strict: a warning in compat mode. warning: always one. compat: a warning in
-compat mode, else nothing."""
-
-
-Finding = tuple[Level, str, str]
-"""Level, key and text of what is wrong with values, wherever they were given."""
+"""error: always an error. strict: an error, in compat mode a warning. warning: always a warning.
+compat: in compat mode a warning, else nothing."""
 
 
 class Problem(NamedTuple):
@@ -29,20 +26,49 @@ class Problem(NamedTuple):
 
 
 def settle(problems: Iterable[Problem], *, compat: bool, warn: Callable[[str], object]) -> None:
-    """Warns of what is to be warned of; raises one UsageError that tells all the rest."""
-    fatal = []
-    for problem in problems:
+    """Tell the warnings, and raise one UsageError that tells all errors; by lines of the file."""
+    errors = []
+    for problem in sorted(problems, key=_line_of):
         if problem.level == "error" or (problem.level == "strict" and not compat):
-            fatal.append(str(problem))
+            errors.append(str(problem))
         elif problem.level != "compat" or compat:
             warn(str(problem))
-    if fatal:
-        raise UsageError("\n".join(fatal))
+    if errors:
+        raise UsageError("\n".join(errors))
 
 
-def tell(
-    findings: Iterable[Finding], where: str, *, compat: bool, warn: Callable[[str], object]
-) -> None:
-    """Settles findings; `where` is what messages call the workload."""
-    problems = (Problem(level, where, key, text) for level, key, text in findings)
-    settle(problems, compat=compat, warn=warn)
+def _line_of(problem: Problem) -> float:
+    line = re.search(r":(\d+)$", problem.where)
+    return int(line[1]) if line else float("inf")
+
+
+def find_nearest(word: str, words: Iterable[str]) -> str | None:
+    """The word that was probably meant: nearly the same letters, whatever their case and `_`."""
+    import difflib  # only errors need it
+
+    bare = {known.replace("_", "").lower(): known for known in words}
+    near = difflib.get_close_matches(word.replace("_", "").lower(), bare, n=1, cutoff=0.7)
+    return bare[near[0]] if near else None
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """The end of a message that names the word that was probably meant, or ""."""
+    near = find_nearest(word, words)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def tell_value(value: Any, text: str = "") -> str:
+    """A value as messages name it. text: how the file wrote it."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            word = str(value).lower()
+            return word if text.lower() in ("", word) else f"YAML reads {text!r} as {word}"
+        case str():
+            return f"string {value!r}"
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+    return repr(value)

@@ -1,9 +1,9 @@
-"""Ranks: the processes that stand for accelerators, how they start, meet and end together.
+"""Ranks: the processes that emulate accelerators; their start, meeting points and end.
 
-`launch` gives the work to the ranks that mpiexec or torchrun started, or to as many processes of
-its own: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
-microsecond; ranks on several hosts that torchrun started meet by messages to rank 0, those of
-mpiexec by MPI. A rank that ends takes the others along: they are ended by whoever started them.
+`launch` gives the work to the ranks that mpiexec or torchrun started, or to processes that it forks
+itself: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
+microsecond; ranks on several hosts meet by messages to rank 0 if torchrun started them, and by MPI
+if mpiexec did. If a rank fails, the process that started the ranks ends the others.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ..topology import Place, detect
 T = TypeVar("T")
 
 _LINE = 8
-"""Words of 64 bits in a line of the processor's cache: each rank writes to its own."""
+"""Words of 64 bits in a line of the processor's cache: each rank writes to a line of its own."""
 
 _WATCHED, _YIELDED = 200, 1200
-"""Looks at a late rank's word: so many at once, then so many that let others run, then a sleep."""
+"""Looks at a late rank's word: first without a pause, then yielding the core, then asleep."""
 
 _DOZE_S = 20e-6
 _GRACE_S = 2.0
-"""What ranks are given to end when one has failed."""
+"""Time in which ranks may end after one has failed."""
 
 _MEET_S = 60.0
-"""What ranks are given to find rank 0."""
+"""Time in which ranks must find rank 0."""
 
 
 class Crew(Protocol):
@@ -53,45 +53,45 @@ class Crew(Protocol):
     first_of_host: bool
 
     def barrier(self) -> None:
-        """Returns when all ranks have come."""
+        """Return when all ranks have come."""
         ...
 
     def gather(self, value: Any) -> list[Any] | None:
-        """What all ranks gave, by rank, on rank 0; None on the others."""
+        """Collect the values of all ranks, by rank, on rank 0; None on the others."""
         ...
 
     def share(self, value: T) -> T:
-        """What rank 0 gave, on all."""
+        """Send rank 0's value to all ranks."""
         ...
 
 
-def launched(environ: Mapping[str, str]) -> Place | None:
-    """The place of this process among ranks that mpiexec or torchrun started; None where it was
+def detect_launch(environ: Mapping[str, str]) -> Place | None:
+    """The place of this process among ranks that mpiexec or torchrun started; None if it was
     started alone."""
     place = detect(None, None, environ, {})
     return None if place.source in ("default", "Slurm") else place
 
 
 def launch(ranks: int | None, work: Callable[[Crew], T]) -> T | None:
-    """Have all ranks do the work; gives what rank 0's returns, and None in other processes.
+    """Have all ranks do the work; return rank 0's result, and None in other processes.
 
-    ranks:  how many processes to start where no launcher did; by default one.
+    ranks:  processes to start if no launcher did; by default one.
 
-    Raises what a rank raised, once the others have ended too; WorkerError names a rank that died.
+    Raises the error of a rank, once the others have ended too; WorkerError names a rank that died.
     """
-    place = launched(os.environ)
+    place = detect_launch(os.environ)
     if place is None:
-        return _forked(1 if ranks is None else ranks, work)
+        return _fork_ranks(1 if ranks is None else ranks, work)
     if ranks not in (None, place.world_size):
         raise UsageError(
             f"--ranks is {ranks}, and {place.source} started {place.world_size}: leave it out"
         )
     if place.source == "torchrun":
-        return _done(work, _met(place, os.environ))
-    return _by_mpi(work)
+        return _do_work(work, _meet_torchrun(place, os.environ))
+    return _run_with_mpi(work)
 
 
-def _done(work: Callable[[Crew], T], crew: Crew) -> T | None:
+def _do_work(work: Callable[[Crew], T], crew: Crew) -> T | None:
     result = work(crew)
     return result if crew.rank == 0 else None
 
@@ -130,12 +130,12 @@ class Barrier:
 
 
 def barrier_bytes(ranks: int) -> int:
-    """What a barrier needs."""
+    """Bytes of memory that a barrier needs."""
     return 8 * _LINE * ranks
 
 
 class Linked:
-    """Ranks with a socket to rank 0 each. barrier: None has them meet by messages."""
+    """Ranks with a socket to rank 0 each. barrier: None makes them meet by messages."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class Linked:
         if self.rank:
             _send(self._links[0], pickle.dumps(value))
             return None
-        return [value, *(pickle.loads(_received(link)) for link in self._links)]
+        return [value, *(pickle.loads(_receive(link)) for link in self._links)]
 
     def share(self, value: T) -> T:
         if self.rank:
-            shared: T = pickle.loads(_received(self._links[0]))
+            shared: T = pickle.loads(_receive(self._links[0]))
             return shared
         text = pickle.dumps(value)
         for link in self._links:
@@ -175,33 +175,33 @@ def _send(link: socket.socket, text: bytes) -> None:
     try:
         link.sendall(struct.pack("<q", len(text)) + text)
     except OSError as error:
-        raise _lost(error) from None
+        raise _make_lost_error(error) from None
 
 
-def _received(link: socket.socket) -> bytes:
-    (length,) = struct.unpack("<q", _exactly(link, 8))
-    return _exactly(link, length)
+def _receive(link: socket.socket) -> bytes:
+    (length,) = struct.unpack("<q", _receive_exactly(link, 8))
+    return _receive_exactly(link, length)
 
 
-def _exactly(link: socket.socket, length: int) -> bytes:
+def _receive_exactly(link: socket.socket, length: int) -> bytes:
     text = bytearray()
     while len(text) < length:
         try:
             part = link.recv(min(1 << 20, length - len(text)))
         except OSError as error:
-            raise _lost(error) from None
+            raise _make_lost_error(error) from None
         if not part:
-            raise _lost("it closed the connection")
+            raise _make_lost_error("it closed the connection")
         text += part
     return bytes(text)
 
 
-def _lost(why: object) -> WorkerError:
+def _make_lost_error(why: object) -> WorkerError:
     return WorkerError(f"another rank has ended ({why}): its own message, above, says why")
 
 
-def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
-    """The work in processes of our own; this one starts them, waits, and ends them."""
+def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
+    """Do the work in forked processes; this one starts them, waits, and ends them."""
     page = mmap.mmap(-1, barrier_bytes(ranks))
     links = [socket.socketpair() for _ in range(ranks - 1)]
     reports = [os.pipe() for _ in range(ranks)]
@@ -212,7 +212,7 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
-            _be(rank, ranks, starter, page, links, reports, work)
+            _run_rank(rank, ranks, starter, page, links, reports, work)
         pids.append(pid)
     for pair in links:
         for end in pair:
@@ -221,8 +221,8 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
         os.close(sender)
     receivers = [receiver for receiver, _ in reports]
     try:
-        with _ended_by_signal():
-            result: T | None = _supervised(pids, receivers)
+        with _end_on_signal():
+            result: T | None = _supervise(pids, receivers)
         return result
     finally:
         _end(pids)
@@ -231,8 +231,8 @@ def _forked(ranks: int, work: Callable[[Crew], T]) -> T | None:
 
 
 @contextlib.contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does, and so the ranks."""
+def _end_on_signal() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, and with it the ranks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -243,7 +243,7 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _be(
+def _run_rank(
     rank: int,
     ranks: int,
     starter: int,
@@ -252,7 +252,7 @@ def _be(
     reports: list[tuple[int, int]],
     work: Callable[[Crew], Any],
 ) -> NoReturn:
-    """The life of a rank that was forked: work, report, end."""
+    """Be a forked rank: work, report, end."""
     code = 1
     try:
         os.setpgid(0, 0)  # its workers end with it
@@ -275,7 +275,7 @@ def _be(
             report = pickle.dumps((None, result if rank == 0 else None))
             code = 0
         except BaseException as error:
-            report = pickle.dumps((_told(rank, ranks, error), None))
+            report = pickle.dumps((_describe_error(rank, ranks, error), None))
         sys.stdout.flush()
         sys.stderr.flush()
         with open(reports[rank][1], "wb") as file:
@@ -284,8 +284,8 @@ def _be(
         os._exit(code)
 
 
-def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
-    """What a rank raised, as it can be raised in another process."""
+def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockError:
+    """A rank's error, in a form that another process can raise."""
     if isinstance(error, PenstockError):
         try:
             pickle.loads(pickle.dumps(error))
@@ -297,8 +297,8 @@ def _told(rank: int, ranks: int, error: BaseException) -> PenstockError:
     return WorkerError(f"{where} failed with {type(error).__name__}: {error}\n{text}")
 
 
-def _supervised(pids: list[int], receivers: list[int]) -> Any:
-    """What rank 0 reports, or the error of the first rank that fails."""
+def _supervise(pids: list[int], receivers: list[int]) -> Any:
+    """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
     reports = {receiver: bytearray() for receiver in receivers}
     with selectors.DefaultSelector() as selector:
@@ -312,15 +312,15 @@ def _supervised(pids: list[int], receivers: list[int]) -> Any:
                     continue
                 selector.unregister(key.fd)
                 if not reports[key.fd]:
-                    raise _died(key.data, len(pids), pids[key.data])
-                error, found = pickle.loads(reports[key.fd])
+                    raise _explain_death(key.data, len(pids), pids[key.data])
+                error, rank_result = pickle.loads(reports[key.fd])
                 if error is not None:
                     raise error
-                result = found if key.data == 0 else result
+                result = rank_result if key.data == 0 else result
     return result
 
 
-def _died(rank: int, ranks: int, pid: int) -> WorkerError:
+def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -333,7 +333,7 @@ def _died(rank: int, ranks: int, pid: int) -> WorkerError:
 
 
 def _end(pids: list[int]) -> None:
-    """End what is left of the ranks and their workers; returns when they have ended."""
+    """End the remaining ranks and their workers; return when they have ended."""
     deadline_s = time.monotonic() + _GRACE_S
     left = list(pids)
     for sent in (None, signal.SIGTERM, signal.SIGKILL):
@@ -341,7 +341,7 @@ def _end(pids: list[int]) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, sent or 0)
         while left and (sent is not signal.SIGTERM or time.monotonic() < deadline_s):
-            left = [pid for pid in left if not _reaped(pid)]
+            left = [pid for pid in left if not _has_ended(pid)]
             if sent is None:
                 break
             time.sleep(0.005 if left else 0)
@@ -350,7 +350,7 @@ def _end(pids: list[int]) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _reaped(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -360,8 +360,8 @@ def _reaped(pid: int) -> bool:
 # -- ranks of torchrun -----------------------------------------------------------------------------
 
 
-def _met(place: Place, environ: Mapping[str, str]) -> Linked:
-    """The crew of ranks that torchrun started; torch itself is not needed for it."""
+def _meet_torchrun(place: Place, environ: Mapping[str, str]) -> Linked:
+    """Connect the ranks that torchrun started; torch itself is not needed."""
     rank, ranks = place.rank, place.world_size
     if ranks == 1:
         return Linked(0, [], lambda: None, 1)
@@ -373,18 +373,18 @@ def _met(place: Place, environ: Mapping[str, str]) -> Linked:
     else:  # beside the port that torchrun itself has
         family, address = socket.AF_INET, (host, port + 1)  # type: ignore[assignment]
     if rank:
-        link = _connected(family, address)
+        link = _connect(family, address)
         _send(link, struct.pack("<q", rank))
-        barrier = Barrier(_page_from(link, ranks), rank, ranks) if alone else None
+        barrier = Barrier(_receive_page(link, ranks), rank, ranks) if alone else None
         return Linked(rank, [link], barrier, ranks)
-    links = _accepted(family, ("", port + 1) if not alone else address, ranks)
-    barrier = Barrier(_page_to(links, ranks), 0, ranks) if alone else None
+    links = _accept_ranks(family, ("", port + 1) if not alone else address, ranks)
+    barrier = Barrier(_send_page(links, ranks), 0, ranks) if alone else None
     return Linked(0, links, barrier, ranks)
 
 
-def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
-    """Connections of the other ranks, by rank."""
-    found: dict[int, socket.socket] = {}
+def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
+    """Accept the connections of the other ranks; return them by rank."""
+    links: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -397,23 +397,23 @@ def _accepted(family: int, address: Any, ranks: int) -> list[socket.socket]:
             ) from None
         listener.listen(ranks)
         listener.settimeout(_MEET_S)
-        while len(found) < ranks - 1:
+        while len(links) < ranks - 1:
             try:
                 link, _ = listener.accept()
             except TimeoutError:
-                missing = sorted(set(range(1, ranks)) - set(found))
+                missing = sorted(set(range(1, ranks)) - set(links))
                 raise WorkerError(
                     f"after {_MEET_S:.0f} s ranks {missing} had not come to rank 0: did they start?"
                 ) from None
             link.settimeout(None)
             if family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            (rank,) = struct.unpack("<q", _received(link))
-            found[rank] = link
-    return [found[rank] for rank in sorted(found)]
+            (rank,) = struct.unpack("<q", _receive(link))
+            links[rank] = link
+    return [links[rank] for rank in sorted(links)]
 
 
-def _connected(family: int, address: Any) -> socket.socket:
+def _connect(family: int, address: Any) -> socket.socket:
     deadline_s = time.monotonic() + _MEET_S
     while True:
         link = socket.socket(family, socket.SOCK_STREAM)
@@ -432,8 +432,8 @@ def _connected(family: int, address: Any) -> socket.socket:
         return link
 
 
-def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
-    """Memory that rank 0 makes and gives to all; nothing of it has a name."""
+def _send_page(links: list[socket.socket], ranks: int) -> mmap.mmap:
+    """Share memory without a name with all ranks, from rank 0."""
     memory = os.memfd_create("penstock-bench-barrier")
     os.ftruncate(memory, barrier_bytes(ranks))
     for link in links:
@@ -443,10 +443,10 @@ def _page_to(links: list[socket.socket], ranks: int) -> mmap.mmap:
     return page
 
 
-def _page_from(link: socket.socket, ranks: int) -> mmap.mmap:
+def _receive_page(link: socket.socket, ranks: int) -> mmap.mmap:
     text, memories, _, _ = socket.recv_fds(link, 1, 1)
     if not text:
-        raise _lost("it closed the connection")
+        raise _make_lost_error("it closed the connection")
     page = mmap.mmap(memories[0], barrier_bytes(ranks))
     os.close(memories[0])
     return page
@@ -467,15 +467,15 @@ class _Mpi:
         self.first_of_host = names.index(names[self.rank]) == self.rank
 
     def gather(self, value: Any) -> list[Any] | None:
-        found: list[Any] | None = self._world.gather(value, 0)
-        return found
+        values: list[Any] | None = self._world.gather(value, 0)
+        return values
 
     def share(self, value: T) -> T:
         shared: T = self._world.bcast(value, 0)
         return shared
 
 
-def _by_mpi(work: Callable[[Crew], T]) -> T | None:
+def _run_with_mpi(work: Callable[[Crew], T]) -> T | None:
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -486,9 +486,9 @@ def _by_mpi(work: Callable[[Crew], T]) -> T | None:
     world = MPI.COMM_WORLD
     crew = _Mpi(world)
     try:
-        return _done(work, crew)
+        return _do_work(work, crew)
     except BaseException as error:
-        told = _told(crew.rank, crew.ranks, error)
+        told = _describe_error(crew.rank, crew.ranks, error)
         print(f"penstock: rank {crew.rank}: {told}", file=sys.stderr, flush=True)
         world.Abort(1)
         raise

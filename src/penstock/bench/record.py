@@ -1,4 +1,4 @@
-"""What was measured, as record.json has it: plain values, from which reports are made."""
+"""Measurements as plain values of record.json, from which reports are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from ..engine import find_mount, read_machine
 from . import metrics
-from .run import Job, Walked, Walks
+from .run import BenchJob, WalkedEpoch, Walks
 
 VERSION = 1
 _PACKAGES = (
@@ -29,10 +29,10 @@ _PACKAGES = (
 )
 
 
-def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
-    """One contender's run, of what its ranks have measured (see docs/bench.md)."""
+def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
+    """Make the record of one contender's run from its ranks' measurements (see docs/bench.md)."""
     output = job.workload.output
-    left_out = output.exclude_start_steps, output.exclude_end_steps
+    left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
     trained = [each for each in epochs if each[0].kind == "train"]
     walks = [[walked.stamps for walked in each] for each in trained]
@@ -44,7 +44,7 @@ def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
     controls = [rank.control for rank in ranks if rank.control is not None]
     ceiling = metrics.utilisation([controls], *left_out) if controls else None
     spent = [walked.spent for each in trained for walked in each]
-    cpu_s = _total(each.cpu_s for each in spent)
+    cpu_s = _add_known(each.cpu_s for each in spent)
     first = trained[0]
     return {
         "loader": job.loader,
@@ -52,42 +52,42 @@ def as_run(job: Job, ranks: Sequence[Walks]) -> dict[str, Any]:
         "startup_s": max(rank.startup_s for rank in ranks),
         "staging_s": max(rank.staging_s for rank in ranks),
         "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
-        "epochs": [_epoch(each, _counted(ranks[0].settings)) for each in epochs],
+        "epochs": [_make_epoch(each, _is_counted(ranks[0].settings)) for each in epochs],
         "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
         "samples_per_s": rate,
         "bytes_per_s": rate * size / samples if samples else 0.0,
-        "stall_s": metrics.stalls(metrics.waits_s(walks, *left_out)),
+        "stall_s": metrics.summarise_waits(metrics.waits_s(walks, *left_out)),
         "cpu_s_per_1000": 1000 * cpu_s / samples if samples and cpu_s is not None else None,
-        "peak_rss_bytes": _total(rank.peak_rss_bytes for rank in ranks),
-        "pss_bytes": _total(rank.pss_bytes for rank in ranks),
-        "device_bytes": _total(each.device_bytes for each in spent),
+        "peak_rss_bytes": _add_known(rank.peak_rss_bytes for rank in ranks),
+        "pss_bytes": _add_known(rank.pss_bytes for rank in ranks),
+        "device_bytes": _add_known(each.device_bytes for each in spent),
         "verified": True if job.truth is not None else None,
         "decomposition": metrics.decomposition(walks, *left_out),
-        "dlio": dlio(job, epochs),
+        "dlio": compute_dlio(job, epochs),
     }
 
 
-def _total(values: Iterable[float | None]) -> float | None:
-    """The sum, where all is known."""
+def _add_known(values: Iterable[float | None]) -> float | None:
+    """The sum, if all values are known."""
     known = list(values)
-    return None if None in known else sum(each for each in known if each is not None)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
-def _counted(settings: Mapping[str, Any]) -> bool:
+def _is_counted(settings: Mapping[str, Any]) -> bool:
     """Whether the kernel counts as read what a loader reads: not by io_uring and memory maps."""
     return settings.get("backend") not in ("io_uring", "mmap")
 
 
-def _epoch(ranks: Sequence[Walked], counted: bool) -> dict[str, Any]:
+def _make_epoch(ranks: Sequence[WalkedEpoch], counted: bool) -> dict[str, Any]:
     first = ranks[0]
     return {
         "epoch": first.number,
         "kind": first.kind,
-        "started": iso(min(each.started for each in ranks)),
+        "started": format_iso(min(each.started for each in ranks)),
         "seconds": max(each.ended - each.started for each in ranks),
         "samples": sum(each.samples for each in ranks),
         "bytes": sum(each.bytes for each in ranks),
-        "ranks": [_rank(number, each, counted) for number, each in enumerate(ranks)],
+        "ranks": [_make_rank(number, each, counted) for number, each in enumerate(ranks)],
         "checkpoints": [
             {name: each[name] for name in ("step", "seconds", "bytes")}
             for each in first.checkpoints
@@ -97,7 +97,7 @@ def _epoch(ranks: Sequence[Walked], counted: bool) -> dict[str, Any]:
     }
 
 
-def _rank(number: int, walked: Walked, counted: bool) -> dict[str, Any]:
+def _make_rank(number: int, walked: WalkedEpoch, counted: bool) -> dict[str, Any]:
     stamps = walked.stamps
     columns = {
         "wait_s": stamps.got - stamps.asked,
@@ -116,10 +116,10 @@ def _rank(number: int, walked: Walked, counted: bool) -> dict[str, Any]:
     }
 
 
-def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
-    """DLIO's metrics of a run, by its formulas. Bytes of a sample are what was delivered; in compat
-    mode what dataset.record_length_bytes says."""
-    found: dict[str, Any] = {}
+def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict[str, Any]:
+    """DLIO's metrics of a run, by its formulas. Bytes of a sample are those delivered; in compat
+    mode dataset.record_length_bytes."""
+    entries: dict[str, Any] = {}
     for kind in ("train", "eval"):
         chosen = [each for each in epochs if each[0].kind == kind]
         if not chosen:
@@ -132,24 +132,24 @@ def dlio(job: Job, epochs: Sequence[Sequence[Walked]]) -> dict[str, Any]:
         figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
         au = [[each[1] for each in ranks] for ranks in figures]
         rates = [[each[2] for each in ranks] for ranks in figures]
-        found |= metrics.dlio_metric(kind, au, rates, length, job.workload.au)
+        entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
     if saved:
-        from .checkpoint_shapes import totals
+        from .checkpoint_shapes import count_totals
         from .checkpoints import dlio_metrics
 
-        whole = totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
-        found |= dlio_metrics(whole, saved, (), compat=job.compat)
-    return found
+        whole = count_totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
+        entries |= dlio_metrics(whole, saved, (), compat=job.compat)
+    return entries
 
 
 def rank_figures(
-    job: Job, walked: Walked
-) -> tuple[list[tuple[metrics.Block, float, float]], float, float]:
+    job: BenchJob, walked: WalkedEpoch
+) -> tuple[list[tuple[metrics.CheckpointBlock, float, float]], float, float]:
     """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
     and those of the epoch."""
     reader, output = job.workload.reader, job.workload.output
-    ends = output.exclude_start_steps, output.exclude_end_steps
+    ends = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     blocks = metrics.blocks(walked.stamps)
     steps = len(walked.stamps)
     if walked.kind == "eval":
@@ -157,8 +157,8 @@ def rank_figures(
     else:
         pairs = [metrics.dlio_block(each, steps, reader.batch_size, *ends) for each in blocks]
     detailed = [(block, *pair) for block, pair in zip(blocks, pairs, strict=True)]
-    au = metrics.weighted(blocks, [each[0] for each in pairs])
-    return detailed, au, metrics.weighted(blocks, [each[1] for each in pairs])
+    au = metrics.weigh_blocks(blocks, [each[0] for each in pairs])
+    return detailed, au, metrics.weigh_blocks(blocks, [each[1] for each in pairs])
 
 
 def whole(
@@ -176,7 +176,7 @@ def whole(
     path: str,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """record.json of a command's runs; strict JSON."""
+    """Make record.json of a command's runs; strict JSON."""
     record = {
         "penstock_bench": VERSION,
         "command": command,
@@ -184,29 +184,29 @@ def whole(
         "overrides": list(overrides),
         "compat": compat,
         "seed": seed,
-        "started": iso(started),
-        "ended": iso(ended),
-        "machine": machine(path) | {"load_before": list(load_before)},
-        "versions": versions(),
+        "started": format_iso(started),
+        "ended": format_iso(ended),
+        "machine": describe_machine(path) | {"load_before": list(load_before)},
+        "versions": list_versions(),
         "ranks": ranks,
         "hosts": hosts,
         "runs": list(runs),
     }
-    values: dict[str, Any] = metrics.finite(record)
+    values: dict[str, Any] = metrics.replace_nonfinite(record)
     return values
 
 
-def iso(seconds: float) -> str:
+def format_iso(seconds: float) -> str:
     """A time with its zone."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat()
 
 
-def machine(path: str) -> dict[str, Any]:
-    """This host, and what holds the path."""
+def describe_machine(path: str) -> dict[str, Any]:
+    """Describe this host, and the file system of the path."""
     here, mount = read_machine(), find_mount(path)
     return {
         "host": socket.gethostname(),
-        "cpu": processor(),
+        "cpu": read_processor(),
         "cores": here.cores,
         "memory_bytes": here.memory_bytes,
         "kernel": platform.release(),
@@ -214,7 +214,7 @@ def machine(path: str) -> dict[str, Any]:
     }
 
 
-def processor() -> str:
+def read_processor() -> str:
     """The processor's name, as its maker gives it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
@@ -224,16 +224,16 @@ def processor() -> str:
     return platform.machine()
 
 
-def versions() -> dict[str, str]:
-    """What is installed of what may have been measured."""
-    found = {"python": platform.python_version()}
+def list_versions() -> dict[str, str]:
+    """Versions of the installed packages that may have been measured."""
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    if "penstock" not in found:
+    if "penstock" not in versions:
         from .. import __version__
 
-        found["penstock"] = __version__
-    return found
+        versions["penstock"] = __version__
+    return versions

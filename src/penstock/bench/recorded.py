@@ -1,6 +1,6 @@
 """Results as values: records of this benchmark, as `record.json` has them. Pure but for `json_of`.
 
-What a record does not know is None or NaN here, never a guess: readers leave it out.
+A value that a record does not have is None or NaN here, never a guess: readers leave it out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy.typing as npt
 from ..errors import FormatError, MissingError
 
 VERSION = 1
-"""Of the records that are understood."""
+"""Version of the records that are understood."""
 
 Floats = npt.NDArray[np.float64]
 Values = Mapping[str, Any]
 
 
-class Saved(NamedTuple):
-    """A checkpoint: after which step it was taken, and what it took. `bytes` of all ranks."""
+class RecordedSave(NamedTuple):
+    """A saved checkpoint: the step before it, its seconds, and the bytes of all ranks."""
 
     epoch: int
     step: float | None
@@ -35,8 +35,8 @@ class Saved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rank:
-    """What one rank did in an epoch; bytes as its process asked for them, and of the device."""
+class RecordedRank:
+    """Figures of one rank in an epoch; bytes as its process read them, and of the device."""
 
     number: int
     samples: float | None
@@ -46,7 +46,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class RecordedEpoch:
     """An epoch, of "train" or "eval". Times by step are ranks x steps, NaN where there is none.
 
     wait_s:     until the batch was there.
@@ -64,8 +64,8 @@ class Epoch:
     compute_s: Floats
     computed_s: Floats
     barrier_s: Floats
-    ranks: tuple[Rank, ...]
-    checkpoints: tuple[Saved, ...]
+    ranks: tuple[RecordedRank, ...]
+    checkpoints: tuple[RecordedSave, ...]
     cached_before: float | None
     cached_after: float | None
 
@@ -89,18 +89,18 @@ class Epoch:
         return np.asarray(self.by_rank_s.sum(axis=0) / took[:, None])
 
     def total(self, name: str) -> float | None:
-        """The sum over ranks of what each of them knows under this name."""
+        """The sum of the ranks' figures of this name."""
         return _sum(getattr(rank, name) for rank in self.ranks)
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One loader under one workload. values: all of it, as recorded. skipped: steps at the start
     and at the end of each epoch that are not measured."""
 
     label: str
     values: Values
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[RecordedEpoch, ...]
     skipped: tuple[int, int]
 
     @property
@@ -108,13 +108,13 @@ class Run:
         return str(self.values.get("loader", "?"))
 
     @cached_property
-    def trained(self) -> tuple[Epoch, ...]:
-        """The epochs that are measured: of training, or of evaluation where nothing is trained."""
-        trained = tuple(each for each in self.epochs if each.kind == "train" and each.steps)
-        return trained or tuple(each for each in self.epochs if each.steps)
+    def trained(self) -> tuple[RecordedEpoch, ...]:
+        """The measured epochs: of training, or of evaluation if nothing is trained."""
+        trained = tuple(epoch for epoch in self.epochs if epoch.kind == "train" and epoch.steps)
+        return trained or tuple(epoch for epoch in self.epochs if epoch.steps)
 
-    def measured(self, epoch: Epoch) -> slice:
-        """Its steps without those that are skipped; all of them if that would leave none."""
+    def measured(self, epoch: RecordedEpoch) -> slice:
+        """The steps of an epoch without the skipped ones; all of them if that would leave none."""
         start, end = self.skipped
         return slice(start, epoch.steps - end) if start + end < epoch.steps else slice(None)
 
@@ -124,31 +124,31 @@ class Run:
 
     @cached_property
     def stalls_s(self) -> Floats:
-        """How long ranks waited for batches, in steps that are measured."""
-        waits = [each.wait_s[:, self.measured(each)].ravel() for each in self.trained]
+        """Waits of ranks for batches, in measured steps."""
+        waits = [epoch.wait_s[:, self.measured(epoch)].ravel() for epoch in self.trained]
         joined = np.concatenate([*waits, np.zeros(0)])
         return np.asarray(joined[~np.isnan(joined)])
 
     def total(self, name: str) -> float | None:
-        """The sum over epochs and ranks of what each rank knows under this name."""
-        return _sum(each.total(name) for each in self.epochs)
+        """The sum of all epochs' and ranks' figures of this name."""
+        return _sum(epoch.total(name) for epoch in self.epochs)
 
     @property
     def delivered_bytes(self) -> float | None:
-        return _sum(each.bytes for each in self.epochs)
+        return _sum(epoch.bytes for epoch in self.epochs)
 
     @property
-    def checkpoints(self) -> tuple[Saved, ...]:
-        return tuple(saved for each in self.epochs for saved in each.checkpoints)
+    def checkpoints(self) -> tuple[RecordedSave, ...]:
+        return tuple(saved for epoch in self.epochs for saved in epoch.checkpoints)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one command measured. values: all of it, as recorded."""
+    """The record of one command. values: all of it, as recorded."""
 
     name: str
     values: Values
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def workload(self) -> Values:
@@ -156,7 +156,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """What the workload calls itself."""
+        """The name of the workload."""
         return str(_mapping(self.workload, "model").get("name") or "workload")
 
     @property
@@ -166,11 +166,11 @@ class Record:
 
     @property
     def ranks(self) -> int | None:
-        found = figure(self.values, "ranks")
-        return None if found is None else int(found)
+        count = figure(self.values, "ranks")
+        return None if count is None else int(count)
 
 
-def json_of(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The values of a file of JSON, NaN and Infinity accepted."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -182,8 +182,8 @@ def json_of(path: Path) -> Any:
         raise FormatError(f"{path} is no JSON ({error}): name a record.json") from None
 
 
-def checked(values: Any, where: str) -> Values:
-    """The values, or FormatError unless they are of a record that is understood."""
+def check_record(values: Any, where: str) -> Values:
+    """Return the values; FormatError unless they are of a record that is understood."""
     if not isinstance(values, Mapping) or "penstock_bench" not in values:
         raise FormatError(
             f"{where} is no record of penstock bench: it has no 'penstock_bench'; name the "
@@ -201,14 +201,14 @@ def checked(values: Any, where: str) -> Values:
 
 
 def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record, ...]:
-    """Records as values, and their runs with labels that tell them apart.
+    """Make records of values, and give their runs labels that tell them apart.
 
-    names: what to call each record where a loader is in several of them.
+    names: of the records, for labels if a loader is in several of them.
     """
     names = [*names, *(str(1 + number) for number in range(len(names), len(values)))]
     loaders = []
     for each, name in zip(values, names, strict=False):
-        checked(each, name)
+        check_record(each, name)
         loaders += [str(run.get("loader", "?")) for run in each["runs"]]
     found = []
     taken: set[str] = set()
@@ -222,7 +222,7 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
                 count += 1
                 label = f"{plain} #{count}"
             taken.add(label)
-            runs.append(_run(run, label, _skipped(each)))
+            runs.append(_make_run(run, label, _count_skipped(each)))
         found.append(Record(name, each, tuple(runs)))
     return tuple(found)
 
@@ -238,87 +238,88 @@ def figure(values: Any, *path: str) -> float | None:
 # -- from JSON -------------------------------------------------------------------------------------
 
 
-def _skipped(values: Values) -> tuple[int, int]:
+def _count_skipped(values: Values) -> tuple[int, int]:
     given = [
         figure(values, "workload", "output", "metric", f"exclude_{end}_steps")
         for end in ("start", "end")
     ]
-    start, end = (int(each) if each is not None and each >= 0 else None for each in given)
+    start, end = (int(steps) if steps is not None and steps >= 0 else None for steps in given)
     return 1 if start is None else start, end or 0
 
 
-def _run(values: Values, label: str, skipped: tuple[int, int]) -> Run:
+def _make_run(values: Values, label: str, skipped: tuple[int, int]) -> RecordedRun:
     epochs = tuple(
-        _epoch(each, number) for number, each in enumerate(_mappings(values, "epochs"), start=1)
+        _make_epoch(each, number)
+        for number, each in enumerate(_mappings(values, "epochs"), start=1)
     )
-    return Run(label, values, epochs, skipped)
+    return RecordedRun(label, values, epochs, skipped)
 
 
-def _epoch(values: Values, number: int) -> Epoch:
+def _make_epoch(values: Values, number: int) -> RecordedEpoch:
     ranks = list(_mappings(values, "ranks"))
     number = int(figure(values, "epoch") or number)
     names = ("wait_s", "compute_s", "computed_s", "barrier_s")
     steps = max((len(_list(rank, name)) for rank in ranks for name in names), default=0)
-    times = {name: _padded([_list(rank, name) for rank in ranks], steps) for name in names}
+    times = {name: _pad([_list(rank, name) for rank in ranks], steps) for name in names}
     saved = _mappings(values, "checkpoints")
-    return Epoch(
+    return RecordedEpoch(
         number=number,
         kind=str(values.get("kind", "train")),
         seconds=figure(values, "seconds"),
         samples=figure(values, "samples"),
         bytes=figure(values, "bytes"),
         **times,
-        ranks=tuple(_rank(each, place) for place, each in enumerate(ranks)),
+        ranks=tuple(_make_rank(each, place) for place, each in enumerate(ranks)),
         checkpoints=tuple(
-            Saved(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
+            RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
             for each in saved
         ),
-        cached_before=_share(_mapping(values, "cached_before")),
-        cached_after=_share(_mapping(values, "cached_after")),
+        cached_before=_cached_share(_mapping(values, "cached_before")),
+        cached_after=_cached_share(_mapping(values, "cached_after")),
     )
 
 
-def _rank(values: Values, place: int) -> Rank:
+def _make_rank(values: Values, place: int) -> RecordedRank:
     number = figure(values, "rank")
-    return Rank(
+    return RecordedRank(
         place if number is None else int(number),
         *(figure(values, name) for name in ("samples", "cpu_s", "read_bytes", "device_bytes")),
     )
 
 
-def _padded(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
-    """Rows as one array; None, infinity, and what is missing at the ends, are NaN."""
-    found = np.full((len(rows), steps), np.nan)
-    for row, values in zip(found, rows, strict=True):
+def _pad(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
+    """Make one array of rows; None, infinity, and missing ends are NaN."""
+    padded = np.full((len(rows), steps), np.nan)
+    for row, values in zip(padded, rows, strict=True):
         try:
             row[: len(values)] = values
         except (TypeError, ValueError) as error:
             raise FormatError(
                 f"times of steps are no numbers ({error}): the record is damaged"
             ) from None
-    found[np.isinf(found)] = np.nan
-    return found
+    padded[np.isinf(padded)] = np.nan
+    return padded
 
 
-def _share(cached: Values) -> float | None:
+def _cached_share(cached: Values) -> float | None:
     part, total = figure(cached, "cached_bytes"), figure(cached, "total_bytes")
     return min(1.0, max(0.0, part / total)) if part is not None and total else None
 
 
 def _mapping(values: Values, key: str) -> Values:
-    found = values.get(key)
-    return found if isinstance(found, Mapping) else {}
+    inner = values.get(key)
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def _list(values: Values, key: str) -> list[Any]:
-    found = values.get(key)
-    return found if isinstance(found, list) else []
+    inner = values.get(key)
+    return inner if isinstance(inner, list) else []
 
 
 def _mappings(values: Values, key: str) -> Iterator[Values]:
-    return (each for each in _list(values, key) if isinstance(each, Mapping))
+    return (item for item in _list(values, key) if isinstance(item, Mapping))
 
 
 def _sum(values: Iterator[float | None] | Any) -> float | None:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return float(sum(known)) if known else None

@@ -1,4 +1,4 @@
-"""A job's reads done again: the same operations on the same places, by as many threads, in order.
+"""Replay of a job's reads: the same operations on the same places, by as many threads, in order.
 
 Each thread of the trace does its operations one after the other. The time between two of them, in
 which the job did something with what it had read, is kept (divided by `speed`), and the operations
@@ -25,12 +25,12 @@ from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, assign_lanes, 
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
 from .latencies import Latencies
-from .replay_files import Progress, silent
+from .replay_files import Progress, ignore_progress
 
 
 @dataclass
-class Outcome:
-    """What came of a trace's operations, in the job or here.
+class ReplayOutcome:
+    """Results of a trace's operations, in the job or in its replay.
 
     seconds:     from the first operation to the end of the last.
     threads:     that were at work.
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def reads(self) -> int:
-        """How many reads."""
+        """Number of reads."""
         return self.took["read"].count
 
     @property
@@ -67,14 +67,14 @@ class Outcome:
         return sum(took.sum_ns for took in self.took.values()) * 1e-9
 
     def add(self, rows: Operations, result: Int, duration_ns: Int) -> None:
-        """Operations, with what came of them."""
+        """Add operations and their results."""
         for number, name in enumerate(KINDS):
             self.took[name].add(duration_ns[rows.kind == number])
         read = result[rows.kind == READ]
         self.bytes += int(read[read > 0].sum())
 
-    def join(self, other: Outcome) -> None:
-        """What came of others at the same time."""
+    def join(self, other: ReplayOutcome) -> None:
+        """Add the results of other operations at the same time."""
         for name, took in self.took.items():
             took.join(other.took[name])
         if other.late is not None:
@@ -87,25 +87,25 @@ class Outcome:
         self.differed += other.differed
 
 
-def recorded(trace: Trace) -> Outcome:
-    """What came of them in the job."""
-    outcome = Outcome(seconds=trace.end_ns * 1e-9, threads=len(chains(trace)))
+def collect_recorded(trace: Trace) -> ReplayOutcome:
+    """Collect the results of the operations in the job."""
+    outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(group_threads(trace)))
     for _, rows in trace.in_order():
         outcome.add(rows, rows.result, rows.duration_ns)
     return outcome
 
 
-def chains(trace: Trace) -> list[list[int]]:
-    """Threads that one thread can do after each other, because they did not overlap."""
+def group_threads(trace: Trace) -> list[list[int]]:
+    """Group threads that one thread can replay in sequence, because they did not overlap."""
     spans = trace.spans()
     order = sorted(
         (number for number, (first, last) in enumerate(spans) if first <= last),
         key=lambda number: spans[number],
     )
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for number, lane in zip(order, assign_lanes([spans[each] for each in order]), strict=True):
-        found.setdefault(lane, []).append(number)
-    return list(found.values())
+        groups.setdefault(lane, []).append(number)
+    return list(groups.values())
 
 
 def replay(
@@ -113,8 +113,8 @@ def replay(
     paths: Sequence[str],
     *,
     speed: float | None = 1.0,
-    progress: Progress = silent,
-) -> Outcome:
+    progress: Progress = ignore_progress,
+) -> ReplayOutcome:
     """Do the operations of a trace by plain preads on the files at `paths`, by file number.
 
     speed:  by which the times between operations are divided; None drops them.
@@ -125,7 +125,7 @@ def replay(
     """
     if speed is not None and not 0 < speed < float("inf"):
         raise UsageError(f"speed is {speed!r}: use a number above 0, or None for no pauses")
-    threads = chains(trace)
+    threads = group_threads(trace)
     if len(threads) > limits.replay_threads_max:
         raise LimitError(
             f"{len(threads):,} threads of the job were at work at the same time, and"
@@ -137,7 +137,7 @@ def replay(
     core = _sim.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
     # All have started by then, and wait.
     began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
-    players = [_Player(core, trace, each, speed, began_ns, paths) for each in threads]
+    players = [_Player(core, trace, numbers, speed, began_ns, paths) for numbers in threads]
     total = trace.count
     for player in players:
         player.start()
@@ -145,13 +145,13 @@ def replay(
         for player in players:
             while player.is_alive():
                 player.join(0.1)
-                progress(sum(each.done for each in players), total)
+                progress(sum(player.done for player in players), total)
     except BaseException:
         core.stop()
         for player in players:
             player.join()
         raise
-    outcome = Outcome(threads=len(threads), late=None if speed is None else Latencies())
+    outcome = ReplayOutcome(threads=len(threads), late=None if speed is None else Latencies())
     for player in players:
         if player.error is not None:
             raise player.error
@@ -162,7 +162,7 @@ def replay(
 
 
 class _Player(threading.Thread):
-    """Does what some threads of a trace did, one after the other."""
+    """Replays some threads of a trace, one after the other."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Player(threading.Thread):
         paths: Sequence[str],
     ) -> None:
         super().__init__(daemon=True, name=f"replay-{threads[0]}")
-        self.outcome = Outcome(late=None if speed is None else Latencies())
+        self.outcome = ReplayOutcome(late=None if speed is None else Latencies())
         self.error: BaseException | None = None
         self.done = 0
         self.ended_ns = began_ns
@@ -197,7 +197,7 @@ class _Player(threading.Thread):
             time.sleep(max(0, due_ns - time.monotonic_ns()) * 1e-9)
         for thread in self._threads:
             for rows in self._trace.of_thread(thread):
-                think_ns, before_ns = think_of(rows, before_ns)
+                think_ns, before_ns = compute_pauses(rows, before_ns)
                 if self._speed not in (None, 1.0):
                     think_ns = (think_ns / self._speed).astype(np.int64)
                 count = len(rows.kind)
@@ -230,7 +230,7 @@ class _Player(threading.Thread):
         outcome.short += int(np.count_nonzero(read & ~failed & (result < rows.result)))
 
 
-def think_of(rows: Operations, before_ns: int) -> tuple[Int, int]:
+def compute_pauses(rows: Operations, before_ns: int) -> tuple[Int, int]:
     """Nanoseconds before each operation, since the one before it ended; and the last end."""
     ends_ns = rows.start_ns + rows.duration_ns
     think_ns = rows.start_ns - np.concatenate([[before_ns], ends_ns[:-1]])
@@ -238,7 +238,7 @@ def think_of(rows: Operations, before_ns: int) -> tuple[Int, int]:
 
 
 def _raise_file_limit() -> None:
-    """A job of many processes has more files open than one may."""
+    """Raise the limit: a job of many processes has more files open than one may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

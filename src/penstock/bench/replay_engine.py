@@ -1,4 +1,4 @@
-"""A job's reads by penstock: what they would have cost, had penstock known what comes next.
+"""Replay of a job's reads by penstock: their cost if penstock had known the sequence.
 
 The reads are those of the trace, in the order in which the job began them. They are asked for some
 at a time and as far ahead as the budget allows, near neighbours merged, and many in flight. A
@@ -22,17 +22,17 @@ from .. import limits
 from ..budget import Budget
 from ..engine import READ, Arena, Operations, ReadingEngine, Trace, open_engine
 from ..extent import Extents, FileIds, Int, Placed, merge, separate
-from .replay_files import Progress, silent, table
+from .replay_files import Progress, ignore_progress, make_table
 
 _window_reads = 4096
 _window_bytes = 4 << 20
 _poll_ns = 100_000_000
-"""How soon Ctrl-C is noticed."""
+"""Time within which Ctrl-C is noticed."""
 
 
 @dataclass
 class Merged:
-    """What penstock made of a job's reads.
+    """Result of a job's reads by penstock.
 
     seconds:   until the last thread had done what it did with what it read.
     waited_s:  for data, of all threads together.
@@ -53,9 +53,9 @@ class Merged:
     how: str = ""
 
 
-class _Window(NamedTuple):
-    """Some reads. threads: who reads here; first_ns: what each does before its first read of the
-    window; all_ns: before all of them."""
+class _ReadWindow(NamedTuple):
+    """Some reads. threads: those that read here; first_ns: time that each computes before its first
+    read of the window; all_ns: before all of them."""
 
     extents: Extents
     threads: FileIds
@@ -69,7 +69,7 @@ def replay_merged(
     *,
     speed: float | None = 1.0,
     budget: Budget | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Merged:
     """Read what a trace's reads gave through an engine of penstock's.
 
@@ -80,26 +80,26 @@ def replay_merged(
     reads, size = 0, 0
     wanted = np.zeros(len(paths), np.bool_)
     for _, rows in trace.in_order():
-        some = rows.at(_gave(rows))
+        some = rows.at(_mask_giving(rows))
         wanted[some.file] = True
         reads += len(some.kind)
         size += int(some.result.sum())
     numbers = np.cumsum(wanted) - 1
-    files = table([paths[file] for file in np.flatnonzero(wanted).tolist()])
+    files = make_table([paths[file] for file in np.flatnonzero(wanted).tolist()])
     engine = open_engine(files, budget, size / max(1, reads))
     try:
-        return _Reading(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
+        return _MergedReplay(trace, engine, numbers.astype(np.uint32), speed, budget).run(progress)
     finally:
         engine.close()
 
 
-def _gave(rows: Operations) -> npt.NDArray[np.bool_]:
-    """Which are reads that gave something."""
+def _mask_giving(rows: Operations) -> npt.NDArray[np.bool_]:
+    """The mask of reads that gave bytes."""
     gave: npt.NDArray[np.bool_] = (rows.kind == READ) & (rows.result > 0)
     return gave
 
 
-class _Reading:
+class _MergedReplay:
     def __init__(
         self,
         trace: Trace,
@@ -117,14 +117,14 @@ class _Reading:
         if engine.choice.cached:  # as loaders do: more would only fill the processor's caches
             self._room = min(self._room, limits.readahead_cached_bytes_max)
         self._clocks_ns = np.zeros(len(trace.threads), np.int64)  # of threads, since the start
-        self._inflight: deque[tuple[int, _Window, int]] = deque()  # ticket, window, bytes
+        self._inflight: deque[tuple[int, _ReadWindow, int]] = deque()  # ticket, window, bytes
         self._used: deque[tuple[int, int]] = deque()  # when its last read is used, bytes
         self._arrived: set[int] = set()
         self._done = Merged()
 
     def run(self, progress: Progress) -> Merged:
-        """All of it."""
-        windows = _windows(self._trace, self._speed)
+        """Read all windows."""
+        windows = _divide_reads(self._trace, self._speed)
         window = next(windows, None)
         began_ns = time.monotonic_ns()
         while window is not None or self._inflight:
@@ -150,11 +150,11 @@ class _Reading:
         self._done.how = f"{choice.backend}, {choice.threads} threads"
         return self._done
 
-    def _fits(self, window: _Window) -> bool:
+    def _fits(self, window: _ReadWindow) -> bool:
         alone = not self._inflight and not self._used
         return alone or int(window.extents.length.sum()) <= self._room
 
-    def _submit(self, window: _Window) -> None:
+    def _submit(self, window: _ReadWindow) -> None:
         file, offset, length = window.extents
         file = self._numbers[file]
         count, size = len(file), int(length.sum())
@@ -174,7 +174,7 @@ class _Reading:
         self._done.run_bytes += int(spans.sum())
 
     def _hand_over(self, now_ns: int) -> None:
-        """Give threads what has arrived, in order: their clocks go on."""
+        """Give arrived reads to their threads, in order: their clocks advance."""
         while self._inflight and self._inflight[0][0] in self._arrived:
             ticket, window, size = self._inflight.popleft()
             self._arrived.discard(ticket)
@@ -187,7 +187,7 @@ class _Reading:
             self._done.bytes += size
 
 
-def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
+def _divide_reads(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
     """The reads in the order in which they began, some at a time."""
     ended_ns = np.zeros(len(trace.threads), np.int64)
     owed_ns = np.zeros(len(trace.threads), np.int64)  # done since a thread's last read
@@ -203,7 +203,7 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
         ended_ns[who[lasts]] = ends_ns[lasts]
         if speed is not None:
             think_ns[order] = np.maximum(rows.start_ns[order] - before_ns, 0) / speed
-        reads = _gave(rows)
+        reads = _mask_giving(rows)
         size = np.cumsum(np.where(reads, rows.result, 0))
         number = np.cumsum(reads)
         begin = 0
@@ -219,14 +219,16 @@ def _windows(trace: Trace, speed: float | None) -> Iterator[_Window]:
             )
             part = slice(begin, end)
             begin = end
-            window = _window(rows.at(part), threads[part], think_ns[part], reads[part], owed_ns)
+            window = _make_window(
+                rows.at(part), threads[part], think_ns[part], reads[part], owed_ns
+            )
             if window is not None:
                 yield window
 
 
-def _window(
+def _make_window(
     rows: Operations, threads: FileIds, think_ns: Int, reads: npt.NDArray[np.bool_], owed_ns: Int
-) -> _Window | None:
+) -> _ReadWindow | None:
     """The reads among some operations; None where there are none. What a thread did after its last
     read it owes to the next."""
     order = np.argsort(threads, kind="stable")
@@ -245,4 +247,4 @@ def _window(
     owed_ns[readers] -= all_ns
     wanted = rows.at(reads)
     extents = Extents(wanted.file, wanted.offset, wanted.result)
-    return _Window(extents, readers, done_ns[places[first]], all_ns)
+    return _ReadWindow(extents, readers, done_ns[places[first]], all_ns)

@@ -1,4 +1,4 @@
-"""Where the files of a trace are here: elsewhere by their folders, or made up."""
+"""Places of a trace's files on this machine: moved by their folders, or synthesized."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Progress = Callable[[int, int], object]
 _CHUNK = 8 << 20
 
 
-def silent(done: int, total: int) -> None:
-    """Progress that nobody sees."""
+def ignore_progress(done: int, total: int) -> None:
+    """Show no progress."""
 
 
-def parsed_root(text: str) -> tuple[str, str]:
-    """FROM=TO."""
+def parse_root(text: str) -> tuple[str, str]:
+    """Parse FROM=TO."""
     source, equals, target = text.partition("=")
     if not (equals and source and target):
         raise UsageError(f"--root is {text!r}: use FROM=TO, such as /data/train=/mnt/new/train")
     return source, target
 
 
-def mapped(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[str]:
-    """Each path with the longest FROM that it is below replaced by its TO."""
+def map_paths(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[str]:
+    """Replace in each path the longest FROM that it is below by its TO."""
     pairs = sorted(((a.rstrip("/"), b.rstrip("/")) for a, b in roots), key=lambda p: -len(p[0]))
 
     def moved(name: str) -> str:
@@ -43,7 +43,7 @@ def mapped(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[str]:
     return [moved(name) for name in names]
 
 
-def below(names: Sequence[str], folder: str) -> list[str]:
+def place_below(names: Sequence[str], folder: str) -> list[str]:
     """Each path, or URL, as one below a folder, which none leaves by "..": folders end in /."""
     top = os.path.abspath(folder)
     return [
@@ -54,19 +54,19 @@ def below(names: Sequence[str], folder: str) -> list[str]:
     ]
 
 
-def used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which files the job found, and which of them it read from."""
-    found = np.zeros(len(trace.names), np.bool_)
+def find_used(trace: Trace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Masks of the files that the job found, and of those that it read from."""
+    seen = np.zeros(len(trace.names), np.bool_)
     read = np.zeros(len(trace.names), np.bool_)
     for _, rows in trace.in_order():
-        found[rows.file[rows.result >= 0]] = True
+        seen[rows.file[rows.result >= 0]] = True
         read[rows.file[rows.result > 0]] = True
-    return found, read
+    return seen, read
 
 
 def check(paths: Sequence[str], read: npt.NDArray[np.bool_]) -> None:
-    """MissingError unless each file that the job read from is here; UsageError where one of any is
-    neither file nor folder, which nobody should open on a trace's word."""
+    """Raise MissingError unless each file that the job read from is here, UsageError if a path is
+    neither file nor folder: a trace is no reason to open a device."""
     absent = []
     for path, needed in zip(paths, read.tolist(), strict=True):
         if needed and "://" in path:
@@ -95,12 +95,12 @@ def synthesize(
     wanted: npt.NDArray[np.bool_],
     *,
     sparse: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> int:
     """Make each wanted file that is not there yet, of its size; returns the bytes that were made.
 
     They hold random bytes, which nothing compresses, the same each time; sparse: none at all, so
-    that reading them asks no device. A file of another size is somebody's: UsageError.
+    that reading them asks no device. UsageError for a file of another size, which is not ours.
     """
     numbers = np.flatnonzero(wanted).tolist()
     folders = {os.path.dirname(paths[number].rstrip("/")) for number in numbers}
@@ -112,7 +112,7 @@ def synthesize(
             number
             for number in numbers
             if not os.path.isdir(paths[number])
-            and not _there(paths[number], int(sizes[number]), sparse)
+            and not _is_there(paths[number], int(sizes[number]), sparse)
         ]
         needed = int(sizes[missing].sum())
         if missing and not sparse:
@@ -132,7 +132,7 @@ def synthesize(
     return needed
 
 
-def _there(path: str, size: int, sparse: bool) -> bool:
+def _is_there(path: str, size: int, sparse: bool) -> bool:
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -163,8 +163,8 @@ def _make(path: str, size: int, seed: int, sparse: bool) -> int:
     return size
 
 
-def table(paths: Sequence[str]) -> Files:
-    """The files as an engine takes them, as they are now; those that are not here are empty."""
+def make_table(paths: Sequence[str]) -> Files:
+    """Make the engine's table of the files as they are now; missing files are empty."""
     sizes, times = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
         try:
@@ -176,7 +176,7 @@ def table(paths: Sequence[str]) -> Files:
     return Files.of("/", [os.path.abspath(path)[1:] or "." for path in paths], sizes, times)
 
 
-def warm(paths: Sequence[str], progress: Progress = silent) -> None:
+def read_once(paths: Sequence[str], progress: Progress = ignore_progress) -> None:
     """Read these files once."""
     memory = bytearray(_CHUNK)
 
@@ -185,10 +185,10 @@ def warm(paths: Sequence[str], progress: Progress = silent) -> None:
         while got := os.preadv(fd, [memory], place):
             place += got
 
-    _each(paths, read, progress)
+    _open_each(paths, read, progress)
 
 
-def _each(paths: Sequence[str], act: Callable[[int], object], progress: Progress) -> None:
+def _open_each(paths: Sequence[str], act: Callable[[int], object], progress: Progress) -> None:
     for number, path in enumerate(paths):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

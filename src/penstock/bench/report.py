@@ -13,7 +13,7 @@ from typing import Any
 from ..page import counted, number, render, size
 from . import compare, sections
 from .headline import conclude, factor, read_limits, resource
-from .recorded import Record, Run, Values, figure, records
+from .recorded import Record, RecordedRun, Values, figure, records
 
 _secret = re.compile(r"key_id|secret|token|password|credential", re.IGNORECASE)
 _given_secret = re.compile(
@@ -111,7 +111,7 @@ def _describe(compared: Sequence[Record]) -> str:
 
 # -- DLIO's own numbers ----------------------------------------------------------------------------
 
-_corrected: dict[str, Callable[[Run], float | None]] = {
+_corrected: dict[str, Callable[[RecordedRun], float | None]] = {
     "train_au_mean_percentage": lambda run: _scale(run.get("au", "raw"), 100),
     "train_throughput_mean_samples_per_second": lambda run: run.get("samples_per_s"),
     "train_io_mean_MB_per_second": lambda run: _scale(run.get("bytes_per_s"), 2**-20),
@@ -119,7 +119,7 @@ _corrected: dict[str, Callable[[Run], float | None]] = {
 """The right figures under DLIO's names."""
 
 
-def _tabulate_dlio(runs: Sequence[Run]) -> tuple[list[PairRow], list[TextRow]]:
+def _tabulate_dlio(runs: Sequence[RecordedRun]) -> tuple[list[PairRow], list[TextRow]]:
     """DLIO's figures beside those that are right, and the texts of its others; by DLIO's names."""
     names = list(dict.fromkeys(name for run in runs for name in run.values["dlio"]))
     beside: list[PairRow] = [
@@ -172,7 +172,7 @@ def _flatten_open(values: Any) -> dict[str, str]:
         return {}
     return {
         key: "(withheld)" if _secret.search(key) and value is not None else _to_text(value)
-        for key, value in compare.flattened(values)
+        for key, value in compare.flatten(values)
     }
 
 

@@ -1,4 +1,4 @@
-"""Results from where they lie: records of this benchmark, and what DLIO left."""
+"""Results from files: records of this benchmark, and DLIO's."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from ..errors import MissingError
 from . import dlio_results
-from .recorded import checked, json_of
+from .recorded import check_record, read_json
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
+    """Read the record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
 
-    Raises MissingError where there is none, FormatError where it is something else.
+    Raises MissingError if there is none, FormatError if it is something else.
     """
     place = Path(path)
     if place.name == "summary.json":
@@ -27,4 +27,4 @@ def read(path: str | Path) -> dict[str, Any]:
                 "`penstock bench run` or DLIO wrote its results to"
             )
         place = place / "record.json"
-    return dict(checked(json_of(place), str(place)))
+    return dict(check_record(read_json(place), str(place)))

@@ -20,37 +20,38 @@ from ..engine import measure_residency
 from ..errors import UsageError
 from ..topology import Place
 from . import metrics
-from .contenders import Contender, Task, convert, converts, make
-from .delivered import checksums, tally
+from .contenders import Contender, convert, converts, make
+from .contenders.task import DeliveryTask
+from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps
-from .observe import Observer, Spent, memory
-from .pace import Pace, sharpen_timers
+from .observe import Observer, ResourceUse, measure_memory
+from .pace import StepPace, sharpen_timers
 from .ranks import Crew
 from .walk import walk
-from .workload import Workload
+from .workload import DlioWorkload
 
 CONTROL_S = 20.0
-"""What is computed at most to see what a run reaches without reading."""
+"""Longest computation of the control, which measures a run without reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What is to be run.
+class BenchJob:
+    """A run of one contender.
 
     paths:   the files of "train" and, where it is evaluated, of "valid"; folders: where they lie.
     seed:    of the shuffle.
     limit:   steps of an epoch at most; None is no limit.
-    truth:   where given, the checksums of all samples of a part, which all that is delivered is
-             compared with, while the steps compute.
+    truth:   if given, the checksums of all samples of a part, with which delivered samples are
+             compared while the steps compute.
     stage:   a folder near by that the data is copied to first.
-    place:   where the data was converted to, for contenders that want that.
+    place:   the folder of the converted data, for contenders that read another format.
     writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
-    room:    the name of the folder that is made for what is staged or converted; rank 0's counts.
+    room:    the name of the folder for staged or converted data; rank 0's counts.
     """
 
     loader: str
-    workload: Workload
+    workload: DlioWorkload
     paths: Mapping[str, Sequence[str]]
     folders: Mapping[str, str]
     seed: int = 0
@@ -66,11 +67,11 @@ class Job:
 
     @property
     def near(self) -> str:
-        """Where that folder is made."""
+        """The folder in which `room` is made."""
         return self.stage or tempfile.gettempdir()
 
     def steps(self, part: str, ranks: int) -> int:
-        """Steps of an epoch of a part; UsageError where there are none."""
+        """Steps of an epoch of a part; UsageError if there are none."""
         data, reader = self.workload.dataset, self.workload.reader
         train = part == "train"
         steps = self.workload.steps(ranks) if train else self.workload.eval_steps(ranks)
@@ -97,15 +98,15 @@ class Job:
             )
         if self.compat:
             return [min(steps, left)] * train.epochs
-        found: list[int] = []
-        while left > 0 and len(found) < train.epochs:
-            found.append(min(steps, left))
-            left -= found[-1]
-        return found
+        lengths: list[int] = []
+        while left > 0 and len(lengths) < train.epochs:
+            lengths.append(min(steps, left))
+            left -= lengths[-1]
+        return lengths
 
-    def task(self, part: str, crew: Crew) -> Task:
-        """What a rank's contender is to deliver."""
-        return Task(
+    def task(self, part: str, crew: Crew) -> DeliveryTask:
+        """Make the task of a rank's contender."""
+        return DeliveryTask(
             workload=self.workload,
             part=part,
             paths=self.paths[part],
@@ -121,11 +122,11 @@ class Job:
 
 
 @dataclass(slots=True, kw_only=True)
-class Walked:
+class WalkedEpoch:
     """An epoch of one rank. number: from 1 on. started, ended: by the clock on the wall.
 
-    spent:  what the process and its workers used meanwhile.
-    checkpoints:  what was saved, of all ranks: step, seconds, bytes, started, ended.
+    spent:        resources that the process and its workers used.
+    checkpoints:  saved by all ranks: step, seconds, bytes, started, ended.
     """
 
     number: int
@@ -135,7 +136,7 @@ class Walked:
     bytes: int
     started: float
     ended: float
-    spent: Spent
+    spent: ResourceUse
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     cached_before: dict[str, int] | None = None
     cached_after: dict[str, int] | None = None
@@ -143,7 +144,7 @@ class Walked:
 
 @dataclass(slots=True, kw_only=True)
 class Walks:
-    """All that one rank measured. control: the same steps without reading, where that was asked."""
+    """All measurements of one rank. control: the same steps without reading, if asked for."""
 
     rank: int
     hosts: int
@@ -151,17 +152,17 @@ class Walks:
     settings: Mapping[str, Any]
     staging_s: float
     startup_s: float
-    epochs: list[Walked]
+    epochs: list[WalkedEpoch]
     control: Stamps | None
     peak_rss_bytes: int | None
     pss_bytes: int | None
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run_workload(job: Job, crew: Crew) -> list[Walks] | None:
+def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
     """Measure one contender; all ranks call it, and rank 0 gets what all have measured.
 
-    Raises UsageError, on every rank, where the workload has no steps.
+    Raises UsageError, on every rank, if the workload has no steps.
     """
     lengths = job.epochs(crew.ranks)
     _check_exclusions(job, lengths)
@@ -169,7 +170,7 @@ def run_workload(job: Job, crew: Crew) -> list[Walks] | None:
     sharpen_timers()
     gc.collect()
     gc.freeze()
-    with _near(job, crew) as (job, staging_s):
+    with _bring_data(job, crew) as (job, staging_s):
         crew.barrier()
         started_ns = time.perf_counter_ns()
         contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
@@ -177,7 +178,7 @@ def run_workload(job: Job, crew: Crew) -> list[Walks] | None:
         runner = _Runner(job, crew, contenders, lengths)
         try:
             runner.all_epochs()
-            used = memory()
+            used = measure_memory()
         finally:
             for contender in contenders.values():
                 contender.close()
@@ -199,20 +200,20 @@ def run_workload(job: Job, crew: Crew) -> list[Walks] | None:
 
 
 @contextmanager
-def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
-    """The job with its data where the contender wants it, and the seconds that bringing it there
-    took: copied, converted, or neither. One rank of each host does it; it is removed afterwards."""
+def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
+    """Copy or convert the data for the contender, if it needs that; yield the changed job and the
+    seconds that this took. One rank of each host does it; the data is removed afterwards."""
     wants = converts(job.loader)
     if job.stage is None and not wants:
         yield job, 0.0
         return
-    from .staging import copied, room
+    from .staging import copy_files, room
 
     with room(job.near, crew.share(job.room), crew.first_of_host) as folder:
         crew.barrier()
         started = time.perf_counter()
         if job.stage is not None:
-            paths, folders = copied(job.paths, folder, crew.first_of_host)
+            paths, folders = copy_files(job.paths, folder, crew.first_of_host)
             job = replace(job, paths=paths, folders=folders)
         if wants:
             job = replace(job, place=folder)
@@ -223,14 +224,14 @@ def _near(job: Job, crew: Crew) -> Iterator[tuple[Job, float]]:
         crew.barrier()
 
 
-def _check_exclusions(job: Job, lengths: Sequence[int]) -> None:
-    output = job.workload.output
-    least = output.exclude_start_steps + output.exclude_end_steps + 1
+def _check_exclusions(job: BenchJob, lengths: Sequence[int]) -> None:
+    skipped = job.workload.output.metric
+    least = skipped.exclude_start_steps + skipped.exclude_end_steps + 1
     short = next((steps for steps in lengths if steps < least), None)
     if short is not None:
         raise UsageError(
             f"an epoch of {short} steps is left out as a whole: output.metric.exclude_start_steps "
-            f"is {output.exclude_start_steps} and exclude_end_steps {output.exclude_end_steps}: "
+            f"is {skipped.exclude_start_steps} and exclude_end_steps {skipped.exclude_end_steps}: "
             "take more files, smaller batches or fewer ranks, or exclude less"
         )
 
@@ -240,22 +241,22 @@ class _Runner:
 
     def __init__(
         self,
-        job: Job,
+        job: BenchJob,
         crew: Crew,
         contenders: Mapping[str, Contender],
         lengths: Sequence[int],
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
-        self.pace = Pace()
+        self.pace = StepPace()
         self._observer = Observer(job.paths["train"][0])
-        self.walked: list[Walked] = []
+        self.walked: list[WalkedEpoch] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
         self._next_eval = workload.evaluation.eval_after_epoch
         self._saver = _Saver(job, crew) if workload.workflow.checkpoint else None
 
     def all_epochs(self) -> None:
-        """Training, and evaluation where it is due, one epoch after the other."""
+        """Train, and evaluate when it is due, one epoch after the other."""
         workload = self.job.workload
         for number, steps in enumerate(self.lengths, 1):
             self._epoch(number, "train", steps, workload.train.computation_time)
@@ -274,14 +275,14 @@ class _Runner:
         if kind == "train" and self._saver is not None:
             pause = partial(self._saver.after_step, number, steps, saved)
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
-        cached_before = _cached(job, part, crew)
+        cached_before = _count_cached(job, part, crew)
         crew.barrier()
         before, started = self._observer.snapshot(), time.time()
         batches = self.contenders[part].batches(number - 1)
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
         ended, after = time.time(), self._observer.snapshot()
         counter.check(where)
-        walked = Walked(
+        walked = WalkedEpoch(
             number=number,
             kind=kind,
             stamps=stamps,
@@ -292,7 +293,7 @@ class _Runner:
             spent=after.since(before),
             checkpoints=saved,
             cached_before=cached_before,
-            cached_after=_cached(job, part, crew),
+            cached_after=_count_cached(job, part, crew),
         )
         self.walked.append(walked)
         if crew.rank == 0:
@@ -300,9 +301,8 @@ class _Runner:
         if kind == "train" and self._saver is not None:
             self._saver.after_epoch(number, steps, saved)
 
-    def _tell(self, walked: Walked) -> None:
-        """A line about an epoch, for those who watch: between epochs, so that nothing moves while
-        they are measured."""
+    def _tell(self, walked: WalkedEpoch) -> None:
+        """Print a line about an epoch: between epochs, so that printing is not measured."""
         if sys.stderr.isatty():
             spent = walked.ended - walked.started
             print(
@@ -315,18 +315,18 @@ class _Runner:
     def nominal(
         self, number: int, kind: str, steps: int, cost: Distribution
     ) -> npt.NDArray[np.int64]:
-        """What each step's computation takes, in ns; draws differ by epoch and rank."""
+        """Draw the time of each step's computation, in ns; draws differ by epoch and rank."""
         words = [self.job.workload.train.seed, number, kind == "train", self.crew.rank]
         generator = np.random.default_rng(words)
         return np.rint(cost.draw(generator, steps, folded=self.job.compat) * 1e9).astype(np.int64)
 
     def control(self) -> Stamps:
-        """The first epoch again with reading switched off, cut where that would take too long."""
+        """Repeat the first epoch with reading switched off, shortened if it would take too long."""
         cost = self.job.workload.train.computation_time
         nominal = self.nominal(1, "train", self.lengths[0], cost)
         enough = int(np.searchsorted(np.cumsum(nominal), CONTROL_S * 1e9)) + 1
-        least = self.job.workload.output.exclude_start_steps + 1
-        nominal = nominal[: max(enough, least + self.job.workload.output.exclude_end_steps)]
+        least = self.job.workload.output.metric.exclude_start_steps + 1
+        nominal = nominal[: max(enough, least + self.job.workload.output.metric.exclude_end_steps)]
         batches = make("none", self.job.task("train", self.crew)).batches(0)
         counter = Counter(replace(self.job, truth=None), "train")
         steps = self.crew.share(len(nominal))  # draws differ by rank, steps must not
@@ -336,14 +336,14 @@ class _Runner:
 
 
 class _Saver:
-    """Takes checkpoints where the workload has them due, and notes them."""
+    """Saves checkpoints when the workload has them due, and notes them."""
 
-    def __init__(self, job: Job, crew: Crew) -> None:
-        from .checkpoints import Checkpoints
+    def __init__(self, job: BenchJob, crew: Crew) -> None:
+        from .checkpoints import WorkloadCheckpoints
 
         place = Place(crew.rank, crew.ranks, "bench")
         self._settings = job.workload.checkpoint
-        self._checkpoints = Checkpoints(
+        self._checkpoints = WorkloadCheckpoints(
             job.workload,
             place,
             crew.barrier,
@@ -353,7 +353,7 @@ class _Saver:
         )
 
     def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:
-        """Whether one was taken. Those at the end of an epoch are not: see `after_epoch`."""
+        """Save a checkpoint if one is due; True if so. The end of an epoch has `after_epoch`."""
         if not self._settings.steps_between_checkpoints:
             return False
         return self._take(epoch, step, steps, saved)
@@ -363,9 +363,9 @@ class _Saver:
             self._take(epoch, steps, steps, saved)
 
     def _take(self, epoch: int, step: int, steps: int, saved: list[dict[str, Any]]) -> bool:
-        from .checkpoint_shapes import due
+        from .checkpoint_shapes import is_due
 
-        if not due(self._settings, epoch, step, steps):
+        if not is_due(self._settings, epoch, step, steps):
             return False
         started = time.time()
         taken = self._checkpoints.take(epoch, step)
@@ -373,18 +373,18 @@ class _Saver:
         return True
 
 
-def _cached(job: Job, part: str, crew: Crew) -> dict[str, int] | None:
-    """How much of a part's files is in the page cache, as rank 0 sees it."""
-    found = measure_residency(job.paths[part]) if crew.rank == 0 else None
-    if found is None:
+def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
+    """Bytes of a part's files in the page cache, as rank 0 sees it."""
+    cached = measure_residency(job.paths[part]) if crew.rank == 0 else None
+    if cached is None:
         return None
-    return {"cached_bytes": found.cached_bytes, "total_bytes": found.total_bytes}
+    return {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
 
 
 class Counter:
-    """Counts what is delivered, and compares it with what is on disk where that is asked."""
+    """Counts delivered samples, and compares them with those on disk if asked."""
 
-    def __init__(self, job: Job, part: str) -> None:
+    def __init__(self, job: BenchJob, part: str) -> None:
         reader = job.workload.reader
         self._batch = reader.batch_size if part == "train" else reader.batch_size_eval
         self._truth = None if job.truth is None else job.truth[part]
@@ -392,15 +392,17 @@ class Counter:
         self.samples = self.bytes = self.wrong = 0
 
     def taken(self, batch: Any) -> None:
-        """Told of each batch."""
-        samples, size = tally(batch, self._batch)
+        """Count a batch."""
+        samples, size = count_batch(batch, self._batch)
         self.samples += samples
         self.bytes += size
         if self._truth is not None:
-            self.wrong += sum(each not in self._truth for each in checksums(batch, self._batch))
+            self.wrong += sum(
+                checksum not in self._truth for checksum in compute_checksums(batch, self._batch)
+            )
 
     def check(self, where: str) -> None:
-        """UsageError where samples were not those on disk."""
+        """Raise UsageError if samples were not those on disk."""
         if self.wrong:
             raise UsageError(
                 f"--verify: {where}: {self.wrong:,} of {self.samples:,} samples that --loader "

@@ -15,7 +15,7 @@ import numpy as np
 from ..page import bytes_size, duration, latency, number, percent, time_unit
 from . import compare
 from .headline import Limit, factor, interval
-from .recorded import Epoch, Floats, Run
+from .recorded import Floats, RecordedEpoch, RecordedRun
 
 KINDS = ("k-accent", "k-orange", "k-green", "k-purple", "k-amber", "k-sky", "k-grey", "k-ink")
 """Colours of runs, in their order."""
@@ -58,7 +58,7 @@ def whole_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def metric_bars(runs: Sequence[Run], row: compare.Row) -> list[NamedBar]:
+def metric_bars(runs: Sequence[RecordedRun], row: compare.MetricRow) -> list[NamedBar]:
     """A metric of all runs as bars, as long as their shares of the highest."""
     highest = max(value or 0.0 for value in row.values)
     return [
@@ -72,21 +72,21 @@ def metric_bars(runs: Sequence[Run], row: compare.Row) -> list[NamedBar]:
     ]
 
 
-def ratio_note(row: compare.Row, place: int) -> str:
+def ratio_note(row: compare.MetricRow, place: int) -> str:
     """The ratio of a run's figure to the first run's, and what it comes to; "" if there is none."""
     ratio = row.ratios[place]
     if ratio is None:
         return ""
     said = interval(ratio).replace(" ", "\u00a0")  # lines break between the words after it
-    return f"{said} {compare.verdict(row, place)}".strip()
+    return f"{said} {compare.judge_ratio(row, place)}".strip()
 
 
-def read_shares(run: Run) -> list[float]:
+def read_shares(run: RecordedRun) -> list[float]:
     """Shares of the parts of a step's time; 0 if unknown."""
     return [run.get("decomposition", name) or 0.0 for name in DECOMPOSITION]
 
 
-def share_bars(runs: Sequence[Run]) -> list[NamedBar]:
+def share_bars(runs: Sequence[RecordedRun]) -> list[NamedBar]:
     """Shares of the accelerators' time, of runs that know them."""
     shares = {run.label: read_shares(run) for run in runs}
     return [
@@ -96,7 +96,7 @@ def share_bars(runs: Sequence[Run]) -> list[NamedBar]:
     ]
 
 
-def phase_bars(runs: Sequence[Run]) -> list[NamedBar]:
+def phase_bars(runs: Sequence[RecordedRun]) -> list[NamedBar]:
     """The runs from start to end, on one scale; none if no phase took time."""
     phases = {run.label: sum_phases(run) for run in runs}
     longest = max(map(sum, phases.values()), default=0.0)
@@ -107,7 +107,7 @@ def phase_bars(runs: Sequence[Run]) -> list[NamedBar]:
     ]
 
 
-def sum_phases(run: Run) -> list[float]:
+def sum_phases(run: RecordedRun) -> list[float]:
     """Seconds of start-up, staging, training, evaluation and checkpoints.
 
     An epoch's recorded time includes its checkpoints; here training does not.
@@ -121,7 +121,7 @@ def sum_phases(run: Run) -> list[float]:
     return [start_up, staging, max(0.0, training - saving), evaluation, saving]
 
 
-def describe_staging(run: Run) -> str:
+def describe_staging(run: RecordedRun) -> str:
     """A sentence on what staging took; "" if nothing was staged."""
     phases = sum_phases(run)
     staging, training = phases[1:3]
@@ -146,27 +146,27 @@ def _to_fractions(sums: Floats) -> list[list[float]]:
     return [[float(part) for part in row] for row in fractions]
 
 
-def epochs_per_column(runs: Sequence[Run]) -> int:
+def epochs_per_column(runs: Sequence[RecordedRun]) -> int:
     """Epochs that share a column of a small chart, at most."""
     return max(-(-len(run.trained) // COLUMNS_MAX) for run in runs)
 
 
-def stack_epochs(run: Run) -> list[list[float]]:
+def stack_epochs(run: RecordedRun) -> list[list[float]]:
     """Shares of the time of measured steps: columns of one or several epochs x parts."""
     sums = np.array([epoch.parts_s[run.measured(epoch)].sum(axis=0) for epoch in run.trained])
     starts = np.arange(0, len(sums), epochs_per_column([run]))
     return _to_fractions(np.add.reduceat(sums, starts, axis=0))
 
 
-def count_steps(run: Run) -> int:
+def count_steps(run: RecordedRun) -> int:
     return sum(epoch.steps for epoch in run.trained)
 
 
-def steps_per_bin(run: Run) -> int:
+def steps_per_bin(run: RecordedRun) -> int:
     return -(-count_steps(run) // _bins_max)
 
 
-def stack_steps(run: Run) -> tuple[list[list[float]], list[int], list[str]]:
+def stack_steps(run: RecordedRun) -> tuple[list[list[float]], list[int], list[str]]:
     """Shares of the time of all steps, bins x parts; the epochs' ends in bins, and their names."""
     size = steps_per_bin(run)
     epochs = [epoch.parts_s for epoch in run.trained]
@@ -181,7 +181,7 @@ def stack_steps(run: Run) -> tuple[list[list[float]], list[int], list[str]]:
     return stacks, bounds, names
 
 
-def epoch_figures(run: Run, epoch: Epoch) -> list[WrittenFigure]:
+def epoch_figures(run: RecordedRun, epoch: RecordedEpoch) -> list[WrittenFigure]:
     """Figures of an epoch's row, after its kind."""
     shares: Sequence[float | None] = (None, None)
     waits: Sequence[float | None] = (None, None)
@@ -222,7 +222,7 @@ class StallCounts(NamedTuple):
     most: int
 
 
-def count_stalls(runs: Sequence[Run]) -> StallCounts:
+def count_stalls(runs: Sequence[RecordedRun]) -> StallCounts:
     """Histograms of the waits for batches. Each run has some."""
     waits = np.concatenate([run.stalls_s for run in runs])
     waits = waits[waits > 0]
@@ -235,7 +235,7 @@ def count_stalls(runs: Sequence[Run]) -> StallCounts:
     return StallCounts(low, high, counts, zeros, most)
 
 
-def stall_marks(run: Run) -> list[tuple[str, float]]:
+def stall_marks(run: RecordedRun) -> list[tuple[str, float]]:
     """Percentiles of the waits with their names, as the record has them or from its steps."""
     marks = []
     for percentile in (50, 95, 99):
@@ -248,7 +248,7 @@ def stall_marks(run: Run) -> list[tuple[str, float]]:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-def stack_cached(run: Run) -> list[tuple[float, float]]:
+def stack_cached(run: RecordedRun) -> list[tuple[float, float]]:
     """Shares of the data in the page cache before epochs, and added by them; [] if unknown."""
     if all(epoch.cached_before is epoch.cached_after is None for epoch in run.trained):
         return []
@@ -257,7 +257,7 @@ def stack_cached(run: Run) -> list[tuple[float, float]]:
     return [(min(before, after), max(0.0, after - before)) for before, after in pairs]
 
 
-def count_bytes(run: Run) -> tuple[float | None, float | None, float | None]:
+def count_bytes(run: RecordedRun) -> tuple[float | None, float | None, float | None]:
     """Bytes delivered, read by the process, and read from the device."""
     device = run.get("device_bytes")
     device = run.total("device_bytes") if device is None else device
@@ -267,12 +267,12 @@ def count_bytes(run: Run) -> tuple[float | None, float | None, float | None]:
 # -- checkpoints, ranks ----------------------------------------------------------------------------
 
 
-def checkpoint_seconds(run: Run) -> list[float]:
+def checkpoint_seconds(run: RecordedRun) -> list[float]:
     """Times of the checkpoints that are known."""
     return [saved.seconds for saved in run.checkpoints if saved.seconds is not None]
 
 
-def longest_checkpoint(runs: Sequence[Run]) -> float:
+def longest_checkpoint(runs: Sequence[RecordedRun]) -> float:
     """The longest time of all checkpoints. Each run has some."""
     return max(max(checkpoint_seconds(run)) for run in runs)
 
@@ -283,7 +283,7 @@ def average_groups(values: Sequence[float], unit: float) -> list[tuple[float]]:
     return [(float(group.mean()),) for group in groups]
 
 
-def checkpoint_figures(run: Run) -> list[WrittenFigure]:
+def checkpoint_figures(run: RecordedRun) -> list[WrittenFigure]:
     """Figures of a run's checkpoints, of which one at least is known."""
     seconds = np.array(checkpoint_seconds(run))
     sizes = [saved.bytes for saved in run.checkpoints if saved.bytes is not None]
@@ -300,7 +300,9 @@ def checkpoint_figures(run: Run) -> list[WrittenFigure]:
     ]
 
 
-def stack_ranks(runs: Sequence[Run]) -> tuple[float, str, list[tuple[Run, Any, str]]]:
+def stack_ranks(
+    runs: Sequence[RecordedRun],
+) -> tuple[float, str, list[tuple[RecordedRun, Any, str]]]:
     """Highest column and unit of time; of each run its ranks x parts, and a note on waiting."""
     sums = [_sum_by_rank(run) for run in runs]
     high = max(float(parts.sum(axis=1).max()) for parts in sums)
@@ -313,7 +315,7 @@ def stack_ranks(runs: Sequence[Run]) -> tuple[float, str, list[tuple[Run, Any, s
     return high / unit, name, rows
 
 
-def _sum_by_rank(run: Run) -> Floats:
+def _sum_by_rank(run: RecordedRun) -> Floats:
     """Ranks x parts, in seconds over all measured steps."""
     total = np.zeros((len(run.trained[0].ranks), len(PARTS)))
     for epoch in run.trained:
@@ -332,7 +334,7 @@ def limit_rows(limits: Sequence[Limit], measured: float | None) -> list[tuple[st
     return rows
 
 
-def pair_headings(runs: Sequence[Run]) -> list[str]:
+def pair_headings(runs: Sequence[RecordedRun]) -> list[str]:
     """Headings of DLIO's figures and those that are right, for each run."""
     headings = [""]
     for run in runs:

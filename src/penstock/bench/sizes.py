@@ -1,5 +1,5 @@
-"""How large the samples of each file are: by a model whose mean and deviation are the ones asked
-for, or as DLIO draws them. Pure.
+"""Sizes of the samples of each file: by a model whose mean and deviation are the ones asked for, or
+as DLIO draws them. Pure.
 
 Samples of one file have one shape, as in DLIO's files. The models give a set of sizes rather than
 draws: quantiles of a distribution, in an order that depends on the seed, so that 168 files have the
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..index import missing_library
 from ..order import Order
-from .workload import Data
+
+if TYPE_CHECKING:
+    from .workload import DatasetSpec  # and with it pydantic, which the command line does without
 
 MODELS = ("normal", "lognormal", "dlio")
 Floats = npt.NDArray[np.float64]
@@ -47,20 +49,20 @@ _SOLVED = 10_000
 _DLIO_SEED = 10
 
 
-def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
+def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10) -> Shapes:
     """The shapes of samples, a row for each file of "train" or "valid", in elements; of tables with
     columns, in bytes.
 
-    UsageError where a model has no such mean and deviation.
+    UsageError if a model has no such mean and deviation.
     """
     count = data.files(part)
-    found: Shapes
+    sample_shapes: Shapes
     if data.format == "parquet" and data.parquet.columns:
-        found = np.full((count, 1), data.sample_bytes(), np.int64)
+        sample_shapes = np.full((count, 1), data.sample_bytes(), np.int64)
     elif data.record_dims:
-        found = np.tile(np.array(data.record_dims, np.int64), (count, 1))
+        sample_shapes = np.tile(np.array(data.record_dims, np.int64), (count, 1))
     elif model == "dlio":
-        found = _as_dlio(data, part)
+        sample_shapes = _draw_as_dlio(data, part)
     else:
         itemsize = np.dtype(data.record_element_type).itemsize
         mean, stdev = data.record_length_bytes / itemsize, data.record_length_bytes_stdev / itemsize
@@ -70,10 +72,10 @@ def shapes(data: Data, part: str, model: Model = "normal", seed: int = 10) -> Sh
             sizes = _quantiles(model, count, mean, stdev)
         else:
             alike = near_squares(np.array([mean]), math.isqrt(int(mean)) + 1)
-            return _of_dsets(data, np.tile(alike, (count, 1)))
+            return _stack_datasets(data, np.tile(alike, (count, 1)))
         order = Order(max(count, 1), seed).samples(np.arange(count, dtype=np.uint64))
-        found = near_squares(sizes[order.view(np.int64)])
-    return _of_dsets(data, found)
+        sample_shapes = near_squares(sizes[order.view(np.int64)])
+    return _stack_datasets(data, sample_shapes)
 
 
 # -- sizes -----------------------------------------------------------------------------------------
@@ -104,8 +106,8 @@ def _quantiles(model: str, count: int, mean: float, stdev: float) -> Floats:
             high = middle
     drawn = family(_levels(count), (low + high) / 2)
     line = (drawn - drawn.mean()) * (stdev / drawn.std()) + mean
-    found: Floats = np.maximum(line, 1.0)
-    return found
+    wanted_sizes: Floats = np.maximum(line, 1.0)
+    return wanted_sizes
 
 
 def _levels(count: int) -> Floats:
@@ -118,17 +120,17 @@ def _variation(values: Floats) -> float:
 
 def _normal(levels: Floats, cut: float) -> Floats:
     """Quantiles of what lies above `cut` in a standard normal distribution, from 0 on."""
-    special = _special()
+    special = _import_special()
     above: Floats = -special.ndtri((1 - levels) * special.ndtr(-cut)) - cut
     return above
 
 
 def _lognormal(levels: Floats, sigma: float) -> Floats:
-    values: Floats = np.exp(sigma * _special().ndtri(levels))
+    values: Floats = np.exp(sigma * _import_special().ndtri(levels))
     return values
 
 
-def _special() -> Any:
+def _import_special() -> Any:
     try:
         from scipy import special
     except ModuleNotFoundError:
@@ -138,8 +140,8 @@ def _special() -> Any:
 
 def _empirical(known: Floats, count: int) -> Floats:
     """`count` quantiles of known sizes, of their mean."""
-    found = np.quantile(known, _levels(count)) if count else known[:0]
-    return found * (known.mean() / found.mean()) if count else found
+    quantiles = np.quantile(known, _levels(count)) if count else known[:0]
+    return quantiles * (known.mean() / quantiles.mean()) if count else quantiles
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -149,21 +151,21 @@ def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
     """Rows and columns of nearly these products, the squarest of the best of so many shapes; none
     has more than about four times as many columns."""
     root = np.maximum(np.sqrt(sizes).astype(np.int64), 1)
-    found = np.zeros((len(sizes), 2), np.int64)
+    squares = np.zeros((len(sizes), 2), np.int64)
     missed = np.full(len(sizes), np.inf)
     for narrower in range(tried):
         rows = np.maximum(root - narrower, (root + 1) // 2)
         columns = np.maximum(np.rint(sizes / rows).astype(np.int64), 1)
         misses = np.abs(rows * columns - sizes)
         better = misses < missed
-        found[better] = np.stack([rows, columns], axis=1)[better]
+        squares[better] = np.stack([rows, columns], axis=1)[better]
         missed[better] = misses[better]
         if (missed <= 0.5).all():
             break
-    return found
+    return squares
 
 
-def _as_dlio(data: Data, part: str) -> Shapes:
+def _draw_as_dlio(data: DatasetSpec, part: str) -> Shapes:
     """DLIO's draws: two sides of each file, those of "train" first; numpy's legacy generator."""
     root = math.sqrt(data.record_length_bytes)
     count = data.num_files_train + data.num_files_eval
@@ -175,9 +177,9 @@ def _as_dlio(data: Data, part: str) -> Shapes:
     return all_shapes[:of_train] if part == "train" else all_shapes[of_train:]
 
 
-def _of_dsets(data: Data, found: Shapes) -> Shapes:
+def _stack_datasets(data: DatasetSpec, sample_shapes: Shapes) -> Shapes:
     """HDF5 samples in several datasets: each has the size asked for unless record_dims says what
     all of them have, as in DLIO's files."""
     if data.format == "hdf5" and not data.record_dims:
-        found = found * np.array([data.hdf5.num_dset_per_record, 1])
-    return found
+        sample_shapes = sample_shapes * np.array([data.hdf5.num_dset_per_record, 1])
+    return sample_shapes

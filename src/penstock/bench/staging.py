@@ -1,4 +1,4 @@
-"""Staging: data is copied to a nearer place before the first step, and that takes its time."""
+"""Staging: data is copied to a nearer place before the first step, which is timed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Paths = Mapping[str, Sequence[str]]
 
 @contextmanager
 def room(place: str, name: str, first: bool) -> Iterator[str]:
-    """A folder of this name below `place`, which is removed afterwards.
+    """Make a folder of this name below `place`, and remove it afterwards.
 
-    first:  of those that share the folder, the one who makes and removes it.
+    first:  True on the one rank that makes and removes the folder that several share.
     """
     folder = os.path.join(place, name)
     if not first:
@@ -35,18 +35,20 @@ def room(place: str, name: str, first: bool) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copied(paths: Paths, folder: str, first: bool) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Where the files of each part are in the folder, and its sub-folders by part; `first` copies
-    them there. StorageError where there is no room, or a file cannot be copied."""
-    found, folders = {}, {}
+def copy_files(
+    paths: Paths, folder: str, first: bool
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Copy the files of each part into the folder, if `first`; return their paths and folders
+    there, by part. StorageError if there is no room, or a file cannot be copied."""
+    copies, folders = {}, {}
     for part, sources in paths.items():
         root = os.path.commonpath([os.path.dirname(path) for path in sources])
         folders[part] = os.path.join(folder, part)
-        targets = [os.path.join(folders[part], os.path.relpath(each, root)) for each in sources]
-        found[part] = targets
+        targets = [os.path.join(folders[part], os.path.relpath(source, root)) for source in sources]
+        copies[part] = targets
         if first:
             _copy_all(sources, targets)
-    return found, folders
+    return copies, folders
 
 
 def _copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:

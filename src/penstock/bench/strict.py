@@ -1,27 +1,28 @@
-"""Workloads from files and overrides, where nothing is ignored that somebody wrote.
+"""Workloads from files and overrides, in which nothing that somebody wrote is ignored.
 
-DLIO ignores keys that it does not know, and makes 0 seconds of `0.5s`. Here each key, value and
-combination is checked, and all that is wrong is told at once, with file and line. In compat mode
-what DLIO lets pass is a warning instead.
+DLIO ignores keys that it does not know, and reads `0.5s` as 0 seconds. Here each key, value and
+combination is checked, and all problems are told at once, with file and line. In compat mode a
+problem that DLIO does not see is a warning instead.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import checks, document, overrides, schema, values
-from .distribution import Distribution
+from . import checks, document, overrides, schema
 from .document import Given
-from .problems import Level, Problem, settle
-from .workload import Workload
+from .problems import Level, Problem, settle, suggest
+from .workload import SECRETS, DlioWorkload
 
 Warn = Callable[[str], object]
-"""What is told of each warning, one line."""
+"""Receives each warning, one line."""
 
 
 def read_workload(
@@ -31,57 +32,64 @@ def read_workload(
     folder: Path | None = None,
     compat: bool = False,
     warn: Warn = warnings.warn,
-) -> Workload:
-    """The workload of a name (see `presets`), of a YAML file, or of a mapping as `as_dict` makes.
+) -> DlioWorkload:
+    """Read the workload of a name (see `presets`), a YAML file, or a mapping such as `as_dict`'s.
 
-    source:     None is what `workload=` among the overrides says, else "default".
+    source:     None takes the name of `workload=` among the overrides, else "default".
     overrides:  as Hydra's; see `overrides`. hydra.run.dir sets output.folder.
     folder:     where names are looked for first, as FOLDER/workload/NAME.yaml.
     compat:     as lenient as DLIO, with warnings.
 
-    Raises UsageError with a line for everything that is wrong:
-    `<file and line, or CLI>: <key>: <what, and what to do>`.
+    Raises UsageError with a line for each problem:
+    `<file and line, or CLI>: <key>: <what is wrong, and what to do>`.
     """
     return _read(source, overrides, folder, compat, warn)
 
 
 def preset_names() -> list[str]:
-    """The workloads that come with penstock, by name."""
+    """Names of the workloads that come with penstock."""
     names = (path.name for path in _presets().iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 def presets() -> dict[str, str]:
-    """The workloads that come with penstock: a line about each, by name."""
-    found = {}
+    """A line about each workload that comes with penstock, by name."""
+    lines = {}
     for name in preset_names():
         with (_presets() / f"{name}.yaml").open(encoding="utf-8") as file:
-            found[name] = file.readline().lstrip("# ").rstrip()
-    return found
+            lines[name] = file.readline().lstrip("# ").rstrip()
+    return lines
 
 
-def as_dict(workload: Workload) -> dict[str, Any]:
+def as_dict(workload: DlioWorkload) -> dict[str, Any]:
     """A workload as the sections of a file, every key but access keys, in types of JSON.
 
     `read_workload` makes the same workload of it, DLIO the same run.
     """
-    found: dict[str, Any] = {}
-    for key in schema.FIELDS:
-        *sections, last = key.name.split(".")
-        inner = found
-        for name in sections:
-            inner = inner.setdefault(name, {})
-        inner[last] = values.written(key, schema.value_of(workload, key))
-    options = {
-        name: value
-        for name, value in workload.storage.storage_options.items()
-        if name not in schema.SECRETS
-    }
-    if options:
-        found["storage"]["storage_options"] = options
-    if workload.checkpoint.ksm is not None:
-        found["checkpoint"]["ksm"] = dict(workload.checkpoint.ksm)
-    return found
+    secret = {"storage": {"storage_options": SECRETS}}
+    sections: dict[str, Any] = _adapter().dump_python(workload, mode="json", exclude=secret)
+    if not sections["storage"]["storage_options"]:
+        del sections["storage"]["storage_options"]
+    if workload.checkpoint.ksm is None:
+        del sections["checkpoint"]["ksm"]
+    return sections
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    # Looking for plugins reads the metadata of all installed packages, as long as all else here.
+    switch = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        return TypeAdapter(DlioWorkload)
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
 
 
 def _presets() -> Any:
@@ -96,7 +104,7 @@ def _read(
     folder: Path | None,
     compat: bool,
     warn: Warn,
-) -> Workload:
+) -> DlioWorkload:
     given = overrides.read(texts)
     if given.name is not None and source is not None:
         also = "a mapping" if isinstance(source, Mapping) else repr(str(source))
@@ -106,37 +114,32 @@ def _read(
     if source is None:
         source = given.name or "default"
     root, where, problems = _root(source, folder)
-    problems += given.problems
-    root, more = overrides.apply(given.edits, root, where)
-    problems += more
-    reading = _Reading(root, where)
-    workload = reading.workload(given.folder)
-    settle([*problems, *reading.problems], compat=compat, warn=warn)
+    root, override_problems = overrides.apply(given.edits, root, where)
+    reading = _WorkloadReading(root, where, [*problems, *given.problems, *override_problems])
+    workload = reading.read(given.folder)
+    settle(reading.problems, compat=compat, warn=warn)
     return workload
 
 
 def _root(
     source: str | Path | Mapping[str, Any], folder: Path | None
 ) -> tuple[Given, str, list[Problem]]:
-    """The mapping of a source, what messages call it, and what is wrong with its YAML."""
+    """The mapping of a source, its name in messages, and the problems of its YAML."""
     if isinstance(source, Mapping):
-        return document.given(source, "workload"), "workload", []
-    name, text = _text(source, folder)
+        return document.make_given(source, "workload"), "workload", []
+    name, file = _file(source, folder)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read workload {name}: {error}") from None
     root, problems = document.read(text, name)
     # DLIO's record of its configuration holds all of it below `workload`.
     if isinstance(root.value.get("workload", Given(None, "")).value, dict):
         root = root.value["workload"]
-        problems = [each._replace(key=each.key.removeprefix("workload.")) for each in problems]
+        problems = [
+            problem._replace(key=problem.key.removeprefix("workload.")) for problem in problems
+        ]
     return root, name, problems
-
-
-def _text(source: str | Path, folder: Path | None) -> tuple[str, str]:
-    """What messages call a file, and its text."""
-    name, file = _file(source, folder)
-    try:
-        return name, file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read workload {name}: {error}") from None
 
 
 def _file(source: str | Path, folder: Path | None) -> tuple[str, Any]:
@@ -149,151 +152,148 @@ def _file(source: str | Path, folder: Path | None) -> tuple[str, Any]:
     known = preset_names()
     if name in known:
         return f"{name}.yaml", _presets() / f"{name}.yaml"
-    near = schema.nearest(name, known)
     raise UsageError(
-        f"there is no workload {name!r}"
-        + (f"; did you mean {near!r}?" if near else "")
-        + f": use the path of a .yaml file, or one of {', '.join(known)}"
+        f"there is no workload {name!r}{suggest(name, known)}: use the path of a .yaml file, or "
+        f"one of {', '.join(known)}"
     )
 
 
-_DEVIATIONS = [name for name, key in schema.KEYS.items() if key.kind == "deviation"]
 _PAUSE = "checkpoint.time_between_checkpoints"
 
 
-class _Reading:
-    """A mapping becomes a workload; what is wrong is collected."""
+class _WorkloadReading:
+    """Makes a workload of a mapping, and collects the problems."""
 
-    def __init__(self, root: Given, where: str) -> None:
-        self._where = where
-        self._lines: dict[str, str] = {}
-        self._found: dict[str, Any] = {}
+    def __init__(self, root: Given, where: str, problems: list[Problem]) -> None:
+        self._root, self._where = root, where
         self._bad: set[str] = set()
-        self.problems: list[Problem] = []
-        self._section(self._renamed(root.value), "")
-        for key in _DEVIATIONS:
-            self._deviate(key)
+        self.problems = problems
 
-    def workload(self, folder: str | None) -> Workload:
-        """What was read, where no value was bad; folder: of results, by hydra.run.dir."""
-        if folder is not None:
-            if "output.folder" in self._found:
-                text = f"has no effect: output.folder is {self._found['output.folder']!r}"
-                self.problems.append(Problem("warning", overrides.WHERE, "hydra.run.dir", text))
-            self._found.setdefault("output.folder", folder)
-        tree: dict[str, Any] = {}
-        for name, value in self._found.items():
-            *sections, last = name.split(".")
-            inner = tree
-            for section in sections:
-                inner = inner.setdefault(section, {})
-            inner[last] = value
-        workload: Workload = _filled(Workload(), tree)
+    def read(self, folder: str | None) -> DlioWorkload:
+        """Read the workload; what is bad has its default. folder: of results, by hydra.run.dir."""
+        from pydantic import ValidationError
+
+        self._rename()
+        self._drop_unused()
+        for key in schema.DEVIATIONS:
+            self._join_deviation(key)
+        self._set_folder(folder)
+        while True:  # again without what was bad
+            try:
+                workload: DlioWorkload = _adapter().validate_python(self._root.plain)
+                break
+            except ValidationError as error:
+                for flaw in error.errors(include_url=False):
+                    self._refuse(flaw)
         self._check(workload)
         return workload
 
-    def _renamed(self, sections: dict[str, Given]) -> dict[str, Given]:
-        """Sections by their first names."""
-        found = dict(sections)
+    def _section(self, name: str) -> dict[str, Given]:
+        value = self._root.value.get(name, Given({}, self._where)).value
+        return value if isinstance(value, dict) else {}
+
+    def _rename(self) -> None:
+        sections = self._root.value
         for alias, name in schema.ALIASES.items():
-            if alias in found:
-                if name in found:
-                    self._problem("strict", alias, found[alias], f"give one of {name}, {alias}")
-                found[name] = found.pop(alias)
-        return found
+            if alias in sections:
+                if name in sections:
+                    text = f"give one of {name}, {alias}"
+                    self._problem("strict", alias, sections[alias], text)
+                sections[name] = sections.pop(alias)
+        dataset = self._section("dataset")
+        # In files of version 3 keys still go by their old names.
+        level: Level = "warning" if "parquet" in dataset else "strict"
+        for name in dataset.keys() & schema.OLD_NAMES.keys():
+            text = f"old name; use {schema.OLD_NAMES[name]}"
+            self._problem(level, f"dataset.{name}", dataset[name], text)
+        renamed = {schema.OLD_NAMES.get(name, name): value for name, value in dataset.items()}
+        dataset.clear()
+        dataset.update(renamed)
 
-    def _section(self, given: dict[str, Given], prefix: str) -> None:
-        for last, each in given.items():
-            name = prefix + last
-            if name in schema.KEYS:
-                self._key(schema.KEYS[name], each)
-            elif name in schema.SECTIONS:
-                self._subsection(name, each)
-            elif name in schema.RENAMED:
-                # In files of version 3 it still goes by this name.
-                level: Level = "warning" if "parquet" in given else "strict"
-                now = schema.RENAMED[name]
-                self._problem(level, name, each, f"old name; use {now.rpartition('.')[2]}")
-                self._key(schema.KEYS[now], each)
-            else:
-                self._unknown(name, each)
+    def _drop_unused(self) -> None:
+        for key, instead in schema.UNUSED.items():
+            section, _, name = key.partition(".")
+            if (given := self._section(section).pop(name, None)) is not None:
+                use = f"; use {instead}" if instead else ""
+                self._problem("warning", key, given, f"has no effect in DLIO{use}")
 
-    def _subsection(self, name: str, each: Given) -> None:
-        if each.value is None:  # its keys may all be comments
+    def _join_deviation(self, key: str) -> None:
+        """Join a deviation that was given by a key of its own with its mean."""
+        section_name, _, name = key.partition(".")
+        section = self._section(section_name)
+        deviation = section.pop(name, None)
+        if deviation is None:
             return
-        if not isinstance(each.value, dict):
-            text = f"expected keys below it, got {each.plain!r}"
-            self._problem("error", name, each, text)
-            return
-        if name in schema.MAPPINGS:
-            self._found[name] = {}
-        self._section(each.value, f"{name}.")
+        mean_name = name.removesuffix("_stdev")
+        time = section.get(mean_name)
+        parameters = time.value if time is not None else {}
+        if not isinstance(parameters, dict):
+            parameters = {"mean": time}
+        kind = parameters.get("type", Given("normal", "")).value
+        if kind != "normal" or "mean" not in parameters:
+            text = f"stdev needs a mean{f', and {kind} has none' if kind != 'normal' else ''}"
+            self._problem("error", key, deviation, f"{text}: give {section_name}.{mean_name}")
+        elif "stdev" in parameters:
+            text = f"stdev is given twice: {section_name}.{mean_name} has one"
+            self._problem("error", key, deviation, text)
+        elif deviation.value != 0 or isinstance(deviation.value, bool):
+            joined = {**parameters, "stdev": deviation}
+            section[mean_name] = Given(joined, deviation.where)
 
-    def _unknown(self, name: str, each: Given) -> None:
-        section, _, last = name.rpartition(".")
-        owners = schema.sections_of(last)
-        if section == "dataset" and "dataset.hdf5" in owners:
-            self._problem("error", name, each, "put it under dataset.hdf5")
-        elif owners:
-            text = " or ".join(repr(owner) for owner in owners)
-            self._problem("error", name, each, f"{last!r} belongs to {text}")
+    def _set_folder(self, folder: str | None) -> None:
+        if folder is None:
+            return
+        output = self._root.value.setdefault("output", Given(None, overrides.WHERE))
+        if output.value is None:
+            output = self._root.value["output"] = Given({}, output.where)
+        if not isinstance(output.value, dict):
+            return
+        if "folder" in output.value:
+            text = f"has no effect: output.folder is {output.value['folder'].plain!r}"
+            self.problems.append(Problem("warning", overrides.WHERE, "hydra.run.dir", text))
+        output.value.setdefault("folder", Given(folder, overrides.WHERE))
+
+    def _refuse(self, flaw: Any) -> None:
+        """Collect the problem that pydantic found, and take the bad key away."""
+        path = list(takewhile(lambda part: isinstance(part, str), flaw["loc"]))
+        key, name, section, given = ".".join(path), "", {}, self._root
+        for part in path:
+            section, given = given.value, given.value[part]
+        entry = given
+        for part in flaw["loc"]:
+            name += "[]" if isinstance(part, int) else f".{part}" if name else part
+        for part in flaw["loc"][len(path) :]:
+            if isinstance(entry.value, list | dict) and flaw["type"] != "missing":
+                entry = entry.value[part]
+        del section[path[-1]]
+        if given.value is None and flaw["type"] in {"dataclass_type", "dict_type"}:
+            return  # the keys of a section may all be comments
+        self._bad.add(key)
+        level: Level = "error"
+        if flaw["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+            level, text = schema.explain_unknown(name, is_mapping=isinstance(given.value, dict))
+        elif flaw["type"] == "value_error":
+            text = str(flaw["ctx"]["error"])
         else:
-            near = schema.meant(name)
-            noun = "section" if isinstance(each.value, dict) else "key"
-            text = f"unknown {noun} {name!r}" + (f"; did you mean {near!r}?" if near else "")
-            self._problem("strict", name, each, text)
+            text = schema.explain_value(name, entry)
+        self._problem(level, key, entry, text)
 
-    def _key(self, key: schema.Key, each: Given) -> None:
-        if key.dead is not None:
-            use = f"; use {key.dead}" if key.dead else ""
-            self._problem("warning", key.name, each, f"has no effect in DLIO{use}")
-            return
-        self._lines[key.name] = each.where
-        try:
-            self._found[key.field or key.name] = values.read(key, each)
-            if key.name == _PAUSE and each.value < 0:
-                text = f"DLIO would sleep {-each.value:g} s; 0 here"
-                self._problem("compat", key.name, each, text)
-        except values.Unfit as error:
-            self._bad.add(key.name)
-            self._problem("error", key.name, each, str(error))
-
-    def _deviate(self, key: str) -> None:
-        """Joins a deviation that was given by a key of its own with its mean."""
-        name = key.removesuffix("_stdev")
-        deviation = self._found.pop(key, None)
-        if deviation is None or name in self._bad:
-            return
-        time = self._found.get(name)
-        if time is None or time.kind not in {"constant", "normal"}:
-            text = "stdev needs a mean" + ("" if time is None else f", and {time.kind} has none")
-            self.problems.append(Problem("error", self._lines[key], key, f"{text}: give {name}"))
-        elif time.kind == "normal":
-            text = f"stdev is given twice: {name} has one"
-            self.problems.append(Problem("error", self._lines[key], key, text))
-        elif deviation:
-            self._found[name] = Distribution("normal", (time.mean, deviation))
-
-    def _check(self, workload: Workload) -> None:
-        is_checkpoint_only = workload.workflow.checkpoint and not workload.workflow.train
-        if is_checkpoint_only and _PAUSE not in self._lines:
+    def _check(self, workload: DlioWorkload) -> None:
+        pause = self._section("checkpoint").get("time_between_checkpoints")
+        if pause is not None and pause.value < 0:
+            text = f"DLIO would sleep {-pause.value:g} s; 0 here"
+            self._problem("compat", _PAUSE, pause, text)
+        elif pause is None and workload.workflow.checkpoint and not workload.workflow.train:
             text = "is not given: DLIO would sleep 1 s; 0 here"
-            self.problems.append(Problem("compat", self._where, _PAUSE, text))
-        for level, key, text in checks.within(workload):
-            # What was bad has its default now, of which there is nothing to say.
+            self._problem("compat", _PAUSE, self._root._replace(where=self._where), text)
+        for level, key, text in checks.check_values(workload):
+            # A bad key has its default now, of which there is nothing to say.
             if not any(bad == key or bad in text for bad in self._bad):
-                where = self._lines.get(key, self._where)
-                self.problems.append(Problem(level, where, key, text))
+                given = self._root
+                for part in key.split("."):
+                    inner = given.value.get(part) if isinstance(given.value, dict) else None
+                    given = inner or Given(None, self._where)
+                self._problem(level, key, given, text)
 
-    def _problem(self, level: Level, name: str, each: Given, text: str) -> None:
-        self.problems.append(Problem(level, each.where, name, text))
-
-
-def _filled(part: Any, tree: Mapping[str, Any]) -> Any:
-    """A part of a workload with those values that were given."""
-    changes = {}
-    for name, value in tree.items():
-        old = getattr(part, name)
-        is_part = is_dataclass(old) and isinstance(value, Mapping)
-        changes[name] = _filled(old, value) if is_part else value
-    return replace(part, **changes)
+    def _problem(self, level: Level, key: str, given: Given, text: str) -> None:
+        self.problems.append(Problem(level, given.where, key, text))

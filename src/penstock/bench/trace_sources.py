@@ -1,4 +1,4 @@
-"""Logs of any kind as traces, and which of a job's files are worth keeping."""
+"""Import of logs of any kind as traces, and filters of a job's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import trace_strace, trace_tables
 
 Keep = Callable[[str], bool]
 Seen = Callable[[int, int], object]
-"""Told bytes of a log that were taken in, and its bytes in all."""
+"""Receives the bytes of a log that were read, and its bytes in all."""
 
 _ELSEWHERE = re.compile(
     r"/(?:dev|proc|sys|etc|usr|bin|sbin|lib\w*|boot|run|opt/conda|opt/intel)(?:/|$)"
@@ -26,34 +26,34 @@ _ELSEWHERE = re.compile(
 )
 
 
-def job_data(path: str) -> bool:
-    """Whether a path is likely data rather than the system, the interpreter and its packages."""
+def is_job_data(path: str) -> bool:
+    """True if a path is likely data, and not of the system, the interpreter or its packages."""
     return _ELSEWHERE.match(path) is None and path not in ("", "/")
 
 
-def below(folders: Sequence[str]) -> Keep:
-    """Whether a path is one of these, or below."""
+def filter_below(folders: Sequence[str]) -> Keep:
+    """The filter of paths that are one of these folders, or below."""
     roots = [each if "://" in each else os.path.abspath(each) for each in folders]
     return lambda path: any(
         path == root or path.startswith(root.rstrip("/") + "/") for root in roots
     )
 
 
-def everything(path: str) -> bool:
-    """Any path."""
+def keep_everything(path: str) -> bool:
+    """Keep any path."""
     return True
 
 
 def add_log(
     path: str, writer: traces.TraceWriter, keep: Keep, seen: Seen = lambda done, total: None
 ) -> None:
-    """Put what a log says into a trace; what it is, its first lines show: a trace, strace's, DXT,
-    or CSV. MissingError and UsageError where it cannot be read, FormatError where it is of another
-    kind, cut or altered."""
+    """Add a log to a trace. Its first lines show its kind: a trace, strace's, DXT, or CSV.
+    MissingError and UsageError if it cannot be read, FormatError if it is of another kind, cut or
+    altered."""
     if traces.is_trace(path):
         _copy(traces.load(path), writer, keep)
         return
-    with _text(path) as file:
+    with _open_text(path) as file:
         head = file.read(1 << 14)
         lines = head.splitlines()
         if not head.strip():
@@ -64,7 +64,7 @@ def add_log(
                 " prints (of a .darshan file), or CSV"
             )
         file.seek(0)
-        text = _told(file, seen)
+        text = _report_lines(file, seen)
         if any(line.startswith(("# darshan log version", "# DXT")) for line in lines):
             trace_tables.read_dxt(path, text, writer, keep)
         elif {"time", "path"} <= {word.strip().lower() for word in lines[0].split(",")}:
@@ -81,9 +81,8 @@ def import_logs(
     seen: Seen = lambda done, total: None,
     command: str | None = None,
 ) -> traces.Trace:
-    """A trace of one or more logs. command: that wrote them just now, on this machine, so that the
-    sizes of files are those that they have. UsageError where nothing of what they say was wanted.
-    """
+    """Make a trace of one or more logs. command: that wrote them just now, on this machine, so that
+    files have their sizes of then. UsageError if no operation was wanted."""
     names = ", ".join(os.path.basename(path) for path in paths[:3])
     names += ", ..." if len(paths) > 3 else ""
     with traces.TraceWriter(target, command or names) as writer:
@@ -129,7 +128,7 @@ def _copy(trace: traces.Trace, writer: traces.TraceWriter, keep: Keep) -> None:
                 writer.extend(target, wanted)
 
 
-def _told(file: IO[str], seen: Seen) -> Iterator[str]:
+def _report_lines(file: IO[str], seen: Seen) -> Iterator[str]:
     total, done, told = os.fstat(file.fileno()).st_size, 0, 0
     for line in file:
         yield line
@@ -140,7 +139,7 @@ def _told(file: IO[str], seen: Seen) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _text(path: str) -> Iterator[IO[str]]:
+def _open_text(path: str) -> Iterator[IO[str]]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             yield file

@@ -1,4 +1,4 @@
-"""What strace saw of a job, as a trace.
+"""A job's strace log as a trace.
 
 `strace -f -ttt -T -y -o LOG COMMAND` writes such logs; `FLAGS` are those that see all there is to
 see. Descriptors are followed through opens, duplicates, seeks, forks and threads, so that reads
@@ -28,7 +28,7 @@ FLAGS = (
     "-e", "abbrev=!readv,preadv,preadv2", "-e", "signal=none",
     "--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns",
 )  # fmt: skip
-"""Of a strace from 5.6 (2020) on. Processes attach with -f; no data is shown (-s 0)."""
+"""Flags of strace 5.6 (2020) or later. Processes attach with -f; no data is shown (-s 0)."""
 
 _LINE = re.compile(r"(?:\[pid +(\d+)\] +|(\d+) +)?(\d+)\.(\d{6,9}) (.*)", re.DOTALL)
 _WHOLE = re.compile(
@@ -55,16 +55,16 @@ _UNSEEN = {
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An open file. told: whether its open is in the trace."""
+    """An open file. told: True if its open is in the trace."""
 
     path: str
-    table: _Table
+    table: _OpenFiles
     told: bool = False
     offset: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _Table:
+class _OpenFiles:
     """Descriptors of a process, which its threads share. closing: on exec."""
 
     process: int
@@ -75,8 +75,8 @@ class _Table:
         self.files[descriptor] = file
         (self.closing.add if closing else self.closing.discard)(descriptor)
 
-    def forked(self, process: int) -> _Table:
-        return _Table(process, dict(self.files), set(self.closing))
+    def forked(self, process: int) -> _OpenFiles:
+        return _OpenFiles(process, dict(self.files), set(self.closing))
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class _Call:
     found: str
     start_ns: int
     duration_ns: int
-    table: _Table
+    table: _OpenFiles
 
 
 class StraceLog:
@@ -98,7 +98,7 @@ class StraceLog:
 
     keep:  whether the operations on a path are wanted.
 
-    FormatError for a line that strace does not write, or without -ttt and -T.
+    Raises FormatError for a line that strace does not write, or without -ttt and -T.
     """
 
     def __init__(self, name: str, writer: TraceWriter, keep: Callable[[str], bool]) -> None:
@@ -106,7 +106,7 @@ class StraceLog:
         self._writer = writer
         self._keep = keep
         self._line = 0
-        self._tables: dict[int, _Table] = {}  # by thread
+        self._tables: dict[int, _OpenFiles] = {}  # by thread
         self._numbers: dict[int, int] = {}  # of threads in the trace
         self._begun: dict[int, tuple[str, str, int]] = {}  # by thread: call, arguments, start
         self._made: dict[int, int] = {}  # of threads that a clone was to make, by who called it
@@ -128,7 +128,7 @@ class StraceLog:
         }
 
     def take(self, lines: Iterable[str]) -> None:
-        """All lines, then what there is to say about them. A last line that was cut is left out."""
+        """Read all lines, then add notes about them. A last line that was cut is left out."""
         for line in lines:
             self._line += 1
             try:
@@ -152,15 +152,15 @@ class StraceLog:
     def _take(self, line: str) -> None:
         if not line or line.startswith("strace:"):
             return
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise self._wrong(
                 f"{line[:60]!r} is no line of strace with seconds since 1970: record with"
                 " `strace -f -ttt -T -y`"
             )
-        thread = int(found[1] or found[2] or 0)
-        start_ns = int(found[3]) * 10**9 + int(found[4].ljust(9, "0"))
-        text = found[5]
+        thread = int(match[1] or match[2] or 0)
+        start_ns = int(match[3]) * 10**9 + int(match[4].ljust(9, "0"))
+        text = match[5]
         if text.startswith(("---", "+++")):
             if text.startswith("+++"):
                 self._tables.pop(thread, None)
@@ -207,18 +207,18 @@ class StraceLog:
             result = -int(getattr(errno, error[1], errno.EIO)) if error else -errno.EIO
         return _Call(thread, name, given, result, found, start_ns, duration_ns, self._table(thread))
 
-    def _table(self, thread: int) -> _Table:
+    def _table(self, thread: int) -> _OpenFiles:
         table = self._tables.get(thread)
         if table is None:
             caller = next(iter(self._made.values()), None)
             if caller is not None:  # its clone has not returned yet
                 self._adopt(thread, caller, self._begun.get(caller, ("", "", 0))[1])
                 return self._tables[thread]
-            table = self._tables[thread] = _Table(thread)
+            table = self._tables[thread] = _OpenFiles(thread)
         return table
 
     def _adopt(self, child: int, parent: int, flags: str) -> None:
-        table = self._tables.get(parent) or _Table(parent)
+        table = self._tables.get(parent) or _OpenFiles(parent)
         self._tables[child] = table if "CLONE_FILES" in flags else table.forked(child)
 
     # -- what is in the trace ------------------------------------------------------------------
@@ -226,7 +226,7 @@ class StraceLog:
     def _add(
         self, call: _Call, kind: int, path: str, offset: int = 0, length: int = 0, result: int = 0
     ) -> bool:
-        """Whether it was wanted."""
+        """Add an operation to the trace; True if its path is wanted."""
         whole = self._wanted(path)
         if whole is None:
             return False
@@ -242,16 +242,16 @@ class StraceLog:
 
     def _wanted(self, path: str) -> str | None:
         if path not in self._paths:
-            whole = _unescaped(path)
+            whole = _unescape(path)
             self._paths[path] = whole if self._keep(whole) else None
         return self._paths[path]
 
     def _file(self, call: _Call) -> _Open | None:
         """The open file of a call's first argument, as far as it is one with a path."""
-        found = _DESCRIPTOR.match(call.given)
-        if found is None:
+        match = _DESCRIPTOR.match(call.given)
+        if match is None:
             return None
-        number, path = int(found[1]), found[2]
+        number, path = int(match[1]), match[2]
         file = call.table.files.get(number)
         if path is not None and (file is None or file.path != path):
             if not path.startswith("/"):
@@ -285,7 +285,7 @@ class StraceLog:
         call.table.put(call.result, file, "O_CLOEXEC" in flags)
 
     def _joined(self, call: _Call, quoted: re.Match[str]) -> str:
-        """A path with the folder that it is relative to, where that is known; still escaped."""
+        """A path with the folder that it is relative to, if that is known; still escaped."""
         folder = re.match(r"(?:AT_FDCWD|\d+)<([^<>]*)>", call.given[: quoted.start()])
         path = quoted[1]
         if path.startswith("/") or folder is None:
@@ -331,26 +331,26 @@ class StraceLog:
             self._size(call, file.path)
 
     def _size(self, call: _Call, path: str) -> None:
-        found = _SIZE.search(call.given)
+        match = _SIZE.search(call.given)
         whole = self._wanted(path)
-        if found and whole and "S_IFREG" in call.given:
-            self._writer.file(whole, int(found[1]))
+        if match and whole and "S_IFREG" in call.given:
+            self._writer.file(whole, int(match[1]))
 
     def _mapped(self, call: _Call) -> None:
         words = call.given.rsplit(", ", 5)
         if call.result < 0 or len(words) < 6 or words[4].startswith("-1") or "EXEC" in words[2]:
             return
-        found = _DESCRIPTOR.match(words[4])
-        file = call.table.files.get(int(found[1])) if found else None
-        path = (found[2] if found else None) or (file.path if file else None)
+        match = _DESCRIPTOR.match(words[4])
+        file = call.table.files.get(int(match[1])) if match else None
+        path = (match[2] if match else None) or (file.path if file else None)
         if path is None or not path.startswith("/"):
             return
         if self._add(call, MAP, path, int(words[5], 0), int(words[1])):
             self._said["it mapped files: what it read through maps is not in the trace"] = 1
 
     def _closed(self, call: _Call) -> None:
-        found = _DESCRIPTOR.match(call.given)
-        file = call.table.files.pop(int(found[1]), None) if found else None
+        match = _DESCRIPTOR.match(call.given)
+        file = call.table.files.pop(int(match[1]), None) if match else None
         # One that a parent opened, or of which there is a duplicate, stays open.
         if (
             file is not None
@@ -364,7 +364,9 @@ class StraceLog:
         first, last = call.given.split(", ")[:2]
         most = int(last, 0) if last[:1].isdigit() else _LONGEST
         least = int(re.match(r"\d+", first)[0])  # type: ignore[index]
-        for number in [each for each in call.table.files if least <= each <= most]:
+        for number in [
+            descriptor for descriptor in call.table.files if least <= descriptor <= most
+        ]:
             del call.table.files[number]
 
     # -- what it takes to follow descriptors ---------------------------------------------------
@@ -401,19 +403,19 @@ _LONGEST = (1 << 31) - 4096
 """Bytes that Linux gives to one read at most."""
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     if "\\" not in path:
         return path
 
-    def byte(found: re.Match[str]) -> bytes:
-        code = found[1]
+    def byte(match: re.Match[str]) -> bytes:
+        code = match[1]
         value = _LETTERS.get(code)
         if value is None:
             value = int(code[1:], 16) if code[0] == "x" else int(code, 8)
         return bytes([value & 255])
 
     pieces, place = [], 0
-    for found in _ESCAPE.finditer(path):
-        pieces += [os.fsencode(path[place : found.start()]), byte(found)]
-        place = found.end()
+    for match in _ESCAPE.finditer(path):
+        pieces += [os.fsencode(path[place : match.start()]), byte(match)]
+        place = match.end()
     return os.fsdecode(b"".join([*pieces, os.fsencode(path[place:])]))

@@ -1,4 +1,4 @@
-"""What a trace shows: how much was read, how often again, how large, how even, in which order.
+"""Summary of a trace: bytes, repeated reads, sizes, rate over time, and order.
 
 Pure but for the trace, which is read once, block by block. Memory: what was read, as ranges that
 do not touch; the reads that passes over the data are looked for in; a number for each file.
@@ -19,7 +19,7 @@ from ..extent import FileIds, Int
 from .latencies import Latencies
 
 BINS = 60
-"""Of the rate over time."""
+"""Bins of the rate over time."""
 
 _looked_at_max = 1 << 22
 _ranges_min = 1 << 20
@@ -29,7 +29,7 @@ Order = Literal["storage", "partly", "shuffled"]
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Whether the job went over its data time and again, as training does.
+    """Passes of a job over its data, as training makes them.
 
     count:       reads for each place that was read: how many passes those are.
     whole:       part of the reads that belong to the pass that their time says: 1 where each pass
@@ -47,12 +47,12 @@ class Passes:
 
     @property
     def epochs(self) -> bool:
-        """Whether these are epochs: more than one pass, one after the other."""
+        """True if these are epochs: more than one pass, one after the other."""
         return self.count >= 1.5 and self.whole >= 0.9
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The passes in words."""
         order = {
             "storage": "in the order of storage",
             "partly": "partly shuffled",
@@ -66,7 +66,7 @@ class Passes:
 
 @dataclass
 class Summary:
-    """What a trace shows; sizes in bytes, times in seconds.
+    """Figures of a trace; sizes in bytes, times in seconds.
 
     counts:        operations of each kind.
     failed:        of them, that failed in the job.
@@ -103,7 +103,7 @@ class Summary:
         return self.bytes / self.unique_bytes if self.unique_bytes else 0.0
 
     def values(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """The figures as values of JSON."""
         read = self.file_reads[self.file_reads > 0]
         return {
             "seconds": self.seconds,
@@ -140,10 +140,10 @@ class Summary:
         }
 
 
-def summary(
+def summarise(
     trace: Trace, progress: Callable[[int, int], object] = lambda done, total: None
 ) -> Summary:
-    """Look at all operations of a trace, once. FormatError where it is damaged."""
+    """Summarise all operations of a trace, read once. FormatError if it is damaged."""
     files = len(trace.names)
     found = Summary(seconds=trace.end_ns * 1e-9, threads=len(trace.threads))
     found.file_reads, found.file_bytes = np.zeros(files, np.int64), np.zeros(files, np.int64)
@@ -174,22 +174,22 @@ def summary(
         names = [trace.names[i] for i in range(files)]
         file = np.concatenate([part[0] for part in first])
         offset = np.concatenate([part[1] for part in first])
-        found.passes = passes(file, offset, places_of(names))
+        found.passes = passes(file, offset, rank_names(names))
     return found
 
 
-def _count(found: Summary, read: Operations, end_ns: int) -> None:
-    found.bytes += int(read.result.sum())
-    found.asked_bytes += int(read.length.sum())
-    found.took.add(read.duration_ns)
+def _count(summary: Summary, read: Operations, end_ns: int) -> None:
+    summary.bytes += int(read.result.sum())
+    summary.asked_bytes += int(read.length.sum())
+    summary.took.add(read.duration_ns)
     bits = np.frexp(read.result.astype(np.float64))[1]  # exact below 2^53
-    found.sizes += np.bincount(bits, minlength=64)
+    summary.sizes += np.bincount(bits, minlength=64)
     ends_ns = read.start_ns + read.duration_ns
     bins = np.minimum(ends_ns * (BINS / max(1, end_ns)), BINS - 1).astype(np.int64)
-    found.rate += np.bincount(bins, read.result, BINS).astype(np.int64)
-    files = len(found.file_reads)
-    found.file_reads += np.bincount(read.file, minlength=files)
-    found.file_bytes += np.bincount(read.file, read.result, files).astype(np.int64)
+    summary.rate += np.bincount(bins, read.result, BINS).astype(np.int64)
+    files = len(summary.file_reads)
+    summary.file_reads += np.bincount(read.file, minlength=files)
+    summary.file_bytes += np.bincount(read.file, read.result, files).astype(np.int64)
 
 
 class _Follows:
@@ -253,8 +253,8 @@ class _Ranges:
         self._joined = (file[starts], first[starts], ends)
 
 
-def places_of(names: list[str]) -> Int:
-    """Where each file comes among all, by name, as people count: 2 before 10."""
+def rank_names(names: list[str]) -> Int:
+    """The rank of each file by name, in natural order: 2 before 10."""
 
     def counted(number: int) -> list[tuple[int, str]]:
         parts = re.split(r"(\d+)", names[number])
@@ -266,7 +266,10 @@ def places_of(names: list[str]) -> Int:
 
 
 def passes(file: FileIds, offset: Int, places: Int) -> Passes:
-    """How reads, in the order of time, go over their data. places: of files in storage."""
+    """Find the passes of reads, in the order of time, over their data.
+
+    places: of files in storage.
+    """
     count = len(file)
     order = np.lexsort((np.arange(count), offset, places[file]))
     new = np.ones(count, np.bool_)
@@ -284,11 +287,11 @@ def passes(file: FileIds, offset: Int, places: Int) -> Passes:
         where = np.empty(units, np.int64)
         where[first] = np.arange(units)
         reshuffled = bool(abs(_correlation(where[second])) < 0.5)
-    return Passes(count / units, whole, _order(first), reshuffled, count)
+    return Passes(count / units, whole, _classify_order(first), reshuffled, count)
 
 
-def _order(ranks: npt.NDArray[np.intp]) -> Order:
-    """Of places in storage, in the order in which they were read."""
+def _classify_order(ranks: npt.NDArray[np.intp]) -> Order:
+    """Classify the order in which places in storage were read."""
     if len(ranks) < 8:
         return "storage" if np.all(np.diff(ranks) > 0) else "partly"
     near = float(np.mean(np.abs(np.diff(ranks)) <= 1))
@@ -299,7 +302,7 @@ def _order(ranks: npt.NDArray[np.intp]) -> Order:
 
 
 def _correlation(ranks: npt.NDArray[Any]) -> float:
-    """How far numbers ascend: 1 in order, 0 in none."""
+    """Correlation of numbers with their positions: 1 if they ascend, 0 if they have no order."""
     if len(ranks) < 2:
         return 1.0
     return float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])

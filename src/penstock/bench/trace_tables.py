@@ -29,7 +29,7 @@ _DXT_NS = 100_000  # the last digit of its times
 _NEEDED = ("pid", "time", "op", "path", "offset", "length", "duration")
 
 
-class _Table:
+class _LogTable:
     """Rows of a log in any order, by process."""
 
     def __init__(self, name: str, writer: TraceWriter, keep: Callable[[str], bool]) -> None:
@@ -54,11 +54,11 @@ class _Table:
         return value
 
     def time_ns(self, name: str, text: str) -> int:
-        """Exact, unlike by a floating point number."""
-        found = _SECONDS.fullmatch(text)
-        if found is None or not text or len(found[1]) > 10 or text == ".":
+        """Read seconds as nanoseconds, exactly."""
+        match = _SECONDS.fullmatch(text)
+        if match is None or not text or len(match[1]) > 10 or text == ".":
             raise self.wrong(f"{name} is {text!r}: seconds from 0 on belong there")
-        return int(found[1] or 0) * 10**9 + int((found[2] or "").ljust(9, "0")[:9])
+        return int(match[1] or 0) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])
 
     def left_out(self, what: str) -> None:
         self._left_out[what] += 1
@@ -66,7 +66,7 @@ class _Table:
     def add(
         self, who: tuple[int, int], kind: int, path: str, row: tuple[int, int, int, int]
     ) -> None:
-        """row: offset, length, start_ns, end_ns."""
+        """Add an operation. row: offset, length, start_ns, end_ns."""
         if path not in self._files:
             self._files[path] = self._writer.file(path) if self._keep(path) else None
         file = self._files[path]
@@ -93,8 +93,8 @@ class _Table:
             order = np.argsort(start_ns, kind="stable")
             ends = np.maximum(start_ns, end_ns - tolerance_ns)[order].tolist()
             lane = np.array(assign_lanes(list(zip(start_ns[order].tolist(), ends, strict=True))))
-            for each in range(int(lane.max()) + 1):
-                rows = order[lane == each]
+            for lane_number in range(int(lane.max()) + 1):
+                rows = order[lane == lane_number]
                 self._writer.extend(
                     self._writer.thread(process, thread, new=True),
                     Operations(
@@ -113,8 +113,8 @@ class _Table:
 def read_dxt(
     name: str, lines: Iterable[str], writer: TraceWriter, keep: Callable[[str], bool]
 ) -> None:
-    """The reads of darshan-dxt-parser's text. FormatError for lines that it does not write."""
-    table = _Table(name, writer, keep)
+    """Read darshan-dxt-parser's text. FormatError for lines that it does not write."""
+    table = _LogTable(name, writer, keep)
     began_ns, path, said_reads, found_reads = 0, None, 0, 0
     for line in lines:
         table.line += 1
@@ -167,8 +167,8 @@ def read_dxt(
 def read_csv(
     name: str, lines: Iterable[str], writer: TraceWriter, keep: Callable[[str], bool]
 ) -> None:
-    """The operations of a CSV file. FormatError for rows that cannot be."""
-    table = _Table(name, writer, keep)
+    """Read the operations of a CSV file. FormatError for impossible rows."""
+    table = _LogTable(name, writer, keep)
     rows = csv.reader(lines)
     try:
         heads = [head.strip().lower() for head in next(rows, [])]
@@ -189,7 +189,7 @@ def read_csv(
     table.finish(0)
 
 
-def _add_row(table: _Table, row: dict[str, str]) -> None:
+def _add_row(table: _LogTable, row: dict[str, str]) -> None:
     op = row["op"].lower()
     if op == "write":
         table.left_out("writes were left out")

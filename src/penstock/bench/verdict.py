@@ -1,4 +1,4 @@
-"""What binds a run: measured ceilings of this machine and these files, and what the run reached."""
+"""Verdict on a run: its figures beside measured ceilings of this machine and these files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..doctor import (
     DataProfile,
     Demand,
     Examination,
+    PlannedJob,
     Resource,
     RunCounts,
     Supply,
@@ -19,9 +20,8 @@ from ..doctor import (
     judge_run,
     staging_supply,
 )
-from ..doctor import PlannedJob as Doing
-from .contenders import Task, dataset_of, decode_of
-from .run import Job
+from .contenders import DeliveryTask, choose_decode, open_task
+from .run import BenchJob
 
 
 class Verdicts:
@@ -30,23 +30,23 @@ class Verdicts:
     Raises the error of a file that cannot be read.
     """
 
-    def __init__(self, job: Job, ranks: int) -> None:
-        task = Task(
+    def __init__(self, job: BenchJob, ranks: int) -> None:
+        task = DeliveryTask(
             workload=job.workload, part="train", paths=job.paths["train"],
             folder=job.folders["train"], seed=job.seed,
         )  # fmt: skip
-        dataset = dataset_of(task)
-        found = examine(dataset, Doing(decode=decode_of(task)))
+        dataset = open_task(task)
+        examination = examine(dataset, PlannedJob(decode=choose_decode(task)))
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
         self._job, self._samples = job, task.count
-        self._data = _data(found, task.per_file == 1)
+        self._data = _describe_data(examination, task.per_file == 1)
         self._supplies: dict[Resource, Supply] = {
             resource: replace(supply, per_s=supply.per_s * per_unit)
             if resource == "decode"
             else supply
-            for resource, supply in found.supplies.items()
+            for resource, supply in examination.supplies.items()
         }
-        self._demand = _part(found.demand or Demand(), 1 / per_unit)
+        self._demand = _scale_demand(examination.demand or Demand(), 1 / per_unit)
         step_s = job.workload.train.computation_time.mean
         if step_s > 0:
             self._supplies["compute"] = computing_supply(
@@ -54,14 +54,14 @@ class Verdicts:
             )
 
     def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The roofline of a run, as records have it: what was cached before its epochs is not read
-        from storage, and what the run did is believed before what was measured afterwards."""
+        """Compute the roofline of a run, as values for its record. Data that was cached before its
+        epochs is not read from storage, and the run's own figures count before later ceilings."""
         supplies = dict(self._supplies)
-        epochs = [each for each in run["epochs"] if each["kind"] == "train"]
+        epochs = [epoch for epoch in run["epochs"] if epoch["kind"] == "train"]
         if run["staging_s"]:
             supplies["staging"] = staging_supply(self._samples, run["staging_s"], len(epochs))
-        cached = self._demand.cached(_hit(epochs))
-        samples = sum(each["samples"] for each in epochs)
+        cached = self._demand.cached(_cached_share(epochs))
+        samples = sum(epoch["samples"] for epoch in epochs)
         if not (samples and run["samples_per_s"]):
             return estimate_roofline(supplies, cached, data=self._data).as_json()
         seconds = samples / run["samples_per_s"]
@@ -78,15 +78,15 @@ class Verdicts:
         return judge_run(counted, supplies, data=self._data).as_json()
 
 
-def _data(found: Examination, own_files: bool) -> DataProfile:
-    index = None if found.dataset is None else found.dataset.index
+def _describe_data(examination: Examination, own_files: bool) -> DataProfile:
+    index = None if examination.dataset is None else examination.dataset.index
     total = 0 if index is None else index.total_bytes
     return DataProfile(
-        total_bytes=total, memory_bytes=found.machine.room_bytes, own_files=own_files
+        total_bytes=total, memory_bytes=examination.machine.room_bytes, own_files=own_files
     )
 
 
-def _part(demand: Demand, share: float) -> Demand:
+def _scale_demand(demand: Demand, share: float) -> Demand:
     return Demand(
         bytes=demand.bytes * share,
         reads=demand.reads * share,
@@ -96,8 +96,8 @@ def _part(demand: Demand, share: float) -> Demand:
     )
 
 
-def _hit(epochs: Sequence[Mapping[str, Any]]) -> float:
-    """The share of the data that the page cache had when epochs began."""
-    known = [each["cached_before"] for each in epochs if each["cached_before"]]
-    total = sum(each["total_bytes"] for each in known)
-    return sum(each["cached_bytes"] for each in known) / total if total else 0.0
+def _cached_share(epochs: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the data that was in the page cache when epochs began."""
+    known = [cached["cached_before"] for cached in epochs if cached["cached_before"]]
+    total = sum(cached["total_bytes"] for cached in known)
+    return sum(cached["cached_bytes"] for cached in known) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""One rank's walk through an epoch: wait for a batch, compute, meet the others; and its stamps."""
+"""One rank's steps through an epoch: wait for a batch, compute, meet the others; with stamps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from .metrics import Stamps
-from .pace import Pace
+from .pace import StepPace
 
 _END = object()
 
@@ -19,20 +19,20 @@ _END = object()
 def walk(
     batches: Iterable[Any],
     nominal_ns: npt.NDArray[np.int64],
-    pace: Pace,
+    pace: StepPace,
     barrier: Callable[[], object],
     taken: Callable[[Any], object],
     pause: Callable[[int], bool] | None = None,
     where: str = "the loader",
 ) -> Stamps:
-    """The stamps of `len(nominal_ns)` steps, of which each computes as long as its entry says.
+    """Do `len(nominal_ns)` steps, each of which computes as long as its entry says.
 
     Beginning to iterate belongs to the first step's wait.
 
-    taken:  told of each batch while the step computes: the longer of both is what a step takes.
-    pause:  called after each step (from 1 on); says whether it took a checkpoint, whose time is
-            then kept apart.
-    where:  whose batches these are, for the error of an epoch that ends too early.
+    taken:  receives each batch while the step computes: a step takes the longer of both.
+    pause:  called after each step (from 1 on); True if it saved a checkpoint, whose time is then
+            kept apart.
+    where:  owner of the batches, for the error of an epoch that ends too early.
     """
     steps, nominal = len(nominal_ns), nominal_ns.tolist()
     columns = [array("q", bytes(8 * steps)) for _ in range(5)]

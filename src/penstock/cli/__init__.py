@@ -1,16 +1,12 @@
-"""The command line: one module a command. `bench` begins without what other commands need."""
+"""The command line: one module a command, imported when the command is called."""
 
 from __future__ import annotations
-
-import sys
 
 
 def main() -> None:
     """Run the command line and exit."""
-    if sys.argv[1:2] == ["bench"]:
-        from .bench import main as run_command
-    else:
-        from .app import main as run_command
+    from .app import main as run_command
+
     run_command()
 
 

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterable
+from typing import ClassVar
 
-try:
-    import typer
-except ModuleNotFoundError as missing:
-    raise SystemExit(
-        f"penstock: the command line needs {missing.name}: pip install 'penstock[bench]'"
-    ) from None
-
-from . import exit_codes
-
-COMMANDS = {
-    "generate": "generate",
-    "run": "run",
-    "compare": "compare",
-    "replay": "replay",
-}
-"""The commands, and the modules that they are in."""
-
-_HELP = "DLIO and MLPerf Storage workloads, any loader, one report."
+from .lazy_group import Entry, LazyGroup, make_app
 
 
-def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line of these commands; of others nothing is imported."""
-    made = typer.Typer(
-        help=_HELP,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        add_completion=False,
-    )
-    made.callback()(_bench)
-    for name in names:
-        module = importlib.import_module(f".{COMMANDS[name]}", __package__)
-        made.command(name)(getattr(module, name))
-    return made
+class _BenchCommands(LazyGroup):
+    """Commands of `penstock bench`."""
+
+    entries: ClassVar = {
+        "generate": Entry(
+            "generate:generate",
+            "Write the data of a workload, or what is missing of it.",
+        ),
+        "run": Entry(
+            "run:run",
+            "Run a workload of DLIO or MLPerf Storage, with one loader or several, "
+            "and say what is slow.",
+        ),
+        "compare": Entry(
+            "compare:compare",
+            "Compare results: each figure, its ratio to the first, and whether "
+            "that is more than noise.",
+        ),
+        "replay": Entry(
+            "replay:replay",
+            "Do a recorded job's reads again: here, elsewhere, faster, and by penstock.",
+        ),
+    }
 
 
-def _bench() -> None:
-    """DLIO and MLPerf Storage workloads, any loader, one report."""
-
-
-def main() -> None:
-    """Run `penstock bench ...` and exit."""
-    asked = [name for name in sys.argv[2:3] if name in COMMANDS]
-    exit_codes.run(lambda: app(asked or COMMANDS)(sys.argv[2:], prog_name="penstock bench"))
+app = make_app(_BenchCommands, "DLIO and MLPerf Storage workloads, any loader, one report.")

@@ -52,7 +52,7 @@ def compare(
     runs = [run for record in found for run in record.runs]
     if len(runs) < 2:
         raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
-    unlike = comparing.differences(found)
+    unlike = comparing.find_differences(found)
     serious = [each for each in unlike if each.serious]
     if serious and not force:
         said = "; ".join(map(str, serious[:_SHOWN]))
@@ -63,7 +63,7 @@ def compare(
             console.say(f"{record.name}: {note}")
     for each in unlike:
         console.say(f"warning: {each}")
-    rows = comparing.compared(runs)
+    rows = comparing.compare_runs(runs)
     for place in range(1, len(runs)):
         _show(rows, runs[0].label, runs[place].label, place)
     console.show(console.escaped(comparing.basis(runs)))
@@ -74,7 +74,7 @@ def compare(
 
 def _show(rows: Any, first: str, other: str, place: int) -> None:
     """One run against the first."""
-    from ..bench import factor, judge_comparison
+    from ..bench import factor, judge_ratio
 
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD,
@@ -93,7 +93,7 @@ def _show(rows: Any, first: str, other: str, place: int) -> None:
         said = [
             "–" if row.values[at] is None else row.metric.said(row.values[at]) for at in (0, place)
         ]
-        told = judge_comparison(row, place)
+        told = judge_ratio(row, place)
         style = {"better": "green", "worse": "red"}.get(told)
         cells = ["", ""]
         if ratio is not None:

@@ -54,8 +54,7 @@ def generate(
 
       mpiexec -n 8 penstock bench generate resnet50_h100 --part train
     """
-    from ..bench import generate_data as generated
-    from ..bench import read_workload
+    from ..bench import generate_data, read_workload
 
     if part not in (*PARTS, "all"):
         raise UsageError(f"--part is {part!r}: use {', '.join(PARTS)} or all")
@@ -71,7 +70,7 @@ def generate(
         console.progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
         _stopping(),
     ):
-        result = generated(
+        result = generate_data(
             found.dataset,
             PARTS if part == "all" else (part,),
             root=found.storage.storage_root,

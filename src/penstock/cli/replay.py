@@ -16,7 +16,7 @@ from . import console
 from .trace import Traces, seconds
 
 if TYPE_CHECKING:
-    from ..bench import Merged, Outcome
+    from ..bench import Merged, ReplayOutcome
     from ..engine import Trace
 
 
@@ -82,7 +82,7 @@ def replay(
     if found.count == 0:
         raise UsageError(f"{paths[0]} holds no operations: there is nothing to replay")
     files = _places(found, root or [], synthesize, sparse)
-    results: dict[str, Any] = {"recorded": replays.recorded(found)}
+    results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
     resident: dict[str, float] = {}
     if by != "penstock":
         resident["pread"] = _prepared(files, cache)
@@ -122,10 +122,10 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
     from ..bench import replay_files
 
     names = [found.names[number] for number in range(len(found.names))]
-    paths = replay_files.mapped(names, [replay_files.parsed_root(each) for each in roots])
-    wanted, read = replay_files.used(found)
+    paths = replay_files.map_paths(names, [replay_files.parse_root(each) for each in roots])
+    wanted, read = replay_files.find_used(found)
     if synthesize is not None:
-        paths = replay_files.below(paths, synthesize)
+        paths = replay_files.place_below(paths, synthesize)
         with console.progress(f"Making files in {synthesize}", "bytes") as progress:
             replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
     replay_files.check(paths, read)
@@ -140,7 +140,7 @@ def _prepared(paths: list[str], cache: str) -> float:
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":
         with console.progress("Reading files once") as progress:
-            replay_files.warm(there, progress)
+            replay_files.read_once(there, progress)
     found = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
     return -1.0 if found is None else found.fraction
 
@@ -148,7 +148,7 @@ def _prepared(paths: list[str], cache: str) -> float:
 def _values(
     found: Trace, speed: str, cache: str, results: dict[str, Any], resident: dict[str, float]
 ) -> dict[str, Any]:
-    def of(outcome: Outcome | Merged) -> dict[str, Any]:
+    def of(outcome: ReplayOutcome | Merged) -> dict[str, Any]:
         values = dict(vars(outcome))
         if "took" in values:
             values["took"] = {kind: took.values() for kind, took in values["took"].items()}
@@ -167,8 +167,8 @@ def _values(
 
 
 def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str, float]) -> None:
-    recorded: Outcome = results["recorded"]
-    here: Outcome | None = results.get("pread")
+    recorded: ReplayOutcome = results["recorded"]
+    here: ReplayOutcome | None = results.get("pread")
     merged: Merged | None = results.get("penstock")
     title = f"{found.source}: {recorded.reads:,} reads by {recorded.threads:,} threads"
     table = rich.table.Table(
@@ -229,7 +229,7 @@ def _percentile(kind: str, percent: int) -> Any:
     return cell
 
 
-def _faithful(found: Trace, speed: str, recorded: Outcome, here: Outcome) -> None:
+def _faithful(found: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOutcome) -> None:
     """How far the replay did what it should."""
     done = sum(took.count for took in here.took.values())
     others = here.failed + here.short + here.differed

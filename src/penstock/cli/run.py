@@ -20,7 +20,7 @@ import typer
 from ..errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from ..bench import Crew, Job, Walks, Workload
+    from ..bench import BenchJob, Crew, DlioWorkload, Walks
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class _Given(NamedTuple):
     subfolder: str
 
 
-def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload, _Given]:
+def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
     """The workload, and what else was said of it."""
     from ..bench import overrides, read_workload
 
@@ -151,34 +151,34 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[Workload
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
-    return found, _Given(overrides.shown(own), overrides.read(texts).subfolder)
+    return found, _Given(overrides.hide_secrets(own), overrides.read(texts).subfolder)
 
 
 def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
     """Work that each process does before there are ranks; with their barrier where a launcher made
     them, so that one that fails ends the others."""
-    from ..bench import launch, launched
+    from ..bench import detect_launch, launch
 
-    if launched(os.environ) is None:
+    if detect_launch(os.environ) is None:
         return work(None)
     done: list[T] = []
     launch(None, lambda crew: done.append(work(crew.barrier)))
     return done[0]
 
 
-def _job(workload: Workload, compat: bool, verify: bool) -> Job:
+def _job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
     """What is to be run, by whichever loader."""
-    from ..bench import Job, folder_of, found_paths
+    from ..bench import BenchJob, find_paths, folder_of
 
     data, root = workload.dataset, workload.storage.storage_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
     reader, seed = workload.reader, workload.train.seed
     if "random" in (reader.file_shuffle, reader.sample_shuffle):
         seed = int.from_bytes(os.urandom(6), "little")  # the record has it
-    job = Job(
+    job = BenchJob(
         loader="penstock",
         workload=workload,
-        paths={part: found_paths(data, part, root) for part in parts},
+        paths={part: find_paths(data, part, root) for part in parts},
         folders={part: os.path.join(folder_of(data, root), part) for part in parts},
         seed=seed,
         compat=compat,
@@ -186,34 +186,34 @@ def _job(workload: Workload, compat: bool, verify: bool) -> Job:
     return replace(job, truth=_truth(job)) if verify else job
 
 
-def _make_cache(job: Job, how: str) -> None:
+def _make_cache(job: BenchJob, how: str) -> None:
     """Have the page cache hold all of the data, or none of it, as far as that can be."""
     if how == "as-is":
         return
-    from ..bench import warm
+    from ..bench import read_once
     from ..engine import evict
     from . import console
 
     paths = [path for part in job.paths.values() for path in part]
     if how == "warm":
         with console.progress("Reading the data once") as progress:
-            warm(paths, progress)
+            read_once(paths, progress)
     else:
         evict(paths)
 
 
-def _truth(job: Job) -> dict[str, frozenset[int]]:
+def _truth(job: BenchJob) -> dict[str, frozenset[int]]:
     """The checksum of every sample on disk, by part."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from ..bench import checksum, opened
+    from ..bench import compute_checksum, open_samples
     from . import console
 
     data = job.workload.dataset
 
     def sums(path: str) -> list[int]:
-        samples = opened(data, path)
-        return [checksum(samples[number]) for number in range(data.num_samples_per_file)]
+        samples = open_samples(data, path)
+        return [compute_checksum(samples[number]) for number in range(data.num_samples_per_file)]
 
     found = {}
     for part, paths in job.paths.items():
@@ -229,14 +229,14 @@ def _truth(job: Job) -> dict[str, frozenset[int]]:
     return found
 
 
-def _folder(workload: Workload, started: float, compat: bool) -> Path:
+def _folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
     if workload.output.folder is not None:
         return Path(workload.output.folder)
     when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
     return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
 
 
-def _generate(workload: Workload, barrier: Callable[[], None] | None) -> None:
+def _generate(workload: DlioWorkload, barrier: Callable[[], None] | None) -> None:
     """The data that the workload wants made, or what is missing of it: by each rank its share."""
     if not workload.workflow.generate_data:
         return
@@ -266,7 +266,7 @@ class _Results:
         self._folder, self._given = folder, given
         self._started, self._load = started, load
         self._runs: list[dict[str, Any]] = []
-        self._measured: list[tuple[Job, list[Walks]]] = []
+        self._measured: list[tuple[BenchJob, list[Walks]]] = []
         above = (folder.absolute(), *folder.absolute().parents)
         there = next(each for each in above if each.exists())
         with self._storing(), tempfile.TemporaryFile(dir=there):
@@ -277,25 +277,24 @@ class _Results:
 
         return storage_errors(str(self._folder), "run it again, or give another folder (--out)")
 
-    def measure(self, job: Job, ranks: int | None, turn: int) -> None:
+    def measure(self, job: BenchJob, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""
-        from ..bench import launch
-        from ..bench import run_workload as measured
+        from ..bench import launch, run_workload
 
         try:
-            walks = launch(ranks, partial(measured, job))
+            walks = launch(ranks, partial(run_workload, job))
         finally:  # a rank that was killed has not removed what was staged
             shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
         if walks is None:
             return
-        from ..bench import as_run
+        from ..bench import make_run
 
-        self._runs.append(as_run(job, walks) | {"repeat": turn + 1})
+        self._runs.append(make_run(job, walks) | {"repeat": turn + 1})
         self._measured.append((job, walks))
 
     def checkpoints(
         self,
-        workload: Workload,
+        workload: DlioWorkload,
         ranks: int | None,
         compat: bool,
         verify: bool,
@@ -365,7 +364,7 @@ class _Results:
                 )
         console.show(f"results: {console.escaped(str(path))}")
 
-    def _judge(self, job: Job, ranks: int) -> None:
+    def _judge(self, job: BenchJob, ranks: int) -> None:
         """What binds each run, where that can be measured."""
         from ..bench import Verdicts
         from . import console
@@ -380,7 +379,7 @@ class _Results:
 
     def _record(
         self,
-        workload: Workload,
+        workload: DlioWorkload,
         runs: list[dict[str, Any]],
         compat: bool,
         seed: int,
@@ -388,10 +387,10 @@ class _Results:
         hosts: int,
         where: str,
     ) -> Path:
-        from ..bench import as_dict, outputs, record, render_page, shown
+        from ..bench import as_dict, hide_secrets, outputs, record, render_page
 
         values = record.whole(
-            command=shlex.join(["penstock", *shown(sys.argv[1:])]),
+            command=shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
             workload=as_dict(workload),
             overrides=self._given.overrides,
             compat=compat,

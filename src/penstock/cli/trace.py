@@ -133,12 +133,12 @@ def show(
 
       penstock trace show run.*.trace --json | jq .reread
     """
-    from ..bench import summary
+    from ..bench import summarise
     from ..engine import trace_file as traces
 
     found = traces.load(*paths)
     with console.progress("Looking at the trace", "operations") as progress:
-        seen = summary(found, progress)
+        seen = summarise(found, progress)
     if as_json:
         values = {
             "source": found.source,
@@ -185,10 +185,10 @@ def _imported(
 
     if under and everything:
         raise UsageError("--under and --all: give one of them")
-    keep = trace_sources.below(under) if under else trace_sources.job_data
+    keep = trace_sources.filter_below(under) if under else trace_sources.is_job_data
     with console.progress(f"Reading {logs[0]}", "bytes") as progress:
         return trace_sources.import_logs(
-            logs, str(output), trace_sources.everything if everything else keep,
+            logs, str(output), trace_sources.keep_everything if everything else keep,
             seen=progress, command=command,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Contenders: the loaders under measurement, each behind one small protocol.
 
 A contender hands over real bytes in the form that its users get. It is made anew for each run, on
-each rank, and is told what to deliver by a `Task`.
+each rank, and is told what to deliver by a `DeliveryTask`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import UsageError
-from .penstock import dataset_of, decode_of
-from .samples import opened as opened
-from .task import Task as Task
+from ...faces import hand_out
+from .task import DeliveryTask as DeliveryTask
+
+if TYPE_CHECKING:
+    from .penstock import choose_decode as choose_decode
+    from .penstock import open_task as open_task
+    from .samples import open_samples as open_samples
 
 
 class Contender(Protocol):
     """A loader under measurement.
 
-    settings:  what was chosen for it (threads, read-ahead, order), for the record.
+    settings:  its threads, read-ahead and order, for the record.
     """
 
     @property
@@ -55,7 +59,7 @@ FORMATS = {"webdataset": ("tar",)}
 
 
 def check(name: str, format: str) -> None:
-    """UsageError where a contender is not known, not installed, or does not read the format."""
+    """Raise UsageError if a contender is not known, not installed, or does not read the format."""
     if ":" in name:
         return
     if name not in PACKAGES:
@@ -73,7 +77,7 @@ def check(name: str, format: str) -> None:
         )
 
 
-def make(name: str, task: Task) -> Contender:
+def make(name: str, task: DeliveryTask) -> Contender:
     """The contender of this name, or of the user's module:function."""
     if ":" in name:
         from .user import User
@@ -84,12 +88,12 @@ def make(name: str, task: Task) -> Contender:
 
 
 def converts(name: str) -> bool:
-    """Whether a contender reads a format of its own, which the data is converted to first."""
+    """True if a contender reads a format of its own, into which the data is converted first."""
     return name in ("litdata", "ffcv")
 
 
-def convert(name: str, task: Task) -> None:
-    """Convert the data of a part into `task.place`, for one that does."""
+def convert(name: str, task: DeliveryTask) -> None:
+    """Convert the data of a part into `task.place`, for a contender that needs it."""
     _module(name).convert(task)
 
 
@@ -97,7 +101,12 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{'nothing' if name == 'none' else name}")
 
 
-__all__ = [
-    "dataset_of",
-    "decode_of",
-]
+if not TYPE_CHECKING:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "penstock": "choose_decode open_task",
+            "samples": "open_samples",
+            "task": "DeliveryTask",
+        },
+    )

@@ -14,24 +14,24 @@ from ffcv.loader import Loader, OrderOption
 from ffcv.writer import DatasetWriter
 
 from ...errors import UsageError
-from .samples import ByNumber, flat
-from .task import Task
+from .samples import ByNumber, flatten_sample
+from .task import DeliveryTask
 
 _AHEAD = 3  # its default
 
 
-class _Rows:
+class _FfcvRows:
     """The samples as FFCV's writer asks for them: tuples of fields, by number."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         self._samples, self._count = ByNumber(task), task.count
-        self._size = len(flat(self._samples[0]))
+        self._size = len(flatten_sample(self._samples[0]))
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, number: int) -> tuple[npt.NDArray[np.uint8]]:
-        row = flat(self._samples[int(number)])
+        row = flatten_sample(self._samples[int(number)])
         if len(row) != self._size:
             raise UsageError(
                 f"--loader ffcv: sample {number} has {len(row)} bytes and sample 0 has "
@@ -41,16 +41,16 @@ class _Rows:
         return (row,)
 
 
-def convert(task: Task) -> None:
+def convert(task: DeliveryTask) -> None:
     """Write the part in FFCV's format into its place."""
-    rows = _Rows(task)
+    rows = _FfcvRows(task)
     for number in range(len(task.paths)):  # the writer's processes cannot tell what is wrong
         rows[number * task.per_file]
     writer = DatasetWriter(_file(task), {"x": BytesField()}, num_workers=os.cpu_count() or 1)
     writer.from_indexed_dataset(rows, chunksize=max(1, min(100, task.count // 8)))
 
 
-def _file(task: Task) -> str:
+def _file(task: DeliveryTask) -> str:
     assert task.place is not None
     return os.path.join(task.place, f"{task.part}.beton")
 
@@ -58,7 +58,7 @@ def _file(task: Task) -> str:
 class Ffcv:
     """Loader: reader.read_threads threads; each rank mixes what it has for the whole run."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         mixed = task.shuffle != "none"
         threads = max(1, task.workload.reader.read_threads)
         order = OrderOption.RANDOM if mixed else OrderOption.SEQUENTIAL

@@ -7,14 +7,14 @@ from typing import Any
 
 import grain.python as grain
 
-from .samples import ByNumber, stacked
-from .task import Task
+from .samples import ByNumber, stack_samples
+from .task import DeliveryTask
 
 
 class Grain:
     """MapDataset: reader.read_threads threads, each at a batch of its own."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task = task
         threads = max(1, reader.read_threads)
@@ -29,10 +29,12 @@ class Grain:
         ids, samples = self._task.ids(epoch).tolist(), self._samples
         numbers = grain.MapDataset.range(len(ids))
         batches = numbers.map(lambda number: samples[ids[number]]).batch(
-            self._task.batch_size, drop_remainder=True, batch_fn=lambda rows: stacked(list(rows))
+            self._task.batch_size,
+            drop_remainder=True,
+            batch_fn=lambda rows: stack_samples(list(rows)),
         )
-        found: Iterable[Any] = batches.to_iter_dataset(self._options)
-        return found
+        loader: Iterable[Any] = batches.to_iter_dataset(self._options)
+        return loader
 
     def close(self) -> None:
         pass

@@ -9,25 +9,25 @@ from typing import Any
 import litdata
 from litdata.utilities.env import _DistributedEnv
 
-from .samples import flat, opened, stacked
-from .task import Task
+from .samples import flatten_sample, open_samples, stack_samples
+from .task import DeliveryTask
 
 _CHUNK_BYTES = "64MB"
 
 
 class _Samples:
-    """What is written of a file: its samples, decoded, as bytes in arrays."""
+    """Decodes the samples of a file, as bytes in arrays."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         self._data = task.workload.dataset
 
     def __call__(self, path: str) -> Iterator[Any]:
-        samples = opened(self._data, path)
+        samples = open_samples(self._data, path)
         for number in range(self._data.num_samples_per_file):
-            yield flat(samples[number])
+            yield flatten_sample(samples[number])
 
 
-def convert(task: Task) -> None:
+def convert(task: DeliveryTask) -> None:
     """Write the part in LitData's format into its place."""
     litdata.optimize(
         _Samples(task),
@@ -40,7 +40,7 @@ def convert(task: Task) -> None:
     )
 
 
-def _folder(task: Task) -> str:
+def _folder(task: DeliveryTask) -> str:
     assert task.place is not None
     return os.path.join(task.place, f"litdata-{task.part}")
 
@@ -48,7 +48,7 @@ def _folder(task: Task) -> str:
 class LitData:
     """StreamingDataLoader: reader.read_threads workers, chunks and samples mixed as it does."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         dataset = litdata.StreamingDataset(
             _folder(task), shuffle=task.shuffle != "none", drop_last=True, seed=task.seed
@@ -60,7 +60,7 @@ class LitData:
             more["prefetch_factor"] = -(-reader.prefetch_size // workers) or 2
             more["persistent_workers"] = True
         self._loader = litdata.StreamingDataLoader(
-            dataset, batch_size=task.batch_size, drop_last=True, collate_fn=stacked, **more
+            dataset, batch_size=task.batch_size, drop_last=True, collate_fn=stack_samples, **more
         )
         self.settings = {**more, "shuffle": task.shuffle, "chunk_bytes": _CHUNK_BYTES}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .task import Task
+from .task import DeliveryTask
 
 
 class Nothing:
-    """What is left of a run's time without reading, which bounds every loader's utilisation."""
+    """A loader without reading: its time bounds every loader's utilisation."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         self.settings: dict[str, Any] = {}
         self._batch = np.zeros((task.batch_size, 1), np.uint8)
 

@@ -1,7 +1,7 @@
 """penstock's own loader.
 
-Where files of many samples are read as a whole, it reads files, and batches are cut from them.
-What a format stores as it is (npz, npy) is used where it lies in the batch, without a copy.
+If files of many samples are read as a whole, it reads files, and batches are cut from them.
+Arrays that a format stores as they are (npz, npy) are used in the batch's memory, without a copy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...loader import Batch, Dataset, Loader, Ragged
 from ...loader import open as open_dataset
 from ...order import Shuffle
 from ..delivered import LABELS
-from .samples import busy, pixels, places, stacked
-from .task import Task
+from .samples import decode_image, emulate_cost, read_places, stack_samples
+from .task import DeliveryTask
 
 Bytes = npt.NDArray[np.uint8]
 Take = Callable[[dict[str, Any]], Any]
@@ -34,11 +34,11 @@ Take = Callable[[dict[str, Any]], Any]
 class Penstock:
     """penstock.Loader; reading threads as it chooses, reader.read_threads threads that decode."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task = task
         mine = task.stretch() if task.compat else task
-        dataset = dataset_of(mine)
+        dataset = open_task(mine)
         self._whole = whole = mine.per_file > 1 and len(dataset) == len(mine.paths)
         mixing = mine.mixing(whole)
         shuffle: Shuffle = "none" if mixing == "none" else "exact"
@@ -47,7 +47,7 @@ class Penstock:
         if mixing == "files" and mine.per_file > 1 and not whole:
             shuffle = "blocked"
             more = {"block": mine.per_file, "group": 1}
-        decode = decode_of(task)
+        decode = choose_decode(task)
         if decode is not None:
             more |= {"decode": decode, "collate": list}
             more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
@@ -84,7 +84,7 @@ class Penstock:
                 rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
                 left += (rows[k] for k in sequence)
                 while len(left) >= size:
-                    yield stacked(left[:size])
+                    yield stack_samples(left[:size])
                     del left[:size]
 
     def close(self) -> None:
@@ -96,23 +96,23 @@ class Penstock:
 make = Penstock
 
 
-def dataset_of(task: Task) -> Dataset:
+def open_task(task: DeliveryTask) -> Dataset:
     data = task.workload.dataset
     match data.format:
         case "npz" | "npy" | "jpeg" | "png" | "synthetic":
-            return _of_files(task)
+            return _index_files(task)
         case "csv":
-            return _of_files(task) if data.compression != "none" else _of_lines(task)
+            return _index_files(task) if data.compression != "none" else _index_lines(task)
         case "indexed_binary" | "mmap_indexed_binary":
-            return _of_places(task, [places(path) for path in task.paths])
+            return _index_places(task, [read_places(path) for path in task.paths])
         case "hdf5":
             parts = data.hdf5.num_dset_per_record
             fields = {f"records_{n}": f"records_{n}" for n in range(parts)}
-            return _opened(task, fields=fields, label="", isolate=False)
-    return _opened(task)
+            return _open_format(task, fields=fields, label="", isolate=False)
+    return _open_format(task)
 
 
-def _opened(task: Task, **options: Any) -> Dataset:
+def _open_format(task: DeliveryTask, **options: Any) -> Dataset:
     """The files as penstock opens them; a saved index of their folder is used where all of it is
     wanted. None is saved: a benchmark leaves nothing in the data."""
     format = task.workload.dataset.format
@@ -122,7 +122,7 @@ def _opened(task: Task, **options: Any) -> Dataset:
     return open_dataset(given, format=format, index="read", **options)
 
 
-def _index(task: Task, table: Callable[[Any], RowTable]) -> Dataset:
+def _index(task: DeliveryTask, table: Callable[[Any], RowTable]) -> Dataset:
     """A dataset of bytes in these files, wherever in them the samples are."""
     root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
     names = [os.path.relpath(path, root) for path in task.paths]
@@ -140,44 +140,46 @@ def _index(task: Task, table: Callable[[Any], RowTable]) -> Dataset:
     )
 
 
-def _of_files(task: Task) -> Dataset:
+def _index_files(task: DeliveryTask) -> Dataset:
     return _index(task, lambda files: RowTable(None, None, files.size))
 
 
-def _of_places(
-    task: Task, found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+def _index_places(
+    task: DeliveryTask, file_places: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 ) -> Dataset:
     """Samples at these offsets, of these sizes, in each file."""
-    file = np.repeat(np.arange(len(found), dtype=np.uint32), [len(size) for _, size in found])
-    offset = np.concatenate([each for each, _ in found])
-    size = np.concatenate([each for _, each in found])
+    file = np.repeat(
+        np.arange(len(file_places), dtype=np.uint32), [len(size) for _, size in file_places]
+    )
+    offset = np.concatenate([place for place, _ in file_places])
+    size = np.concatenate([place for _, place in file_places])
     return _index(task, lambda _: RowTable(file, offset, size))
 
 
-def _of_lines(task: Task) -> Dataset:
+def _index_lines(task: DeliveryTask) -> Dataset:
     """Each line of text a sample; the files are read once to find them."""
-    found = []
+    lines = []
     for path in task.paths:
         text = np.fromfile(path, np.uint8)
         ends = np.flatnonzero(text == ord("\n")) + 1
         if len(text) and (not len(ends) or ends[-1] != len(text)):
             ends = np.append(ends, len(text))
         starts = np.concatenate([[0], ends])[:-1]
-        found.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
-    return _of_places(task, found)
+        lines.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
+    return _index_places(task, lines)
 
 
-def decode_of(task: Task) -> Take | None:
-    """What the decode threads do with a sample; None where its bytes are used as they are."""
+def choose_decode(task: DeliveryTask) -> Take | None:
+    """The function that decodes a sample; None if its bytes are used as they are."""
     data = task.workload.dataset
-    wait = busy(task.workload.reader, task.seed + task.rank)
+    wait = emulate_cost(task.workload.reader, task.seed + task.rank)
     take: Take | None = None
     match data.format:
         case "jpeg" | "png":
             per_file = data.num_samples_per_file
 
             def take(sample: dict[str, Any]) -> Any:
-                image = pixels(sample["data"])
+                image = decode_image(sample["data"])
                 return image if per_file == 1 else [image] * per_file
 
         case "csv":
@@ -188,17 +190,17 @@ def decode_of(task: Task) -> Take | None:
                     return np.fromstring(bytes(sample["data"]), dtype, sep=",")
 
             else:
-                take = _unpacked_table(data.record_element_type)
+                take = _decode_table(data.record_element_type)
         case "npz" | "npy" if data.compression not in ("none", "") or wait is not None:
             per_file = data.num_samples_per_file
 
             def take(sample: dict[str, Any]) -> Any:
-                array = _inflated(sample["data"])
+                array = _inflate(sample["data"])
                 return array[..., 0] if per_file == 1 else array
 
     if wait is None:
         return take
-    inner = take or _fields
+    inner = take or _take_fields
 
     def slow(sample: dict[str, Any]) -> Any:
         wait()
@@ -207,13 +209,13 @@ def decode_of(task: Task) -> Take | None:
     return slow
 
 
-def _fields(sample: dict[str, Any]) -> Any:
+def _take_fields(sample: dict[str, Any]) -> Any:
     """A sample as it is stored."""
     parts = [part for name, part in sample.items() if name not in LABELS]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _unpacked_table(dtype: str) -> Take:
+def _decode_table(dtype: str) -> Take:
     """Text that was compressed as a whole, as rows."""
     import bz2
     import gzip
@@ -229,8 +231,8 @@ def _unpacked_table(dtype: str) -> Take:
     return take
 
 
-class Layout(NamedTuple):
-    """Where the array lies in an uncompressed .npz or .npy file, and what it is.
+class PayloadLayout(NamedTuple):
+    """Place, type and shape of the array in an uncompressed .npz or .npy file.
 
     checked:  the parts of the file, as slices, that are equal in all files of this layout (other
               parts of their head are times and checksums), and `head`, their content.
@@ -244,17 +246,17 @@ class Layout(NamedTuple):
     head: tuple[Bytes, ...]
 
     def fits(self, files: Bytes) -> bool:
-        """Whether all of these files (n, bytes) are of this layout."""
+        """True if all of these files (n, bytes) are of this layout."""
         pairs = zip(self.checked, self.head, strict=True)
         return all(bool((files[:, part] == content).all()) for part, content in pairs)
 
     def array(self, file: Bytes) -> npt.NDArray[Any]:
-        """The array in a file's bytes, a view; FormatError where the file is too short."""
+        """The array in a file's bytes, a view; FormatError if the file is too short."""
         size = math.prod(self.shape) * self.dtype.itemsize
-        found = file[self.begin : self.begin + size]
-        if len(found) != size:
-            raise FormatError(f"a data file is cut short: {len(found):,} of {size:,} bytes")
-        return found.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+        content = file[self.begin : self.begin + size]
+        if len(content) != size:
+            raise FormatError(f"a data file is cut short: {len(content):,} of {size:,} bytes")
+        return content.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
 
 class Payloads:
@@ -263,31 +265,31 @@ class Payloads:
 
     def __init__(self, whole: bool) -> None:
         self._whole = whole
-        self._last: Layout | None = None
+        self._last: PayloadLayout | None = None
 
     def __call__(self, batch: Batch) -> Any:
         files: Bytes | Ragged = batch["data"]
         if isinstance(files, np.ndarray) and len(files):
             layout = self._last
             if layout is None or not layout.fits(files):
-                layout = self._last = layout_of(files[0])
+                layout = self._last = read_layout(files[0])
             if layout is not None and not layout.fortran and layout.fits(files):
                 end = layout.begin + math.prod(layout.shape) * layout.dtype.itemsize
                 array = files[:, layout.begin : end].view(layout.dtype)
                 array = array.reshape(len(files), *layout.shape)
                 return array if self._whole else array[..., 0]
-        arrays = [stored(file) for file in files]
+        arrays = [read_stored(file) for file in files]
         return arrays if self._whole else [array[..., 0] for array in arrays]
 
 
-def stored(file: Bytes) -> npt.NDArray[Any]:
+def read_stored(file: Bytes) -> npt.NDArray[Any]:
     """The array in the bytes of an .npz (of the name x) or .npy file: a view, unless that is
     compressed, or not as DLIO and numpy write it."""
-    layout = layout_of(file)
-    return _inflated(file) if layout is None else layout.array(file)
+    layout = read_layout(file)
+    return _inflate(file) if layout is None else layout.array(file)
 
 
-def layout_of(file: Bytes) -> Layout | None:
+def read_layout(file: Bytes) -> PayloadLayout | None:
     """The layout of a file; None where numpy itself has to read it. FormatError where it is of
     neither format."""
     head = bytes(file[:512])
@@ -305,7 +307,7 @@ def layout_of(file: Bytes) -> Layout | None:
     begin = start + length
     said = ast.literal_eval(bytes(file[start:begin]).decode("latin-1"))
     checked = (method, slice(18 if at else 0, begin))
-    return Layout(
+    return PayloadLayout(
         begin=begin,
         dtype=np.dtype(said["descr"]),
         shape=tuple(said["shape"]),
@@ -315,7 +317,7 @@ def layout_of(file: Bytes) -> Layout | None:
     )
 
 
-def _inflated(file: Any) -> npt.NDArray[Any]:
+def _inflate(file: Any) -> npt.NDArray[Any]:
     import io
 
     found = np.load(io.BytesIO(file))

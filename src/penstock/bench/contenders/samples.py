@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
-from ..workload import Data, Reading
-from .task import WHOLE, Task
+from ..workload import DatasetSpec, ReaderSpec
+from .task import WHOLE, DeliveryTask
 
 _OPEN_FILES = 64
 """Files that stay open, of formats whose samples are read one by one."""
@@ -41,38 +41,38 @@ _PACKED: dict[bytes, Callable[..., Any]] = {
 }
 
 
-def opened(data: Data, path: str) -> Opened:
+def open_samples(data: DatasetSpec, path: str) -> Opened:
     """The samples of a file. What has to be read as a whole is read and decoded here, once."""
     match data.format:
         case "npz" | "npy":
-            return _Interleaved(_array(path))
+            return _Interleaved(_load_array(path))
         case "jpeg" | "png":
             with open(path, "rb") as file:
-                return [pixels(file.read())] * data.num_samples_per_file
+                return [decode_image(file.read())] * data.num_samples_per_file
         case "hdf5":
             return _Hdf5(path)
         case "csv":
-            return _table(path, data.record_element_type)
+            return _load_table(path, data.record_element_type)
         case "tfrecord":
-            return _tfrecords(path)
+            return _read_tfrecords(path)
         case "indexed_binary" | "mmap_indexed_binary":
             return _Indexed(path)
         case "tar":
-            return _members(path)
+            return _read_members(path)
         case "lmdb":
-            return _values(path)
+            return _read_values(path)
         case "parquet":
-            return _rows(path)
+            return _read_rows(path)
         case "synthetic":
             with open(path, "rb") as file:
                 return [file.read()] * data.num_samples_per_file
     raise UsageError(f"dataset.format is {data.format!r}: no reader is known for it")
 
 
-def flat(sample: Any) -> npt.NDArray[np.uint8]:
+def flatten_sample(sample: Any) -> npt.NDArray[np.uint8]:
     """A sample as one row of bytes, for containers of other people."""
     parts = sample if isinstance(sample, tuple) else (sample,)
-    raw = (each if isinstance(each, bytes) else np.asarray(each).tobytes() for each in parts)
+    raw = (part if isinstance(part, bytes) else np.asarray(part).tobytes() for part in parts)
     return np.frombuffer(b"".join(raw), np.uint8)
 
 
@@ -83,7 +83,7 @@ class ByNumber:
     May be sent to another process, which opens files of its own.
     """
 
-    def __init__(self, task: Task, whole_kept: int = 1) -> None:
+    def __init__(self, task: DeliveryTask, whole_kept: int = 1) -> None:
         self._task = task
         self._kept = whole_kept if task.workload.dataset.format in WHOLE else _OPEN_FILES
         self._open: Callable[[str], Opened] | None = None
@@ -95,8 +95,8 @@ class ByNumber:
     def __getitem__(self, sample: Any) -> Any:
         if self._open is None:
             data, reader = self._task.workload.dataset, self._task.workload.reader
-            self._busy = busy(reader, int(sample))
-            self._open = functools.lru_cache(self._kept)(lambda path: opened(data, path))
+            self._busy = emulate_cost(reader, int(sample))
+            self._open = functools.lru_cache(self._kept)(lambda path: open_samples(data, path))
         file, number = divmod(int(sample), self._task.per_file)
         samples = self._open(self._task.paths[file])
         if self._busy is not None:
@@ -107,19 +107,19 @@ class ByNumber:
         return {"_task": self._task, "_kept": self._kept, "_open": None, "_busy": None}
 
 
-def stacked(rows: list[Any]) -> Any:
-    """A batch: an array where the samples are arrays of one shape, a tuple of arrays where they
-    have several fields, else the list."""
+def stack_samples(rows: list[Any]) -> Any:
+    """Make a batch: an array if the samples are arrays of one shape, a tuple of arrays if they have
+    several fields, else the list."""
     first = rows[0]
     if isinstance(first, tuple):
-        return tuple(stacked(list(column)) for column in zip(*rows, strict=True))
+        return tuple(stack_samples(list(column)) for column in zip(*rows, strict=True))
     if isinstance(first, np.ndarray) and all(row.shape == first.shape for row in rows):
         return np.stack(rows)
     return [np.ascontiguousarray(row) if isinstance(row, np.ndarray) else row for row in rows]
 
 
-def busy(reader: Reading, seed: int) -> Callable[[], object] | None:
-    """What a sample's preparation costs, as the workload emulates it; None where it costs nothing.
+def emulate_cost(reader: ReaderSpec, seed: int) -> Callable[[], object] | None:
+    """The function that spends the time of a sample's preparation; None if that takes none.
 
     Each call waits for a draw of reader.preprocess_time, without the interpreter's lock.
     """
@@ -130,7 +130,7 @@ def busy(reader: Reading, seed: int) -> Callable[[], object] | None:
     return lambda: time.sleep(float(cost.draw(generator, 1)[0]))
 
 
-def pixels(image: Any) -> npt.NDArray[np.uint8]:
+def decode_image(image: Any) -> npt.NDArray[np.uint8]:
     """A decoded JPEG or PNG: (height, width), or (height, width, 3) in colour."""
     if bytes(image[:2]) == b"\xff\xd8":
         try:
@@ -140,8 +140,8 @@ def pixels(image: Any) -> npt.NDArray[np.uint8]:
         else:
             _, _, space, _ = simplejpeg.decode_jpeg_header(image)
             plain = "GRAY" if space.lower().startswith("gray") else "RGB"
-            found: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(image, plain)
-            return found[..., 0] if plain == "GRAY" else found
+            image_array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(image, plain)
+            return image_array[..., 0] if plain == "GRAY" else image_array
     import io
 
     try:
@@ -151,12 +151,12 @@ def pixels(image: Any) -> npt.NDArray[np.uint8]:
     return np.asarray(PIL.Image.open(io.BytesIO(image)))
 
 
-def _array(path: str) -> npt.NDArray[Any]:
-    found = np.load(path)
-    if isinstance(found, np.ndarray):
-        return found
-    with found:
-        array: npt.NDArray[Any] = found["x"]
+def _load_array(path: str) -> npt.NDArray[Any]:
+    loaded = np.load(path)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        array: npt.NDArray[Any] = loaded["x"]
         return array
 
 
@@ -199,33 +199,33 @@ class _Hdf5:
         return tuple(part[sample] for part in self._parts)
 
 
-def _table(path: str, dtype: str) -> Opened:
+def _load_table(path: str, dtype: str) -> Opened:
     with open(path, "rb") as plain:
         head = plain.read(3)
-    unpack = next((each for magic, each in _PACKED.items() if head.startswith(magic)), open)
+    unpack = next((opener for magic, opener in _PACKED.items() if head.startswith(magic)), open)
     with unpack(path, "rt") as file:
-        found: npt.NDArray[Any] = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
-    return found
+        rows: npt.NDArray[Any] = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
+    return rows
 
 
-def _tfrecords(path: str) -> list[bytes]:
+def _read_tfrecords(path: str) -> list[bytes]:
     with open(path, "rb") as file:
         text = file.read()
-    found, at = [], 0
+    records, at = [], 0
     while at < len(text):
         (length,) = struct.unpack_from("<Q", text, at)
         if at + 16 + length > len(text):
             raise FormatError(f"{path}: at byte {at:,}: a record of {length:,} bytes is cut short")
-        found.append(text[at + 12 : at + 12 + length])
+        records.append(text[at + 12 : at + 12 + length])
         at += 16 + length
-    return found
+    return records
 
 
 class _Indexed:
     """Samples back to back, their places in two files beside."""
 
     def __init__(self, path: str) -> None:
-        self._offset, self._size = places(path)
+        self._offset, self._size = read_places(path)
         self._path = path
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as this is)
 
@@ -244,7 +244,7 @@ class _Indexed:
         return row
 
 
-def places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def read_places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Offsets and sizes of the samples of an indexed file. DLIO's offsets may start anew within a
     file: then the samples lie back to back all the same."""
     size = np.fromfile(f"{path}.sz.idx", "<u8").astype(np.int64)
@@ -255,8 +255,8 @@ def places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return (packed if (offset != packed).any() else offset), size
 
 
-def _rows(path: str) -> Opened:
-    """Rows of Parquet; where there are several columns, tuples."""
+def _read_rows(path: str) -> Opened:
+    """Rows of Parquet; tuples if there are several columns."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
@@ -264,7 +264,7 @@ def _rows(path: str) -> Opened:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _members(path: str) -> list[bytes]:
+def _read_members(path: str) -> list[bytes]:
     import tarfile
 
     with tarfile.open(path) as archive:
@@ -272,7 +272,7 @@ def _members(path: str) -> list[bytes]:
         return [file.read() for file in files if file is not None]
 
 
-def _values(path: str) -> list[bytes]:
+def _read_values(path: str) -> list[bytes]:
     import lmdb
 
     with (

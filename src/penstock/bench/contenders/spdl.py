@@ -8,14 +8,14 @@ from typing import Any
 
 from spdl.pipeline import PipelineBuilder
 
-from .samples import ByNumber, opened, stacked
-from .task import Task
+from .samples import ByNumber, open_samples, stack_samples
+from .task import DeliveryTask
 
 
 class Spdl:
     """reader.read_threads threads; each reads a batch, or a file where that is read as a whole."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         self._task, self._samples = task, ByNumber(task)
         self._threads = max(1, reader.read_threads)
@@ -33,7 +33,7 @@ class Spdl:
                 .pipe(self._of_file, concurrency=self._threads, output_order="input")
                 .disaggregate()
                 .aggregate(size, drop_last=True)
-                .pipe(stacked)
+                .pipe(stack_samples)
             )
         else:
             steps = (ids[first : first + size] for first in range(0, len(ids), size))
@@ -51,11 +51,11 @@ class Spdl:
 
     def _of_file(self, ids: list[int]) -> list[Any]:
         per_file = self._task.per_file
-        samples = opened(self._task.workload.dataset, self._task.paths[ids[0] // per_file])
+        samples = open_samples(self._task.workload.dataset, self._task.paths[ids[0] // per_file])
         return [samples[number % per_file] for number in ids]
 
     def _of_ids(self, ids: Iterable[int]) -> Any:
-        return stacked([self._samples[number] for number in ids])
+        return stack_samples([self._samples[number] for number in ids])
 
     def close(self) -> None:
         pass

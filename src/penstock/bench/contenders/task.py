@@ -1,4 +1,4 @@
-"""What a contender is to deliver: which files, to which rank, in which order. Pure."""
+"""The task of a contender: which files, to which rank, in which order. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ...order import Order
-from ..workload import Workload
+from ..workload import DlioWorkload
 
 WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar", "lmdb", "parquet"})
 """Formats of which a file is read from its start: all samples that it holds are taken at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class DeliveryTask:
     """The samples of one part of a workload, as one rank gets them.
 
     part:    "train" or "valid".
     paths:   the files, in DLIO's order.
     folder:  where they lie, with their sub-folders.
     steps:   batches of an epoch of this rank.
-    seed:    of the shuffle; drawn where the workload asks for "random".
+    seed:    of the shuffle; drawn if the workload asks for "random".
     compat:  the order is DLIO's: a rank has the same stretch in each epoch, in ascending order.
-    place:   where a contender that wants another format finds its conversion (see `staged`).
+    place:   the folder of the converted data, for a contender that reads another format.
     """
 
-    workload: Workload
+    workload: DlioWorkload
     part: str
     paths: Sequence[str]
     folder: str
@@ -58,12 +58,12 @@ class Task:
 
     @property
     def shuffle(self) -> str:
-        """What is mixed by who reads whole files: see `mixing`."""
+        """The unit that an epoch shuffles if files are read as a whole: see `mixing`."""
         return self.mixing(self.by_file)
 
     def mixing(self, whole: bool) -> str:
-        """What an epoch mixes: "samples", "files" (their samples stay together) or "none".
-        Evaluation goes in order.
+        """The unit that an epoch shuffles: "samples", "files" (whose samples stay together) or
+        "none". Evaluation goes in order.
 
         whole:  files are read as a whole, so that their samples are to stay together.
         """
@@ -76,11 +76,11 @@ class Task:
 
     @property
     def by_file(self) -> bool:
-        """Whether samples of a file are best delivered together, since it is read as a whole."""
+        """True if samples of a file are best delivered together, because it is read as a whole."""
         return self.per_file > 1 and self.workload.dataset.format in WHOLE
 
     def order_epoch(self, epoch: int) -> int:
-        """The epoch that an order is drawn for: always the first one where the workload keeps the
+        """The epoch that an order is drawn for: always the first one if the workload keeps the
         seed."""
         return epoch if self.workload.train.seed_change_epoch else 0
 
@@ -111,14 +111,14 @@ class Task:
         return (files[:, None] * self.per_file + self.within(epoch)).ravel()
 
     def within(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The sequence of a file's samples, where they stay together."""
+        """The sequence of a file's samples, if they stay together."""
         numbers = np.arange(self.per_file)
         if self.shuffle == "none" or self.workload.reader.sample_shuffle == "off":
             return numbers
         order = Order(self.per_file, self.seed, epoch, stream=1)
         return order.samples(numbers.astype(np.uint64)).astype(np.int64)
 
-    def stretch(self) -> Task:
+    def stretch(self) -> DeliveryTask:
         """In compat mode, the files that this rank's stretch lies in, as a task of one rank."""
         length = self.steps * self.batch_size
         first = self.rank * length // self.per_file

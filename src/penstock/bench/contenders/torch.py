@@ -12,14 +12,14 @@ import torch.utils.data
 import torch
 
 from .samples import ByNumber
-from .task import Task
+from .task import DeliveryTask
 
 
 class Batches:
-    """The numbers of each batch of an epoch. Where files are read as a whole, worker w, which gets
-    the batches w, w + workers, ..., finds its files in these alone."""
+    """The numbers of each batch of an epoch. If files are read as a whole, the files of the batches
+    w, w + workers, ..., which worker w gets, are in these batches alone."""
 
-    def __init__(self, task: Task, workers: int) -> None:
+    def __init__(self, task: DeliveryTask, workers: int) -> None:
         self._task = task
         self._lanes = workers if task.by_file and workers > 1 else 1
         self.epoch = 0
@@ -49,11 +49,11 @@ class Batches:
         return [ids[number % self._lanes == lane] for lane in range(self._lanes)]
 
 
-def _batched(rows: list[Any]) -> Any:
+def _collate_tensors(rows: list[Any]) -> Any:
     """Arrays of one shape become a tensor, others stay a list."""
     first = rows[0]
     if isinstance(first, tuple):
-        return tuple(_batched(list(column)) for column in zip(*rows, strict=True))
+        return tuple(_collate_tensors(list(column)) for column in zip(*rows, strict=True))
     if not isinstance(first, np.ndarray) or any(row.shape != first.shape for row in rows):
         return [torch.from_numpy(row) if isinstance(row, np.ndarray) else row for row in rows]
     out = torch.from_numpy(np.empty(0, first.dtype)).new_empty((len(rows), *first.shape))
@@ -66,7 +66,7 @@ def _batched(rows: list[Any]) -> Any:
 class Torch:
     """torch.utils.data.DataLoader: read_threads workers, which last for the run."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         workers = reader.read_threads
         more: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class Torch:
             batch_sampler=self._order,
             num_workers=workers,
             pin_memory=pinned,
-            collate_fn=_batched,
+            collate_fn=_collate_tensors,
             **more,
         )
         self.settings = {"num_workers": workers, "pin_memory": pinned, "shuffle": task.shuffle}

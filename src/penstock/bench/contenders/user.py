@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import UsageError
-from .task import Task
+from .task import DeliveryTask
 
 
 class User:
-    """What `module:function` returns.
+    """The loader that the user's `module:function` returns.
 
-    The function is given whichever of path, batch_size, rank, world_size, seed and epochs it takes,
-    by name. Where what it returns (or its `sampler`) has set_epoch, that is called for each epoch;
-    where it can be walked only once, the function is called again for the next epoch.
+    The function is given those of path, batch_size, rank, world_size, seed and epochs that it
+    takes, by name. If the loader (or its `sampler`) has set_epoch, that is called for each epoch;
+    if it can be iterated only once, the function is called again for the next epoch.
     """
 
-    def __init__(self, name: str, task: Task) -> None:
-        function = _function(name)
+    def __init__(self, name: str, task: DeliveryTask) -> None:
+        function = _import_function(name)
         given = {
             "path": task.folder,
             "batch_size": task.batch_size,
@@ -31,7 +31,7 @@ class User:
             "seed": task.seed,
             "epochs": task.epochs,
         }
-        taken = _taken(name, function, given)
+        taken = _choose_arguments(name, function, given)
         self._make: Callable[[], Any] = lambda: function(**taken)
         self._loader: Any = self._make()
         self._begun = False
@@ -46,8 +46,8 @@ class User:
         if self._begun and isinstance(self._loader, Iterator):
             self._loader = self._make()
         self._begun = True
-        for each in (self._loader, getattr(self._loader, "sampler", None)):
-            set_epoch = getattr(each, "set_epoch", None)
+        for owner in (self._loader, getattr(self._loader, "sampler", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
         batches: Iterable[Any] = self._loader
@@ -60,7 +60,7 @@ class User:
         self._loader = None
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     here = os.getcwd()
     if here not in sys.path:
@@ -81,21 +81,25 @@ def _function(name: str) -> Callable[..., Any]:
             f"--loader {name}: {module.__file__} has no function {function_name!r}"
             + (f"; it has {there}" if there else "")
         )
-    found: Callable[..., Any] = function
-    return found
+    loader_function: Callable[..., Any] = function
+    return loader_function
 
 
-def _taken(name: str, function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What of the values the function takes."""
+def _choose_arguments(
+    name: str, function: Callable[..., Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """Choose the values that the function takes."""
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return given
-    for each in parameters:
-        needed = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-        if needed and (each.name not in given or each.kind is each.POSITIONAL_ONLY):
+    for parameter in parameters:
+        needed = (
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        )
+        if needed and (parameter.name not in given or parameter.kind is parameter.POSITIONAL_ONLY):
             raise UsageError(
-                f"--loader {name} wants {each.name!r}, which is not known here: give it a default "
-                f"(known by name are {', '.join(given)})"
+                f"--loader {name} wants {parameter.name!r}, which is not known here: give it a "
+                f"default (known by name are {', '.join(given)})"
             )
-    names = {each.name for each in parameters}
+    names = {parameter.name for parameter in parameters}
     return {key: value for key, value in given.items() if key in names}

@@ -8,14 +8,14 @@ from typing import Any
 import webdataset
 
 from ...errors import UsageError
-from .task import Task
+from .task import DeliveryTask
 
 
 class WebDataset:
     """WebLoader: reader.read_threads workers. Its shuffle is one of shards and of a buffer of
     reader.shuffle_size samples, not an exact one."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader
         workers = reader.read_threads
         self._task = task
@@ -43,15 +43,17 @@ class WebDataset:
         ).repeat()
         if mixed:
             shards = shards.shuffle(reader.shuffle_size, seed=seed)
-        batched = shards.map(_payload).batched(task.batch_size, collation_fn=None, partial=False)
-        found: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
-        return found
+        batched = shards.map(_join_payload).batched(
+            task.batch_size, collation_fn=None, partial=False
+        )
+        loader: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
+        return loader
 
     def close(self) -> None:
         pass
 
 
-def _payload(sample: dict[str, Any]) -> bytes:
+def _join_payload(sample: dict[str, Any]) -> bytes:
     """The bytes of a sample, without its name."""
     return b"".join(value for key, value in sample.items() if not key.startswith("__"))
 

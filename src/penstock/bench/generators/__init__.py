@@ -13,8 +13,7 @@ from collections.abc import Callable
 from ...engine import AtomicFile
 from ...errors import UsageError
 from ..draft import Draft
-from ..schema import COMPRESSIONS
-from ..workload import Data
+from ..workload import COMPRESSIONS, DatasetSpec
 
 Write = Callable[[AtomicFile, Draft], None]
 
@@ -37,8 +36,8 @@ LAYOUTS = {
 """The module of each format."""
 
 
-def writer_of(data: Data) -> Write:
-    """What writes a workload's files; UsageError where format or compression is none of ours."""
+def choose_writer(data: DatasetSpec) -> Write:
+    """The function that writes a workload's files; UsageError for an unknown format."""
     if data.format not in LAYOUTS:
         raise UsageError(f"dataset.format is {data.format!r}: use one of {', '.join(LAYOUTS)}")
     able = COMPRESSIONS.get(data.format, ("none",))

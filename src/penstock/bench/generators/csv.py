@@ -23,7 +23,7 @@ for _value in range(256):
 def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file."""
     with storage_errors(part.path):
-        file = _compressing(part, draft.data.compression, draft.data.compression_level)
+        file = _open_compressed(part, draft.data.compression, draft.data.compression_level)
         for group in draft.groups():
             for sample in group.reshape(len(group), -1):
                 _write_row(file, sample)
@@ -31,7 +31,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
             file.close()
 
 
-def _compressing(part: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
+def _open_compressed(part: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
     match compression:
         case "gzip":  # of no name and no time: the same bytes each time
             return gzip.GzipFile("", "wb", level, part.file, mtime=0)
@@ -44,12 +44,12 @@ def _compressing(part: AtomicFile, compression: str, level: int) -> IO[bytes] | 
 
 def _write_row(file: IO[bytes], sample: npt.NDArray[Any]) -> None:
     for start in range(0, len(sample), 1 << 18):
-        text = _text(sample[start : start + (1 << 18)])
+        text = _format_values(sample[start : start + (1 << 18)])
         last = start + (1 << 18) >= len(sample)
         file.write(text[:-1] + b"\n" if last else text)
 
 
-def _text(values: npt.NDArray[Any]) -> bytes:
+def _format_values(values: npt.NDArray[Any]) -> bytes:
     """Numbers, each with a comma after it."""
     if values.dtype == np.uint8:
         text = _BYTES[values]

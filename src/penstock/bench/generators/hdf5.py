@@ -21,7 +21,10 @@ def write(part: AtomicFile, draft: Draft) -> None:
         raise missing_library("h5py", "hdf5", "writing HDF5") from None
     at = None
     with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
-        dsets = [_dset(file, f"records_{number}", draft) for number in range(_dsets(draft))]
+        dsets = [
+            _create_dataset(file, f"records_{number}", draft)
+            for number in range(_count_datasets(draft))
+        ]
         file.create_dataset("labels", data=np.zeros(draft.count, np.int64))
         if len(dsets) == 1 and dsets[0].chunks is None:
             at = dsets[0].id.get_offset()
@@ -34,7 +37,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
             part.write(piece.data)
 
 
-def _dsets(draft: Draft) -> int:
+def _count_datasets(draft: Draft) -> int:
     """How many datasets a sample is cut into."""
     count = draft.data.hdf5.num_dset_per_record
     if draft.shape[0] % count:
@@ -45,16 +48,16 @@ def _dsets(draft: Draft) -> int:
     return count
 
 
-def _dset(file: Any, name: str, draft: Draft) -> Any:
+def _create_dataset(file: Any, name: str, draft: Draft) -> Any:
     import h5py
 
     data = draft.data
-    shape = (draft.count, draft.shape[0] // _dsets(draft), *draft.shape[1:])
+    shape = (draft.count, draft.shape[0] // _count_datasets(draft), *draft.shape[1:])
     options: dict[str, Any] = {}
     if data.hdf5.chunk_dims:
-        options["chunks"] = _all(data.hdf5.chunk_dims, 1, shape, "chunk_dims")
+        options["chunks"] = _complete_sizes(data.hdf5.chunk_dims, 1, shape, "chunk_dims")
     if data.hdf5.max_shape:
-        options["maxshape"] = _all(data.hdf5.max_shape, draft.count, shape, "max_shape")
+        options["maxshape"] = _complete_sizes(data.hdf5.max_shape, draft.count, shape, "max_shape")
     if data.compression != "none":
         options["compression"] = data.compression
         if data.compression == "gzip":
@@ -67,7 +70,9 @@ def _dset(file: Any, name: str, draft: Draft) -> Any:
     return file.create_dataset(name, shape, draft.dtype, **options)
 
 
-def _all(given: tuple[int, ...], first: int, shape: tuple[int, ...], key: str) -> tuple[int, ...]:
+def _complete_sizes(
+    given: tuple[int, ...], first: int, shape: tuple[int, ...], key: str
+) -> tuple[int, ...]:
     """Sizes of all dimensions, where those of a sample may be given alone."""
     sizes = (first, *given) if len(given) == len(shape) - 1 else given
     if len(sizes) != len(shape) or (key == "max_shape" and any(map(int.__lt__, sizes, shape))):

@@ -20,7 +20,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
 
 
 def header(draft: Draft) -> bytes:
-    """What comes before the elements."""
+    """The bytes before the elements."""
     return encode_npy_header(draft.dtype.str, (*draft.shape, draft.count))
 
 
@@ -29,10 +29,10 @@ def payload(draft: Draft) -> Iterator[memoryview]:
     if draft.count == 1:
         yield from (piece.data for piece in draft.pieces())
     else:
-        yield _across(draft).reshape(-1).view(np.uint8).data
+        yield _interleave(draft).reshape(-1).view(np.uint8).data
 
 
-def _across(draft: Draft) -> npt.NDArray[Any]:
+def _interleave(draft: Draft) -> npt.NDArray[Any]:
     whole, done = np.empty((*draft.shape, draft.count), draft.dtype), 0
     for group in draft.groups():
         whole[..., done : done + len(group)] = np.moveaxis(group, 0, -1)

@@ -24,20 +24,20 @@ def write(part: AtomicFile, draft: Draft) -> None:
     except ModuleNotFoundError:
         raise missing_library("pyarrow", "arrow", "writing Parquet") from None
     columns, known = draft.columns or (draft,), draft.data.parquet
-    names = [each.name for each in known.columns] or ["image"]
-    types = [_type(each) for each in columns]
-    fields = [pyarrow.field(*each, nullable=False) for each in zip(names, types, strict=True)]
+    names = [column.name for column in known.columns] or ["image"]
+    types = [_choose_type(column) for column in columns]
+    fields = [pyarrow.field(*column, nullable=False) for column in zip(names, types, strict=True)]
     schema = pyarrow.schema(fields)
-    row_bytes = sum(each.sample_bytes for each in columns)
+    row_bytes = sum(column.sample_bytes for column in columns)
     rows = min(known.row_group_size, max(1, _GROUP_BYTES // row_bytes))
     how = {"compression": draft.data.compression, "use_dictionary": False}
     with storage_errors(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
-        for group in zip(*(each.groups(rows) for each in columns), strict=True):
-            arrays = [_array(*each) for each in zip(types, group, strict=True)]
+        for group in zip(*(column.groups(rows) for column in columns), strict=True):
+            arrays = [_make_array(*column) for column in zip(types, group, strict=True)]
             file.write_table(pyarrow.table(arrays, schema), row_group_size=rows)
 
 
-def _type(column: Draft) -> Any:
+def _choose_type(column: Draft) -> Any:
     """The type of a column: bytes, where it is all there is."""
     import pyarrow
 
@@ -47,7 +47,7 @@ def _type(column: Draft) -> Any:
     return element if column.shape == (1,) else pyarrow.list_(element, column.shape[0])
 
 
-def _array(kind: Any, values: npt.NDArray[Any]) -> Any:
+def _make_array(kind: Any, values: npt.NDArray[Any]) -> Any:
     """Rows of values as they lie in memory."""
     import pyarrow
 

@@ -12,7 +12,7 @@ from ..files import index_path
 
 def write(part: AtomicFile, draft: Draft) -> None:
     """Write a file and its list."""
-    before, after = _around(draft.sample_bytes)
+    before, after = _frame_sample(draft.sample_bytes)
     head = encode_record_head(len(before) + draft.sample_bytes + len(after)) + before
     checked = crc32c(before)
     for record in draft.records():
@@ -22,8 +22,8 @@ def write(part: AtomicFile, draft: Draft) -> None:
     draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
 
 
-def _around(size: int) -> tuple[bytes, bytes]:
-    """What comes before and after the bytes of any sample of this size."""
+def _frame_sample(size: int) -> tuple[bytes, bytes]:
+    """The bytes before and after any sample of this size."""
     image = memoryview(np.empty(size, np.uint8).data)
     pieces = encode_example({"image": image, "size": np.array([size])})
     at = next(number for number, piece in enumerate(pieces) if piece is image)

@@ -1,0 +1,131 @@
+"""`penstock convert`: write a data set in another format, and verify it."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated
+
+import typer
+
+from ..convert import Converted
+from ..convert import convert as convert_data
+from ..errors import UsageError
+from ..loader import open as open_dataset
+from . import console
+from .options import (
+    Dtype,
+    Extension,
+    Format,
+    HeaderBytes,
+    Option,
+    Path,
+    RecordBytes,
+    Shape,
+    options_of,
+    remembered,
+    without_secrets,
+)
+
+
+def convert(
+    path: Path,
+    destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
+    to: Annotated[str, typer.Option(help="tar, tfrecord, records or lmdb.")],
+    shard_bytes: Annotated[
+        str | None, typer.Option(help="Largest shard, such as 1GiB; 256MiB by default.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option(help="How many shards, of as many samples.")] = None,
+    shuffle: Annotated[
+        int | None, typer.Option(help="A seed: write the samples in the order drawn from it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the shards: NAME-000000.tar.")] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Write only this field; may be repeated.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="names, numbers or both: what samples are called.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option(help="TFRecord: bytes rather than tf.train.Example.")
+    ] = False,
+    datum: Annotated[bool, typer.Option(help="LMDB: Caffe's Datum, with the label.")] = False,
+    force: Annotated[bool, typer.Option(help="Begin anew over another conversion.")] = False,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    option: Option = None,
+) -> None:
+    """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
+
+    After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
+    Each shard is read back and compared before it gets its name.
+
+    Examples:
+
+      penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
+
+      penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
+
+      penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
+    """
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**remembered(path, options), **options}
+    started = time.monotonic()
+    with (
+        console.progress(f"Looking at {without_secrets(path)}") as progress,
+        console.warnings_said(),
+    ):
+        source = open_dataset(path, progress=progress, **options)
+    try:
+        with (
+            console.progress(f"Writing {destination}", "samples") as progress,
+            console.warnings_said(),
+        ):
+            done = convert_data(
+                source,
+                destination,
+                to=to,  # type: ignore[arg-type]
+                shard_bytes=None if shard_bytes is None else _parsed_size(shard_bytes),
+                shards=shards,
+                shuffle=shuffle,
+                name=name,
+                fields=field,
+                keys=keys,  # type: ignore[arg-type]
+                raw=raw,
+                datum=datum,
+                force=force,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        console.say("stopped: what is finished is kept, and the same command goes on after it")
+        raise
+    _show_converted(done, time.monotonic() - started)
+
+
+def _show_converted(done: Converted, seconds: float) -> None:
+    files = "1 file" if len(done.files) == 1 else f"{len(done.files):,} files"
+    what = f"{done.samples:,} samples, {console.size(done.bytes)} in {files}"
+    if not done.written:
+        how = "it was complete already"
+    elif done.written < done.samples:
+        how = f"went on after {done.samples - done.written:,}; verified; {seconds:.1f} s"
+    else:
+        how = f"verified; {seconds:.1f} s"
+    console.show(f"[bold]{console.escaped(done.path)}[/]: {what}; {how}")
+    if done.labels is not None:
+        console.show(f"labels: numpy.load({console.escaped(repr(done.labels))})")
+    console.show(f"read it: {console.escaped(done.call)}")
+
+
+def _parsed_size(text: str) -> int:
+    """Bytes, from such as 256MiB, 1G or 1000000."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", text.strip().lower())
+    if found is None:
+        raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000")
+    number, unit, rest = found.groups()
+    base = 1000 if rest == "b" else 1024
+    return int(float(number) * base ** " kmgt".index(unit or " "))

@@ -1,0 +1,285 @@
+"""`penstock inspect`: show what a data set is, and the state of its saved index."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import numpy as np
+import rich.box
+import rich.markup
+import rich.table
+import typer
+
+from ..budget import Budget
+from ..engine import Progress, open_store
+from ..errors import SidecarError
+from ..index import Chunked, Index
+from ..loader import (
+    Dataset,
+    choose_shuffle,
+    describe_choice,
+    locate_data,
+    record_choice,
+    sidecar_paths,
+)
+from ..loader import open as open_dataset
+from . import console
+from .options import (
+    Dtype,
+    Extension,
+    Format,
+    HeaderBytes,
+    Option,
+    Path,
+    RecordBytes,
+    Shape,
+    options_of,
+    without_secrets,
+)
+
+_SHOWN = 8
+"""Rows shown of what may have many."""
+
+
+def inspect(
+    path: Path,
+    format: Format = None,
+    record_bytes: RecordBytes = None,
+    header_bytes: HeaderBytes = 0,
+    dtype: Dtype = None,
+    shape: Shape = None,
+    extension: Extension = None,
+    option: Option = None,
+    verify: Annotated[
+        bool, typer.Option(help="Check all of the saved index, and every file against it.")
+    ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option(help="Measure reading (0.2 s) and say what shuffle='auto' would choose."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples of a step of one rank, for --shuffle.")
+    ] = 256,
+    ranks: Annotated[int, typer.Option(min=1, help="How many ranks, for --shuffle.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
+
+    Examples:
+
+      penstock inspect /data/imagenet/train
+
+      penstock inspect /data/tokens.bin --dtype uint16 --shape 2048
+
+      penstock inspect /data/imagenet/train --verify
+
+      penstock inspect /data/imagenet/train --shuffle --batch-size 64
+
+      penstock inspect /data/imagenet/train --json | jq .samples
+    """
+    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    with (
+        console.progress(f"Looking at {without_secrets(path)}") as progress,
+        console.warnings_said(),
+    ):
+        found = open_dataset(path, index="read", progress=progress, **options)
+        states = dict(_sidecar_states(found, verify))
+        changed = _changed(found.index, progress) if verify else []
+        choice = _choice(found, batch_size, ranks) if shuffle else None
+    if as_json:
+        report = _report(found, states, changed, verify) | {"shuffle": choice}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        _show(found, states, changed, verify)
+        if choice is not None:
+            console.out.print(rich.markup.escape(_choice_said(choice)))
+    if changed or (verify and any(state.startswith("damaged") for state in states.values())):
+        raise SystemExit(1)
+
+
+def describe_index(found: Dataset) -> str:
+    """Format, samples, classes, size and files of an index, in a line."""
+    index = found.index
+    files = "1 file" if len(index.files) == 1 else f"{len(index.files):,} files"
+    classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
+    size = console.size(index.total_bytes)
+    return f"{index.format}, {index.count:,} samples{classes}, {size} in {files}"
+
+
+def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
+    """Each place where an index may be saved, and how it is."""
+    place, store = locate_data(found.path)
+    for path in sidecar_paths(place):
+        try:
+            saved = Index.load(path, store.root, verify or None)
+        except FileNotFoundError:
+            continue
+        except (OSError, SidecarError) as error:
+            yield path, f"damaged: {error}"
+            continue
+        stale = saved.validate(store)
+        if stale is not None:
+            yield path, f"stale: {stale}"
+        elif saved.racy:
+            yield path, "stale: the data changed while the index was made"
+        elif saved.fingerprint != found.fingerprint:
+            yield path, f"of other options: {dict(saved.options)}"
+        else:
+            yield path, "fresh"
+
+
+def _changed(index: Index, progress: Progress) -> list[str]:
+    """Files that are not as they were indexed."""
+    files = index.files
+    now, errors = open_store(files.root).probe(files, progress)
+    same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
+    return [files.name(int(file)) for file in np.flatnonzero(~same)]
+
+
+def _choice(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
+    """What shuffle="auto" would choose, and what was measured for it."""
+    chosen, probed = choose_shuffle(found, Budget(), batch_size, ranks, batch_size * ranks)
+    return record_choice(len(found), chosen, probed)
+
+
+def _choice_said(choice: dict[str, Any]) -> str:
+    said = describe_choice(choice)
+    if "latency_ns" in choice:
+        said += (
+            f"\n  measured in {choice['took_s']:.2f} s: {choice['latency_ns']:,.0f} ns a read, "
+            f"{choice['requests']:.1f} are served at a time, large reads give "
+            f"{choice['bytes_per_s']:,.0f} bytes/s"
+        )
+    return said
+
+
+def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The lengths of all samples, or of a million spread evenly; none where they are compressed."""
+    count = min(index.count, 1_000_000)
+    if not count or isinstance(index.layouts[0], Chunked):
+        return np.zeros(0, np.int64)
+    return index.lengths(np.linspace(0, index.count - 1, count).astype(np.int64))
+
+
+def _class_counts(index: Index) -> list[tuple[str, int]]:
+    """Samples of each class or label, in order of label."""
+    if index.label_column is None:
+        return []
+    if index.classes is not None:
+        counts = np.bincount(index.label_column, minlength=len(index.classes))
+        return [(name, int(n)) for name, n in zip(index.classes, counts, strict=True)]
+    values, counts = np.unique(index.label_column, return_counts=True)
+    return [(str(value), int(n)) for value, n in zip(values, counts, strict=True)]
+
+
+def _report(
+    found: Dataset, states: dict[str, str], changed: list[str], verify: bool
+) -> dict[str, Any]:
+    """All that inspect shows, as JSON knows it."""
+    index = found.index
+    lengths = _sampled_lengths(index)
+    return {
+        "path": found.path,
+        "format": index.format,
+        "options": dict(index.options),
+        "samples": index.count,
+        "files": len(index.files),
+        "bytes": index.total_bytes,
+        "mean_bytes": index.mean_bytes,
+        "min_bytes": int(lengths.min()) if len(lengths) else None,
+        "max_bytes": int(lengths.max()) if len(lengths) else None,
+        "fields": [
+            {"name": part.name, "dtype": part.dtype.str, "shape": part.shape}
+            for part in index.fields
+        ],
+        "classes": None if index.classes is None else len(index.classes),
+        "samples_per_label": dict(_class_counts(index)),
+        "fingerprint": index.fingerprint,
+        "sidecars": states,
+        "changed_files": changed if verify else None,
+    }
+
+
+def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
+    index = found.index
+    console.show(f"[bold]{console.escaped(found.path)}[/]: {describe_index(found)}")
+    console.show(f"fingerprint {index.fingerprint}")
+    for part in index.fields:
+        kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
+        console.show(
+            f"field {console.escaped(repr(part.name))}: {console.escaped(kind)}, "
+            f"{console.size(index.mean_bytes)} a sample on average"
+        )
+    _show_sizes(index)
+    _show_labels(index)
+    _show_samples(found)
+    console.show("")
+    if not states:
+        console.show(f"index: not saved; `penstock index {console.escaped(found.path)}` saves it")
+    for path, state in states.items():
+        console.show(f"index {console.escaped(path)}: {console.escaped(state)}")
+    for name in changed[:_SHOWN]:
+        console.say(f"{name} is not as it was indexed")
+    if len(changed) > _SHOWN:
+        console.say(f"and {len(changed) - _SHOWN:,} more files are not")
+    if verify and not changed:
+        console.show(
+            f"verified: {len(index.files):,} files have the size and time that were indexed"
+        )
+
+
+def _show_sizes(index: Index) -> None:
+    """A histogram of sample sizes, each bin half as large again as the one before."""
+    lengths = _sampled_lengths(index)
+    if not len(lengths):
+        console.show("sizes: known after decoding")
+        return
+    least, most = int(lengths.min()), int(lengths.max())
+    if least == most:
+        console.show(f"sizes: every sample has {least:,} bytes")
+        return
+    edges = np.unique(np.geomspace(max(least, 1), most + 1, 13).astype(np.int64))
+    edges[0], edges[-1] = least, most + 1
+    counts, _ = np.histogram(lengths, edges)
+    console.show("\nsizes")
+    for low, count in zip(edges[:-1], counts, strict=True):
+        bar = "█" * round(40 * count / counts.max()) or ("▏" if count else "")
+        console.show(f"{console.size(low):>10} {bar} {100 * count / len(lengths):.1f} %")
+
+
+def _show_labels(index: Index) -> None:
+    counts = _class_counts(index)
+    if not counts:
+        console.show("labels: none")
+        return
+    each = [n for _, n in counts]
+    console.show(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
+    for name, n in counts[:_SHOWN]:
+        console.show(f"{n:>10,} {console.escaped(name)}")
+    if len(counts) > _SHOWN:
+        console.show(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
+
+
+def _show_samples(found: Dataset) -> None:
+    index = found.index
+    first = np.arange(min(4, index.count))
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in ("sample", "key", "file", "byte", "length", "label"):
+        table.add_column(name, justify="left" if name == "key" else "right", overflow="fold")
+    labels = index.labels(first)
+    for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
+        label = "" if labels is None else str(labels[sample])
+        row = (
+            sample,
+            console.escaped(index.key(int(sample))),
+            file,
+            f"{offset:,}",
+            f"{length:,}",
+            label,
+        )
+        table.add_row(*(str(cell) for cell in row))
+    console.show("")
+    console.out.print(table)
