@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.bench.sizes import near_squares, shapes
 from penstock.bench.workload import DatasetSpec, Hdf5Layout
-from penstock.cli.generate import sizes_of_file
+from penstock.cli.generate import read_sizes
 from penstock.errors import UsageError
 
 UNET3D = DatasetSpec(
@@ -117,13 +117,13 @@ def test_empirical_sizes(tmp_path: Path) -> None:
     known = np.random.default_rng(1).gamma(2, 50_000, 1_000) + 1_000
     path = tmp_path / "sizes.txt"
     path.write_text("# bytes\n\n" + "\n".join(f"{each:.0f}" for each in known))
-    listed = sizes_of_file(str(path))
+    listed = read_sizes(str(path))
     for count in (200, 5_000):
         found = sizes(DatasetSpec(num_files_train=count), model=listed)
         assert found.mean() == pytest.approx(known.mean(), rel=1e-3)
         assert found.std() == pytest.approx(known.std(), rel=0.05)
     path.write_text("100\n1k\n")
     with pytest.raises(UsageError, match="line 2: '1k' is no size"):
-        sizes_of_file(str(path))
+        read_sizes(str(path))
     with pytest.raises(UsageError, match="use normal, lognormal, dlio or the path"):
-        sizes_of_file("gauss")
+        read_sizes("gauss")

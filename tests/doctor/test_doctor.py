@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 import penstock.cli.app
-from penstock.cli.options import function_named
+from penstock.cli.options import import_function
 from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host_info import Machine, read_machine
 from penstock.engine.native import open_files_max
@@ -158,7 +158,7 @@ def test_photos_with_their_decoder(photos: Path) -> None:
 def test_functions_that_cannot_be(named: str, message: str) -> None:
     """It is said which option, its value, and what to name."""
     with pytest.raises(UsageError, match=f"--decode is '{named}'.*{message}"):
-        function_named("--decode", named)
+        import_function("--decode", named)
 
 
 def test_a_decode_function_that_fails(rows: Path, run: Callable[..., Said]) -> None:

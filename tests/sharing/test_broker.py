@@ -464,6 +464,6 @@ def test_off_is_no_place() -> None:
     ],
 )
 def test_rates(text: str, rate: float) -> None:
-    from penstock.cli.broker import rate_of
+    from penstock.cli.broker import parse_rate
 
-    assert rate_of("--bytes-per-s", text) == rate
+    assert parse_rate("--bytes-per-s", text) == rate

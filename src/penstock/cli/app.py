@@ -72,7 +72,7 @@ app = make_app(_TopCommands, "Training data from storage to accelerators: look a
 
 def main() -> None:
     """Run the command line and exit."""
-    exit_codes.run(app)
+    exit_codes.run_and_exit(app)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def broker(
         raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
     resources = Resources(
         cores=read_machine().usable_cores if cores is None else cores,
-        bytes_per_s=math.inf if bytes_per_s is None else rate_of("--bytes-per-s", bytes_per_s),
+        bytes_per_s=math.inf if bytes_per_s is None else parse_rate("--bytes-per-s", bytes_per_s),
     )
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
     outer = above = None
@@ -114,8 +114,8 @@ _UNITS = {
 }
 
 
-def rate_of(option: str, text: str) -> float:
-    """Bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
+def parse_rate(option: str, text: str) -> float:
+    """Parse bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
     found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGT]?i?)B?(?:/s)?\s*", text)
     with contextlib.suppress(ValueError, KeyError):
         if found is not None:

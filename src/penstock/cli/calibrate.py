@@ -10,7 +10,7 @@ from ..errors import UsageError
 from . import console
 
 
-def scenario_of(
+def calibrate_scenario(
     files: list[Path],
     *,
     nodes: int | None = None,
@@ -19,7 +19,7 @@ def scenario_of(
     network_mb_s: float | None = None,
     write: Path | None = None,
 ) -> Any:
-    """Calibrates with the records in these files; says where each value is from.
+    """Calibrate with the records in these files; say where each value is from.
 
     nodes, ram_mb:  of the cluster to be simulated; as in the run, unless given.
     storage:        rates that were measured, such as 1=95,8=600: MB/s by hosts.
@@ -28,7 +28,7 @@ def scenario_of(
     from ..sim import calibrate, record
 
     memory = measure_copying() / 1e6
-    measured = calibrate.Measured(_rates(storage), network_mb_s, memory)
+    measured = calibrate.Measured(_parse_rates(storage), network_mb_s, memory)
     found = calibrate.calibrate(record.load_run(files), measured)
     wanted = calibrate.resized(found.scenario, nodes=nodes, ram_mb=ram_mb)
     found = calibrate.Calibration(wanted, found.policy, found.sources)
@@ -43,14 +43,14 @@ def scenario_of(
     return wanted
 
 
-def command_of(
+def repeat_command(
     files: list[Path],
     nodes: int | None,
     ram_mb: float | None,
     storage: str | None,
     network_mb_s: float | None,
 ) -> list[str]:
-    """The words that repeat this."""
+    """Words of the command line that repeats this."""
     words = [word for file in files for word in ("--from-run", str(file))]
     options = {"nodes": nodes, "ram-mb": ram_mb, "storage": storage, "network-mb-s": network_mb_s}
     for name, value in options.items():
@@ -59,8 +59,8 @@ def command_of(
     return words
 
 
-def _rates(given: str | None) -> dict[int, float] | None:
-    """Of text such as 1=95,8=600."""
+def _parse_rates(given: str | None) -> dict[int, float] | None:
+    """Parse text such as 1=95,8=600."""
     if given is None:
         return None
     found = {}

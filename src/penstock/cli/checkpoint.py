@@ -37,7 +37,7 @@ def _commands() -> None:
 
 
 @app.command("list")
-def listed(folder: Place, as_json: AsJson = False) -> None:
+def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
     """List what is committed, in the order in which it was; the last is what a job goes on with.
 
     Reads the indices alone: `verify` reads everything.
@@ -51,18 +51,18 @@ def listed(folder: Place, as_json: AsJson = False) -> None:
     from ..checkpoint import open_repository
 
     place = open_repository(folder)
-    rows = [_described(place, entry) for entry in place.entries()]
+    rows = [_describe_entry(place, entry) for entry in place.entries()]
     left = [os.path.basename(path) for path in place.leftovers()]
     if as_json:
         found = {"folder": place.path, "checkpoints": rows, "leftovers": left}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return
     if not rows:
-        console.show(f"no checkpoint in {console.escaped(place.path)}")
+        console.show(f"no checkpoint in {console.escape(place.path)}")
     else:
-        _show(rows)
+        _show_entries(rows)
     for name in left:
-        console.show(f"{console.escaped(name)}: on its way, or left by a job that was killed")
+        console.show(f"{console.escape(name)}: on its way, or left by a job that was killed")
 
 
 @app.command()
@@ -84,7 +84,7 @@ def verify(
     place = open_repository(folder)
     entries = [place.entry(step)] if step is not None else place.entries()
     rows: list[dict[str, Any]] = []
-    with console.progress(f"Reading {place.path}", "checkpoints") as seen:
+    with console.show_progress(f"Reading {place.path}", "checkpoints") as seen:
         for number, entry in enumerate(entries):
             seen(number, len(entries))
             row: dict[str, Any] = {"step": entry.step, "path": entry.path, "damage": None}
@@ -98,8 +98,12 @@ def verify(
     if as_json:
         sys.stdout.write(json.dumps({"folder": place.path, "checkpoints": rows}, indent=2) + "\n")
     for row in () if as_json else rows:
-        how = f"whole, {console.size(row['bytes'])} read" if not row["damage"] else row["damage"]
-        console.show(f"step {row['step']}: {console.escaped(how)}")
+        how = (
+            f"whole, {console.format_bytes(row['bytes'])} read"
+            if not row["damage"]
+            else row["damage"]
+        )
+        console.show(f"step {row['step']}: {console.escape(how)}")
     if bad:
         raise FormatError(
             f"{len(bad)} of {len(rows)} checkpoints are damaged: load another step, and remove"
@@ -155,10 +159,10 @@ def prune(
         said = "would be removed" if dry_run else "is removed"
         if not dry_run and os.path.exists(path):
             said = "is no checkpoint any more, but holds files of others"
-        console.show(f"{console.escaped(os.path.basename(path))} {said}")
+        console.show(f"{console.escape(os.path.basename(path))} {said}")
     for path in () if collecting else left:
         console.show(
-            f"{console.escaped(os.path.basename(path))} stays: a job may be writing it; where none"
+            f"{console.escape(os.path.basename(path))} stays: a job may be writing it; where none"
             " is, add --leftovers"
         )
     if not going and (collecting or not left):
@@ -216,10 +220,10 @@ def interval(
     if as_json:
         sys.stdout.write(json.dumps(asdict(found) | {"lost": found.lost}, indent=2) + "\n")
         return
-    _advise(found, overhead)
+    _show_advice(found, overhead)
 
 
-def _described(place: Repository, entry: CheckpointEntry) -> dict[str, Any]:
+def _describe_entry(place: Repository, entry: CheckpointEntry) -> dict[str, Any]:
     row: dict[str, Any] = {
         "step": entry.step,
         "name": os.path.basename(entry.path),
@@ -238,21 +242,21 @@ def _described(place: Repository, entry: CheckpointEntry) -> dict[str, Any]:
     }
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show_entries(rows: list[dict[str, Any]]) -> None:
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("step", "committed", "size", "ranks", "folder"):
         table.add_column(heading, justify="right" if heading in ("step", "size") else "left")
     for row in rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["committed"]))
-        size = "damaged" if row["damage"] else console.size(row["bytes"])
+        size = "damaged" if row["damage"] else console.format_bytes(row["bytes"])
         cells = (str(row["step"]), when, size, str(row.get("ranks", "")), row["name"])
-        table.add_row(*map(console.escaped, cells))
+        table.add_row(*map(console.escape, cells))
     console.out.print(table)
 
 
-def _advise(found: Advice, overhead: float) -> None:
+def _show_advice(found: Advice, overhead: float) -> None:
     costs, part = found.costs, f"{100 * overhead:.3g} %"
-    often = _long(found.failures.job_mtbf_s)
+    often = _format_duration(found.failures.job_mtbf_s)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("so that", "steps", "time", ""):
         table.add_column(heading, justify="right" if heading in ("steps", "time") else "left")
@@ -266,16 +270,20 @@ def _advise(found: Advice, overhead: float) -> None:
         ),
     ):
         mark = "binds" if found.binds == binds else ""
-        table.add_row(why, f"{least:,}", _long(least * costs.step_s + costs.lost_s), mark)
+        table.add_row(
+            why, f"{least:,}", _format_duration(least * costs.step_s + costs.lost_s), mark
+        )
     console.out.print(table)
     steps = words.counted(found.steps, "step")
-    console.show(f"save every {steps}, which is every {_long(found.seconds)}")
+    console.show(f"save every {steps}, which is every {_format_duration(found.seconds)}")
     console.show(
         f"lost: {found.lost:.2%} of all time; {found.saving:.2%} in saves, {found.redoing:.2%} done"
         f" once more, {found.restarting:.2%} in restarts"
     )
-    console.show(f"a failure costs {_long(found.lost_per_failure_s)} of training, on average")
+    console.show(
+        f"a failure costs {_format_duration(found.lost_per_failure_s)} of training, on average"
+    )
 
 
-def _long(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return words.duration(seconds)

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import UsageError
 from . import console
-from .simulate import screen, writable, write_text
+from .simulate import check_writable, open_terminal, write_text
 
 _SHOWN = 3
 """Differences that are named."""
@@ -46,7 +46,7 @@ def compare(
     from ..bench import compare as comparing  # other commands start without it
     from ..bench import read, recorded, report
 
-    writable(html)
+    check_writable(html)
     values = [read(path) for path in results]
     found = recorded.records(values, [str(path) for path in results])
     runs = [run for record in found for run in record.runs]
@@ -65,26 +65,26 @@ def compare(
         console.say(f"warning: {each}")
     rows = comparing.compare_runs(runs)
     for place in range(1, len(runs)):
-        _show(rows, runs[0].label, runs[place].label, place)
-    console.show(console.escaped(comparing.basis(runs)))
+        _show_comparison(rows, runs[0].label, runs[place].label, place)
+    console.show(console.escape(comparing.basis(runs)))
     if html is not None:
         write_text(html, report.render_page(values, [str(path) for path in results]))
-        console.show(f"page: {console.escaped(str(html))}")
+        console.show(f"page: {console.escape(str(html))}")
 
 
-def _show(rows: Any, first: str, other: str, place: int) -> None:
-    """One run against the first."""
+def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
+    """Show one run against the first."""
     from ..bench import factor, judge_ratio
 
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD,
         pad_edge=False,
-        title=console.escaped(f"{other} against {first}"),
+        title=console.escape(f"{other} against {first}"),
         title_justify="left",
     )
     table.add_column("", no_wrap=True)
     for heading in (first, other):
-        table.add_column(console.escaped(heading), justify="right", overflow="fold")
+        table.add_column(console.escape(heading), justify="right", overflow="fold")
     for heading in ("ratio", "95 %"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
@@ -101,4 +101,4 @@ def _show(rows: Any, first: str, other: str, place: int) -> None:
             if ratio.low is not None and ratio.high is not None:
                 cells[1] = f"{factor(ratio.low)}–{factor(ratio.high)}"
         table.add_row(row.metric.name, *said, *cells, told, style=style)
-    screen().print(table)
+    open_terminal().print(table)

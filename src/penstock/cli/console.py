@@ -23,16 +23,16 @@ out = rich.console.Console(highlight=False, soft_wrap=True)
 err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
 _QUIET_S = 2.0
-"""What takes longer than this shows its progress."""
+"""Time after which progress is shown."""
 
 _TOLD_S = 0.05
-"""A bar is not told more often."""
+"""Shortest time between two updates of a bar."""
 
 
 @contextmanager
-def progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
-    """A callback that, once it has gone on for two seconds, shows how many were seen so far, and
-    of how many where that is said."""
+def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
+    """Yield a callback that shows, from two seconds on, how many were seen so far, and of how
+    many if that is known."""
     bar = rich.progress.Progress(
         rich.progress.SpinnerColumn(),
         rich.progress.TextColumn("{task.description}"),
@@ -64,8 +64,8 @@ def progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def warnings_said() -> Iterator[None]:
-    """Warnings as messages, without the line of code that they come from."""
+def print_warnings() -> Iterator[None]:
+    """Print warnings as messages, without the line of code that they come from."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -76,23 +76,23 @@ def warnings_said() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A message, beside the results."""
+    """Print a message, beside the results."""
     err.print(f"penstock: {text}", markup=False)
 
 
 def show(text: str) -> None:
-    """A line of the results, in rich's markup: what is of the world goes through `escaped`."""
+    """Print a line of the results, in rich's markup: foreign text goes through `escape`."""
     out.print(text)
 
 
-def escaped(text: str) -> str:
-    """Text of the world (names may hold anything) as it may be printed."""
+def escape(text: str) -> str:
+    """Escape foreign text, such as names of files, so that it is printed as it is."""
     printable = text.encode("utf-8", "backslashreplace").decode()
     return rich.markup.escape(printable)
 
 
-def size(count: float) -> str:
-    """Bytes as people read them."""
+def format_bytes(count: float) -> str:
+    """Bytes in the largest fitting unit: 1.5 MiB."""
     if count < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):

@@ -22,9 +22,9 @@ from .options import (
     Path,
     RecordBytes,
     Shape,
-    options_of,
-    remembered,
-    without_secrets,
+    collect_options,
+    hide_credentials,
+    recall_options,
 )
 
 
@@ -72,24 +72,24 @@ def convert(
 
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
-    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**remembered(path, options), **options}
+    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**recall_options(path, options), **options}
     started = time.monotonic()
     with (
-        console.progress(f"Looking at {without_secrets(path)}") as progress,
-        console.warnings_said(),
+        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
+        console.print_warnings(),
     ):
         source = open_dataset(path, progress=progress, **options)
     try:
         with (
-            console.progress(f"Writing {destination}", "samples") as progress,
-            console.warnings_said(),
+            console.show_progress(f"Writing {destination}", "samples") as progress,
+            console.print_warnings(),
         ):
             done = convert_data(
                 source,
                 destination,
                 to=to,  # type: ignore[arg-type]
-                shard_bytes=None if shard_bytes is None else _parsed_size(shard_bytes),
+                shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
                 shards=shards,
                 shuffle=shuffle,
                 name=name,
@@ -108,21 +108,21 @@ def convert(
 
 def _show_converted(done: Converted, seconds: float) -> None:
     files = "1 file" if len(done.files) == 1 else f"{len(done.files):,} files"
-    what = f"{done.samples:,} samples, {console.size(done.bytes)} in {files}"
+    what = f"{done.samples:,} samples, {console.format_bytes(done.bytes)} in {files}"
     if not done.written:
         how = "it was complete already"
     elif done.written < done.samples:
         how = f"went on after {done.samples - done.written:,}; verified; {seconds:.1f} s"
     else:
         how = f"verified; {seconds:.1f} s"
-    console.show(f"[bold]{console.escaped(done.path)}[/]: {what}; {how}")
+    console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
     if done.labels is not None:
-        console.show(f"labels: numpy.load({console.escaped(repr(done.labels))})")
-    console.show(f"read it: {console.escaped(done.call)}")
+        console.show(f"labels: numpy.load({console.escape(repr(done.labels))})")
+    console.show(f"read it: {console.escape(done.call)}")
 
 
-def _parsed_size(text: str) -> int:
-    """Bytes, from such as 256MiB, 1G or 1000000."""
+def _parse_size(text: str) -> int:
+    """Parse bytes from text such as 256MiB, 1G or 1000000."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", text.strip().lower())
     if found is None:
         raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000")

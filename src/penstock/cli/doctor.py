@@ -20,10 +20,10 @@ from .options import (
     Option,
     RecordBytes,
     Shape,
-    function_named,
-    options_of,
-    remembered,
-    without_secrets,
+    collect_options,
+    hide_credentials,
+    import_function,
+    recall_options,
 )
 
 if TYPE_CHECKING:
@@ -79,20 +79,20 @@ def doctor(
     from ..doctor import PlannedJob, examine, examine_folder, is_empty
     from ..loader import open as open_dataset
 
-    function = None if decode is None else function_named("--decode", decode)
-    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    function = None if decode is None else import_function("--decode", decode)
+    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     if is_empty(path):
         found = examine_folder(path, write=write)
     else:
-        options = {**remembered(path, options), **options}
-        shown = without_secrets(path)
+        options = {**recall_options(path, options), **options}
+        shown = hide_credentials(path)
         with (
-            console.progress(f"Looking at {shown}") as progress,
-            console.warnings_said(),
+            console.show_progress(f"Looking at {shown}") as progress,
+            console.print_warnings(),
         ):
             dataset = open_dataset(path, index="read", progress=progress, **options)
         job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
-        with console.progress(f"Measuring {shown}", "of the measurements") as seen:
+        with console.show_progress(f"Measuring {shown}", "of the measurements") as seen:
             found = examine(dataset, job, write=write, seen=seen)
     if as_json:
         sys.stdout.write(json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n")
@@ -101,7 +101,9 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
-    console.show(f"[bold]{console.escaped(found.path)}[/]: {console.escaped(_what(found))}")
+    console.show(
+        f"[bold]{console.escape(found.path)}[/]: {console.escape(_describe_examined(found))}"
+    )
     _show_supplies(found)
     if found.settings:
         _show_table(
@@ -120,30 +122,30 @@ def _show(found: Examination) -> None:
 def _show_findings(found: Examination) -> None:
     table = rich.table.Table.grid(padding=(0, 2))
     for finding in found.findings:
-        cells = console.escaped(finding.about), console.escaped(finding.says)
+        cells = console.escape(finding.about), console.escape(finding.says)
         table.add_row(_MARKS[finding.level], *cells)
     console.show("")
     console.out.print(table)
 
 
-def _what(found: Examination) -> str:
+def _describe_examined(found: Examination) -> str:
     if found.dataset is None:
         return "an empty folder" + ("" if found.written else "; --write measures writing to it")
     index = found.dataset.index
     samples = f"{index.count:,} sample{'s' * (index.count != 1)}"
     files = f"{len(index.files):,} file{'s' * (len(index.files) != 1)}"
     return (
-        f"{index.format}, {samples} of {console.size(index.mean_bytes)}, "
-        f"{console.size(index.total_bytes)} in {files}"
+        f"{index.format}, {samples} of {console.format_bytes(index.mean_bytes)}, "
+        f"{console.format_bytes(index.total_bytes)} in {files}"
     )
 
 
 def _show_supplies(found: Examination) -> None:
     units: dict[Resource, tuple[str, Any]] = {
-        "bandwidth": ("storage, large reads", _per_s),
+        "bandwidth": ("storage, large reads", _format_rate),
         "iops": ("storage, reads of samples", lambda rate: f"{rate:,.0f} reads/s"),
         "metadata": ("storage, opening files", lambda rate: f"{rate:,.0f} opens/s"),
-        "copy": ("memory, copying", _per_s),
+        "copy": ("memory, copying", _format_rate),
         "decode": ("decoding, all cores", lambda rate: f"{rate:,.0f} samples/s"),
         "compute": ("compute", lambda rate: f"{rate:,.0f} samples/s"),
     }
@@ -155,13 +157,13 @@ def _show_supplies(found: Examination) -> None:
     if found.latency_ns is not None:
         rows.insert(2, ("storage, one read alone", f"{found.latency_ns / 1e3:,.0f} us", "median"))
     if found.written is not None:
-        rows.append(("storage, writing", _per_s(found.written.per_s), found.written.how))
+        rows.append(("storage, writing", _format_rate(found.written.per_s), found.written.how))
     if found.link is not None:
-        rows.append(("network", _per_s(found.link.per_s), found.link.how))
+        rows.append(("network", _format_rate(found.link.per_s), found.link.how))
     _show_table("what there is", ("resource", "gives", "measured"), rows)
 
 
-def _per_s(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate / 1e9:,.2f} GB/s" if rate >= 1e9 else f"{rate / 1e6:,.3g} MB/s"
 
 
@@ -172,7 +174,7 @@ def _show_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str,
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(console.escaped(cell) for cell in row))
+        table.add_row(*(console.escape(cell) for cell in row))
     console.show("")
     console.out.print(table)
 
@@ -185,16 +187,18 @@ def _show_verdict(heading: str, found: Roofline) -> None:
             (
                 each.resource,
                 f"{each.samples_per_s:,.0f} samples/s",
-                "binds" if each is found.ceilings[0] else _times(found, each.samples_per_s),
+                "binds"
+                if each is found.ceilings[0]
+                else _format_multiple(found, each.samples_per_s),
             )
             for each in found.ceilings
         ],
     )
     for sentence in found.advice:
-        console.show(f"- {console.escaped(sentence)}")
+        console.show(f"- {console.escape(sentence)}")
     if found.utilisation is not None:
         console.show(f"- the accelerator computes for {found.utilisation:.0%} of the time, at most")
 
 
-def _times(found: Roofline, rate: float) -> str:
+def _format_multiple(found: Roofline, rate: float) -> str:
     return f"{rate / found.samples_per_s:,.1f}x"

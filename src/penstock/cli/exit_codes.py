@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..errors import PenstockError
 
 
-def run(command: Callable[[], object]) -> None:
+def run_and_exit(command: Callable[[], object]) -> None:
     """Run a command and exit. An error that penstock foresees is one message and code 1, Ctrl-C
     is code 130."""
     try:

@@ -67,15 +67,15 @@ def generate(
         )
     place = detect(None, None, os.environ, sys.modules)
     with (
-        console.progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
-        _stopping(),
+        console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
+        _explain_interrupt(),
     ):
         result = generate_data(
             found.dataset,
             PARTS if part == "all" else (part,),
             root=found.storage.storage_root,
             seed=seed,
-            sizes=sizes if sizes in MODELS else sizes_of_file(sizes),
+            sizes=sizes if sizes in MODELS else read_sizes(sizes),
             kind=contents,
             threads=threads,
             rank=place.rank,
@@ -85,14 +85,14 @@ def generate(
         )
     rate = result.written_bytes / max(result.seconds, 1e-9) / 1e6
     console.show(
-        f"[bold]{console.escaped(result.folder)}[/]: {result.files:,} files, "
-        f"{console.size(result.bytes)} of samples; {result.written:,} of them written in "
+        f"[bold]{console.escape(result.folder)}[/]: {result.files:,} files, "
+        f"{console.format_bytes(result.bytes)} of samples; {result.written:,} of them written in "
         f"{result.seconds:.1f} s ({rate:,.0f} MB/s)"
     )
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def _explain_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -100,9 +100,11 @@ def _stopping() -> Iterator[None]:
         raise
 
 
-def sizes_of_file(path: str) -> list[float]:
-    """The sizes of an empirical model: one on each line, in bytes; empty lines and those that start
-    with "#" are skipped."""
+def read_sizes(path: str) -> list[float]:
+    """Read the sizes of an empirical model: one on each line, in bytes.
+
+    Empty lines and those that start with "#" are skipped.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]

@@ -22,9 +22,9 @@ from .options import (
     Path,
     RecordBytes,
     Shape,
-    options_of,
-    remembered,
-    without_secrets,
+    collect_options,
+    hide_credentials,
+    recall_options,
 )
 
 
@@ -52,27 +52,27 @@ def index(
 
       penstock index "/data/cifar/*.bin" --record-bytes 3073
     """
-    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**remembered(path, options), **options}
-    before = _stamps(path)
+    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = {**recall_options(path, options), **options}
+    before = _stamp_sidecars(path)
     started = time.monotonic()
     with (
-        console.progress(f"Looking at {without_secrets(path)}") as progress,
-        console.warnings_said(),
+        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
+        console.print_warnings(),
     ):
         how = "rebuild" if force else "auto"
         found = open_dataset(path, index=how, progress=progress, **options)
     if found.sidecar is None:
         raise SystemExit(1)
     seconds = time.monotonic() - started
-    console.show(f"[bold]{console.escaped(found.path)}[/]: {describe_index(found)}")
-    same = _stamps(path).get(found.sidecar) == before.get(found.sidecar)
+    console.show(f"[bold]{console.escape(found.path)}[/]: {describe_index(found)}")
+    same = _stamp_sidecars(path).get(found.sidecar) == before.get(found.sidecar)
     done = "is up to date" if same else f"made in {seconds:.2f} s"
-    console.show(f"index {done}: {console.escaped(found.sidecar)}")
+    console.show(f"index {done}: {console.escape(found.sidecar)}")
 
 
-def _stamps(path: str) -> dict[str, tuple[int, int]]:
-    """What tells one saved index from its successor: the file's number and time."""
+def _stamp_sidecars(path: str) -> dict[str, tuple[int, int]]:
+    """Numbers and times of the saved indexes' files, which differ from one index to the next."""
     stamps = {}
     for sidecar in sidecar_paths(locate_data(path)[0]):
         with suppress(OSError):

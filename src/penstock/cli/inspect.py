@@ -36,8 +36,8 @@ from .options import (
     Path,
     RecordBytes,
     Shape,
-    options_of,
-    without_secrets,
+    collect_options,
+    hide_credentials,
 )
 
 _SHOWN = 8
@@ -80,22 +80,22 @@ def inspect(
 
       penstock inspect /data/imagenet/train --json | jq .samples
     """
-    options = options_of(format, record_bytes, header_bytes, dtype, shape, extension, option)
+    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     with (
-        console.progress(f"Looking at {without_secrets(path)}") as progress,
-        console.warnings_said(),
+        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
+        console.print_warnings(),
     ):
         found = open_dataset(path, index="read", progress=progress, **options)
-        states = dict(_sidecar_states(found, verify))
-        changed = _changed(found.index, progress) if verify else []
-        choice = _choice(found, batch_size, ranks) if shuffle else None
+        states = dict(_check_sidecars(found, verify))
+        changed = _find_changed(found.index, progress) if verify else []
+        choice = _try_shuffle(found, batch_size, ranks) if shuffle else None
     if as_json:
-        report = _report(found, states, changed, verify) | {"shuffle": choice}
+        report = _make_report(found, states, changed, verify) | {"shuffle": choice}
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
         _show(found, states, changed, verify)
         if choice is not None:
-            console.out.print(rich.markup.escape(_choice_said(choice)))
+            console.out.print(rich.markup.escape(_format_choice(choice)))
     if changed or (verify and any(state.startswith("damaged") for state in states.values())):
         raise SystemExit(1)
 
@@ -105,12 +105,12 @@ def describe_index(found: Dataset) -> str:
     index = found.index
     files = "1 file" if len(index.files) == 1 else f"{len(index.files):,} files"
     classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
-    size = console.size(index.total_bytes)
+    size = console.format_bytes(index.total_bytes)
     return f"{index.format}, {index.count:,} samples{classes}, {size} in {files}"
 
 
-def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
-    """Each place where an index may be saved, and how it is."""
+def _check_sidecars(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
+    """Yield each place where an index may be saved, and the state of the index there."""
     place, store = locate_data(found.path)
     for path in sidecar_paths(place):
         try:
@@ -131,21 +131,21 @@ def _sidecar_states(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
             yield path, "fresh"
 
 
-def _changed(index: Index, progress: Progress) -> list[str]:
-    """Files that are not as they were indexed."""
+def _find_changed(index: Index, progress: Progress) -> list[str]:
+    """List the files that are not as they were indexed."""
     files = index.files
     now, errors = open_store(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
 
 
-def _choice(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
-    """What shuffle="auto" would choose, and what was measured for it."""
+def _try_shuffle(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
+    """Choice that shuffle="auto" would make, and the measurements for it."""
     chosen, probed = choose_shuffle(found, Budget(), batch_size, ranks, batch_size * ranks)
     return record_choice(len(found), chosen, probed)
 
 
-def _choice_said(choice: dict[str, Any]) -> str:
+def _format_choice(choice: dict[str, Any]) -> str:
     said = describe_choice(choice)
     if "latency_ns" in choice:
         said += (
@@ -156,15 +156,15 @@ def _choice_said(choice: dict[str, Any]) -> str:
     return said
 
 
-def _sampled_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The lengths of all samples, or of a million spread evenly; none where they are compressed."""
+def _sample_lengths(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Lengths of all samples, or of a million spread evenly; none if they are compressed."""
     count = min(index.count, 1_000_000)
     if not count or isinstance(index.layouts[0], Chunked):
         return np.zeros(0, np.int64)
     return index.lengths(np.linspace(0, index.count - 1, count).astype(np.int64))
 
 
-def _class_counts(index: Index) -> list[tuple[str, int]]:
+def _count_classes(index: Index) -> list[tuple[str, int]]:
     """Samples of each class or label, in order of label."""
     if index.label_column is None:
         return []
@@ -175,12 +175,12 @@ def _class_counts(index: Index) -> list[tuple[str, int]]:
     return [(str(value), int(n)) for value, n in zip(values, counts, strict=True)]
 
 
-def _report(
+def _make_report(
     found: Dataset, states: dict[str, str], changed: list[str], verify: bool
 ) -> dict[str, Any]:
-    """All that inspect shows, as JSON knows it."""
+    """Values of all that inspect shows, for JSON."""
     index = found.index
-    lengths = _sampled_lengths(index)
+    lengths = _sample_lengths(index)
     return {
         "path": found.path,
         "format": index.format,
@@ -196,7 +196,7 @@ def _report(
             for part in index.fields
         ],
         "classes": None if index.classes is None else len(index.classes),
-        "samples_per_label": dict(_class_counts(index)),
+        "samples_per_label": dict(_count_classes(index)),
         "fingerprint": index.fingerprint,
         "sidecars": states,
         "changed_files": changed if verify else None,
@@ -205,22 +205,22 @@ def _report(
 
 def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
     index = found.index
-    console.show(f"[bold]{console.escaped(found.path)}[/]: {describe_index(found)}")
+    console.show(f"[bold]{console.escape(found.path)}[/]: {describe_index(found)}")
     console.show(f"fingerprint {index.fingerprint}")
     for part in index.fields:
         kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
         console.show(
-            f"field {console.escaped(repr(part.name))}: {console.escaped(kind)}, "
-            f"{console.size(index.mean_bytes)} a sample on average"
+            f"field {console.escape(repr(part.name))}: {console.escape(kind)}, "
+            f"{console.format_bytes(index.mean_bytes)} a sample on average"
         )
     _show_sizes(index)
     _show_labels(index)
     _show_samples(found)
     console.show("")
     if not states:
-        console.show(f"index: not saved; `penstock index {console.escaped(found.path)}` saves it")
+        console.show(f"index: not saved; `penstock index {console.escape(found.path)}` saves it")
     for path, state in states.items():
-        console.show(f"index {console.escaped(path)}: {console.escaped(state)}")
+        console.show(f"index {console.escape(path)}: {console.escape(state)}")
     for name in changed[:_SHOWN]:
         console.say(f"{name} is not as it was indexed")
     if len(changed) > _SHOWN:
@@ -232,8 +232,8 @@ def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bo
 
 
 def _show_sizes(index: Index) -> None:
-    """A histogram of sample sizes, each bin half as large again as the one before."""
-    lengths = _sampled_lengths(index)
+    """Show a histogram of sample sizes, each bin half as large again as the one before."""
+    lengths = _sample_lengths(index)
     if not len(lengths):
         console.show("sizes: known after decoding")
         return
@@ -247,18 +247,18 @@ def _show_sizes(index: Index) -> None:
     console.show("\nsizes")
     for low, count in zip(edges[:-1], counts, strict=True):
         bar = "█" * round(40 * count / counts.max()) or ("▏" if count else "")
-        console.show(f"{console.size(low):>10} {bar} {100 * count / len(lengths):.1f} %")
+        console.show(f"{console.format_bytes(low):>10} {bar} {100 * count / len(lengths):.1f} %")
 
 
 def _show_labels(index: Index) -> None:
-    counts = _class_counts(index)
+    counts = _count_classes(index)
     if not counts:
         console.show("labels: none")
         return
     each = [n for _, n in counts]
     console.show(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
     for name, n in counts[:_SHOWN]:
-        console.show(f"{n:>10,} {console.escaped(name)}")
+        console.show(f"{n:>10,} {console.escape(name)}")
     if len(counts) > _SHOWN:
         console.show(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
 
@@ -274,7 +274,7 @@ def _show_samples(found: Dataset) -> None:
         label = "" if labels is None else str(labels[sample])
         row = (
             sample,
-            console.escaped(index.key(int(sample))),
+            console.escape(index.key(int(sample))),
             file,
             f"{offset:,}",
             f"{length:,}",

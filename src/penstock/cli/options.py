@@ -1,4 +1,4 @@
-"""What the commands that open data share: arguments that say where it is and how it is read."""
+"""Options of the commands that open data: where the data is and how it is read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Option = Annotated[
 ]
 
 
-def options_of(
+def collect_options(
     format: str | None,
     record_bytes: int | None,
     header_bytes: int,
@@ -46,13 +46,13 @@ def options_of(
     extension: list[str] | None,
     option: list[str] | None,
 ) -> dict[str, Any]:
-    """The options that were given, as `penstock.open` takes them."""
+    """Collect the options that were given, as `penstock.open` takes them."""
     options = {
         "format": format,
         "record_bytes": record_bytes,
         "header_bytes": header_bytes or None,
         "dtype": dtype,
-        "shape": _parsed_shape(shape),
+        "shape": _parse_shape(shape),
         "extensions": extension or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
@@ -62,19 +62,19 @@ def options_of(
             raise UsageError(f"--option is {each!r}: use NAME=VALUE, such as label=class")
         if name in given:
             raise UsageError(f"{name} is given twice: give it once")
-        given[name] = _parsed_value(value)
+        given[name] = _parse_value(value)
     return given
 
 
-def _parsed_value(text: str) -> Any:
-    """A value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
+def _parse_value(text: str) -> Any:
+    """Parse a value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
+def _parse_shape(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
@@ -83,8 +83,9 @@ def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
         raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
 
 
-def remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What records were last indexed as, where nothing is said now: their files do not show it."""
+def recall_options(path: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options with which records were last indexed, if none is given: their files do not show
+    them."""
     if options:
         return {}
     place, store = locate_data(path)
@@ -96,8 +97,8 @@ def remembered(path: str, options: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def without_secrets(path: str) -> str:
-    """What was asked for, as it may be shown."""
+def hide_credentials(path: str) -> str:
+    """The path without the credentials of a URL."""
     if not is_url(path):
         return path
     try:
@@ -106,9 +107,12 @@ def without_secrets(path: str) -> str:
         return "the URL"
 
 
-def function_named(option: str, text: str) -> Callable[..., Any]:
-    """The function that an option names as module:function; modules are looked for in the current
-    folder, too, as `python -m` does. UsageError where there is none."""
+def import_function(option: str, text: str) -> Callable[..., Any]:
+    """Import the function that an option names as module:function.
+
+    Modules are looked for in the current folder, too, as `python -m` does. UsageError if there
+    is none.
+    """
     module, _, name = text.partition(":")
     if not module or not name:
         raise UsageError(f"{option} is {text!r}: use module:function, such as mytrain.data:decode")

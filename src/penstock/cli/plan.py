@@ -17,7 +17,7 @@ import typer
 from ..errors import UsageError
 from ..page import words
 from . import console
-from .simulate import page_path, screen, writable, write_text, written
+from .simulate import check_writable, choose_page_path, open_terminal, replace_file, write_text
 
 
 def plan(
@@ -81,7 +81,7 @@ def plan(
 
     chosen = load_scenario(scenario)
     given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
-    ranges = [_range(option, text) for option, text in given.items()]
+    ranges = [_parse_range(option, text) for option, text in given.items()]
     grid = sizing.grid_of(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
@@ -89,26 +89,26 @@ def plan(
     words["--settings"] = None if settings == 1_000_000 else str(settings)
     command = ["penstock", "plan", scenario]
     command += [word for pair in words.items() if pair[1] is not None for word in pair if word]
-    page = html or page_path(f"{chosen.name}-plan")
-    writable(page, json_path, csv_path)
+    page = html or choose_page_path(f"{chosen.name}-plan")
+    check_writable(page, json_path, csv_path)
     with (
-        console.progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
-        _table_of(csv_path, grid) as seen,
+        console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
+        _write_grid(csv_path, grid) as seen,
     ):
         found = sizing.sized(
-            chosen, grid, epoch_s, prices=_prices(prices), seen=seen, progress=progress
+            chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
         )
     _show(found)
     write_text(page, report.render_sizing_page(chosen, found, command=shlex.join(command)))
-    console.show(f"page: {console.escaped(str(page))}")
+    console.show(f"page: {console.escape(str(page))}")
     if json_path is not None:
-        write_text(json_path, json.dumps(_values(chosen, found), indent=1) + "\n")
-        console.show(f"results: {console.escaped(str(json_path))}")
+        write_text(json_path, json.dumps(_plan_values(chosen, found), indent=1) + "\n")
+        console.show(f"results: {console.escape(str(json_path))}")
     if csv_path is not None:
-        console.show(f"all settings: {console.escaped(str(csv_path))}")
+        console.show(f"all settings: {console.escape(str(csv_path))}")
 
 
-def _range(option: str, text: str | None) -> Any:
+def _parse_range(option: str, text: str | None) -> Any:
     from ..sim import Range
 
     if text is None:
@@ -120,7 +120,7 @@ def _range(option: str, text: str | None) -> Any:
         raise UsageError(f"{option} is {text!r}: use from:to, such as 4:512") from None
 
 
-def _prices(text: str | None) -> Any:
+def _parse_prices(text: str | None) -> Any:
     from ..sim import Prices
 
     if text is None:
@@ -155,10 +155,10 @@ def _show(found: Any) -> None:
             cells += [words.brief(each.later_s), each.binding]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)
         table.add_row(policy, *cells, found.form, style=style)
-    screen().print(table)
+    open_terminal().print(table)
 
 
-def _values(scenario: Any, found: Any) -> dict[str, Any]:
+def _plan_values(scenario: Any, found: Any) -> dict[str, Any]:
     grid = found.grid
     return {
         "form": found.form,
@@ -180,8 +180,8 @@ def _values(scenario: Any, found: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _table_of(path: Path | None, grid: Any) -> Iterator[Any]:
-    """Writes blocks of settings as lines, all of them or none."""
+def _write_grid(path: Path | None, grid: Any) -> Iterator[Any]:
+    """Yield a function that writes blocks of settings as lines: all of them or none."""
     if path is None:
         yield None
         return
@@ -190,7 +190,7 @@ def _table_of(path: Path | None, grid: Any) -> Iterator[Any]:
     from ..sim import FORM
 
     caches, storages = np.meshgrid(grid.cache_mb, grid.storage_mb_s, indexing="ij")
-    with written(path) as file:
+    with replace_file(path) as file:
         lines = csv.writer(file, lineterminator="\n")
         begun = False
 

@@ -13,7 +13,7 @@ import typer
 
 from ..errors import UsageError
 from . import console
-from .trace import Traces, seconds
+from .trace import Traces, format_seconds
 
 if TYPE_CHECKING:
     from ..bench import Merged, ReplayOutcome
@@ -71,7 +71,7 @@ def replay(
     from ..bench import replay_engine
     from ..engine import trace_file as traces
 
-    pace = _speed(speed)
+    pace = _parse_speed(speed)
     if by not in ("pread", "penstock", "both"):
         raise UsageError(f"--by is {by!r}: use pread, penstock or both")
     if cache not in ("cold", "warm", "as-is"):
@@ -81,22 +81,22 @@ def replay(
     found = traces.load(*paths)
     if found.count == 0:
         raise UsageError(f"{paths[0]} holds no operations: there is nothing to replay")
-    files = _places(found, root or [], synthesize, sparse)
+    files = _place_files(found, root or [], synthesize, sparse)
     results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
     resident: dict[str, float] = {}
     if by != "penstock":
-        resident["pread"] = _prepared(files, cache)
-        with console.progress("Replaying by pread", "operations") as progress:
+        resident["pread"] = _prepare_page_cache(files, cache)
+        with console.show_progress("Replaying by pread", "operations") as progress:
             results["pread"] = replays.replay(found, files, speed=pace, progress=progress)
     if by != "pread":
-        resident["penstock"] = _prepared(files, cache)
-        with console.progress("Replaying by penstock", "operations") as progress:
+        resident["penstock"] = _prepare_page_cache(files, cache)
+        with console.show_progress("Replaying by penstock", "operations") as progress:
             results["penstock"] = replay_engine.replay_merged(
                 found, files, speed=pace, progress=progress
             )
     if as_json:
         sys.stdout.write(
-            json.dumps(_values(found, speed, cache, results, resident), indent=2) + "\n"
+            json.dumps(_replay_values(found, speed, cache, results, resident), indent=2) + "\n"
         )
     else:
         _show(found, speed, results, resident)
@@ -105,7 +105,7 @@ def replay(
         raise SystemExit(1)
 
 
-def _speed(text: str) -> float | None:
+def _parse_speed(text: str) -> float | None:
     if text == "max":
         return None
     try:
@@ -117,8 +117,8 @@ def _speed(text: str) -> float | None:
     return speed
 
 
-def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
-    """Where the job's files are here; all that it found are there."""
+def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
+    """Paths of the job's files here; MissingError unless all that it found are there."""
     from ..bench import replay_files
 
     names = [found.names[number] for number in range(len(found.names))]
@@ -126,26 +126,26 @@ def _places(found: Trace, roots: list[str], synthesize: str | None, sparse: bool
     wanted, read = replay_files.find_used(found)
     if synthesize is not None:
         paths = replay_files.place_below(paths, synthesize)
-        with console.progress(f"Making files in {synthesize}", "bytes") as progress:
+        with console.show_progress(f"Making files in {synthesize}", "bytes") as progress:
             replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
     replay_files.check(paths, read)
     return paths
 
 
-def _prepared(paths: list[str], cache: str) -> float:
-    """The part of the files that is in the page cache, once it is as asked; -1 where unknown."""
+def _prepare_page_cache(paths: list[str], cache: str) -> float:
+    """Prepare the page cache as asked; return the cached share of the files, -1 if unknown."""
     from ..bench import replay_files
     from ..engine import page_cache
 
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":
-        with console.progress("Reading files once") as progress:
+        with console.show_progress("Reading files once") as progress:
             replay_files.read_once(there, progress)
     found = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
     return -1.0 if found is None else found.fraction
 
 
-def _values(
+def _replay_values(
     found: Trace, speed: str, cache: str, results: dict[str, Any], resident: dict[str, float]
 ) -> dict[str, Any]:
     def of(outcome: ReplayOutcome | Merged) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     merged: Merged | None = results.get("penstock")
     title = f"{found.source}: {recorded.reads:,} reads by {recorded.threads:,} threads"
     table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=console.escaped(title),
+        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=console.escape(title),
         title_justify="left",
     )  # fmt: skip
     table.add_column("")
@@ -184,7 +184,7 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     rows: list[tuple[str, Any]] = [
         ("seconds", lambda each: f"{each.seconds:,.3f}"),
         ("waited for data, s, all threads", lambda each: f"{_waited_s(each):,.3f}"),
-        ("read", lambda each: console.size(each.bytes)),
+        ("read", lambda each: console.format_bytes(each.bytes)),
         ("read/s", lambda each: _rate(each.bytes, each.seconds)),
         ("reads/s", lambda each: f"{each.reads / each.seconds:,.0f}" if each.seconds else "-"),
         ("reads that storage saw", lambda each: f"{getattr(each, 'runs', each.reads):,}"),
@@ -207,7 +207,7 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
             " more bytes; it knows what comes next, as it does of its own orders"
         )
     if here is not None:
-        _faithful(found, speed, recorded, here)
+        _show_fidelity(found, speed, recorded, here)
 
 
 def _waited_s(outcome: Any) -> float:
@@ -216,7 +216,7 @@ def _waited_s(outcome: Any) -> float:
 
 
 def _rate(count: int, time_s: float) -> str:
-    return f"{console.size(count / time_s)}/s" if time_s else "-"
+    return f"{console.format_bytes(count / time_s)}/s" if time_s else "-"
 
 
 def _percentile(kind: str, percent: int) -> Any:
@@ -224,13 +224,13 @@ def _percentile(kind: str, percent: int) -> Any:
         if not hasattr(outcome, "took"):
             return ""
         took = outcome.took[kind]
-        return seconds(took.max_ns * 1e-9 if percent == 100 else took.percentile_s(percent))
+        return format_seconds(took.max_ns * 1e-9 if percent == 100 else took.percentile_s(percent))
 
     return cell
 
 
-def _faithful(found: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOutcome) -> None:
-    """How far the replay did what it should."""
+def _show_fidelity(found: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOutcome) -> None:
+    """Show how far the replay did what the job did."""
     done = sum(took.count for took in here.took.values())
     others = here.failed + here.short + here.differed
     same = "all" if not others else f"{done - others:,}"
@@ -238,8 +238,9 @@ def _faithful(found: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOut
     if here.late is not None:
         late = here.late
         console.show(
-            f"faithful: operations began {seconds(late.percentile_s(50))} (median),"
-            f" {seconds(late.percentile_s(99))} (99 %), {seconds(late.max_ns * 1e-9)} (most) late;"
+            f"faithful: operations began {format_seconds(late.percentile_s(50))} (median),"
+            f" {format_seconds(late.percentile_s(99))} (99 %),"
+            f" {format_seconds(late.max_ns * 1e-9)} (most) late;"
             f" {100 * late.share_within(1e-3):.1f} % within 1 ms"
         )
         if late.percentile_s(99) > 0.01:

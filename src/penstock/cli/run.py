@@ -111,7 +111,7 @@ def run(
     from ..bench import check
 
     started, load_before = time.time(), os.getloadavg()
-    asked, given = _workload(workload, overrides or [], compat)
+    asked, given = _read_workload(workload, overrides or [], compat)
     names = loader or ["penstock"]
     if cache not in (None, "cold", "warm", "as-is"):
         raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
@@ -119,18 +119,18 @@ def run(
     cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
     for name in names:
         check(name, asked.dataset.format)
-    _prepare(partial(_generate, asked))
-    results = _Results(out or _folder(asked, started, compat), given, started, load_before)
+    _run_before_ranks(partial(_generate_parts, asked))
+    results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
             results.checkpoints(asked, ranks, compat, verify, writer, scale)
         return
-    job = _prepare(lambda _: _job(asked, compat, verify))
+    job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
     job = replace(job, writer=writer, scale=scale)
     for turn in range(repeat):
         for name in names:
-            _prepare(lambda _: _make_cache(job, cached))
+            _run_before_ranks(lambda _: _prepare_page_cache(job, cached))
             results.measure(replace(job, loader=name), ranks, turn)
     results.write(verdict)
 
@@ -142,8 +142,8 @@ class _Given(NamedTuple):
     subfolder: str
 
 
-def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
-    """The workload, and what else was said of it."""
+def _read_workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
+    """Read the workload and its overrides, and print warnings."""
     from ..bench import overrides, read_workload
 
     warnings: list[str] = []
@@ -154,9 +154,12 @@ def _workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWork
     return found, _Given(overrides.hide_secrets(own), overrides.read(texts).subfolder)
 
 
-def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
-    """Work that each process does before there are ranks; with their barrier where a launcher made
-    them, so that one that fails ends the others."""
+def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
+    """Do the work of each process before there are ranks.
+
+    Under a launcher the work gets the barrier of its processes, so that one that fails ends the
+    others.
+    """
     from ..bench import detect_launch, launch
 
     if detect_launch(os.environ) is None:
@@ -166,8 +169,8 @@ def _prepare(work: Callable[[Callable[[], None] | None], T]) -> T:
     return done[0]
 
 
-def _job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
-    """What is to be run, by whichever loader."""
+def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
+    """Make the job that each loader runs."""
     from ..bench import BenchJob, find_paths, folder_of
 
     data, root = workload.dataset, workload.storage.storage_root
@@ -183,11 +186,11 @@ def _job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
         seed=seed,
         compat=compat,
     )
-    return replace(job, truth=_truth(job)) if verify else job
+    return replace(job, truth=_checksum_data(job)) if verify else job
 
 
-def _make_cache(job: BenchJob, how: str) -> None:
-    """Have the page cache hold all of the data, or none of it, as far as that can be."""
+def _prepare_page_cache(job: BenchJob, how: str) -> None:
+    """Fill the page cache with all of the data, or empty it of them, as far as possible."""
     if how == "as-is":
         return
     from ..bench import read_once
@@ -196,14 +199,14 @@ def _make_cache(job: BenchJob, how: str) -> None:
 
     paths = [path for part in job.paths.values() for path in part]
     if how == "warm":
-        with console.progress("Reading the data once") as progress:
+        with console.show_progress("Reading the data once") as progress:
             read_once(paths, progress)
     else:
         evict(paths)
 
 
-def _truth(job: BenchJob) -> dict[str, frozenset[int]]:
-    """The checksum of every sample on disk, by part."""
+def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
+    """Compute the checksum of every sample on disk, by part."""
     from concurrent.futures import ThreadPoolExecutor
 
     from ..bench import compute_checksum, open_samples
@@ -218,7 +221,7 @@ def _truth(job: BenchJob) -> dict[str, frozenset[int]]:
     found = {}
     for part, paths in job.paths.items():
         with (
-            console.progress(f"Checksums of {part}") as progress,
+            console.show_progress(f"Checksums of {part}") as progress,
             ThreadPoolExecutor(os.cpu_count()) as threads,
         ):
             seen: set[int] = set()
@@ -229,15 +232,15 @@ def _truth(job: BenchJob) -> dict[str, frozenset[int]]:
     return found
 
 
-def _folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
+def _make_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
     if workload.output.folder is not None:
         return Path(workload.output.folder)
     when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
     return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
 
 
-def _generate(workload: DlioWorkload, barrier: Callable[[], None] | None) -> None:
-    """The data that the workload wants made, or what is missing of it: by each rank its share."""
+def _generate_parts(workload: DlioWorkload, barrier: Callable[[], None] | None) -> None:
+    """Generate the data that the workload wants, or the missing part of it: each rank its share."""
     if not workload.workflow.generate_data:
         return
     from ..bench import PARTS, generate_data
@@ -245,7 +248,7 @@ def _generate(workload: DlioWorkload, barrier: Callable[[], None] | None) -> Non
     from . import console
 
     data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
-    with console.progress(f"Generating {data.data_folder}", "MB") as progress:
+    with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
         generate_data(
             data,
             PARTS,
@@ -260,7 +263,7 @@ def _generate(workload: DlioWorkload, barrier: Callable[[], None] | None) -> Non
 
 
 class _Results:
-    """What was measured so far, and where it goes."""
+    """Results measured so far, and the folder that they are written to."""
 
     def __init__(self, folder: Path, given: _Given, started: float, load: Sequence[float]) -> None:
         self._folder, self._given = folder, given
@@ -301,13 +304,13 @@ class _Results:
         writer: str,
         scale: float,
     ) -> None:
-        """Checkpoints alone, saved and loaded."""
+        """Save and load checkpoints alone."""
         from ..bench import launch, run_checkpoints
         from ..topology import Place
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
             place = Place(crew.rank, crew.ranks, "bench")
-            gather = partial(_gathered, crew)
+            gather = partial(_gather, crew)
             found = run_checkpoints(
                 workload,
                 place,
@@ -331,7 +334,7 @@ class _Results:
         run = {"loader": "checkpoints", "epochs": [], **found}
         folder = workload.checkpoint.checkpoint_folder
         path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
-        console.show(f"results: {console.escaped(str(path))}")
+        console.show(f"results: {console.escape(str(path))}")
 
     def write(self, verdict: bool) -> None:
         """Show what was found; write record.json and the files that DLIO leaves."""
@@ -345,7 +348,7 @@ class _Results:
         if verdict:
             self._judge(job, len(walks))
         # Shown first: it is not lost where it cannot be written.
-        _show(job.workload.model.name, len(walks), self._runs)
+        _show_runs(job.workload.model.name, len(walks), self._runs)
         path = self._record(
             job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
         )
@@ -362,15 +365,15 @@ class _Results:
                     overrides=self._given.overrides,
                     subfolder=self._given.subfolder,
                 )
-        console.show(f"results: {console.escaped(str(path))}")
+        console.show(f"results: {console.escape(str(path))}")
 
     def _judge(self, job: BenchJob, ranks: int) -> None:
-        """What binds each run, where that can be measured."""
+        """Add to each run the resource that binds it, if that can be measured."""
         from ..bench import Verdicts
         from . import console
 
         try:
-            with console.progress("Measuring this machine", "of the measurements"):
+            with console.show_progress("Measuring this machine", "of the measurements"):
                 verdicts = Verdicts(job, ranks)
             for run in self._runs:
                 run["roofline"] = verdicts.of(run)
@@ -415,13 +418,13 @@ class _Results:
         return f"{loader}-{run['repeat']}" if repeated else loader
 
 
-def _gathered(crew: Crew, value: Any) -> list[Any]:
-    """What all ranks gave, on all."""
+def _gather(crew: Crew, value: Any) -> list[Any]:
+    """Gather the values of all ranks, on all ranks."""
     return crew.share(crew.gather(value)) or []
 
 
-def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
-    """The table: a column for each loader, the run of middling throughput where there are more."""
+def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
+    """Show a column for each loader, of several runs the one of median throughput."""
     import rich.box
     import rich.table
 
@@ -430,23 +433,23 @@ def _show(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{console.escaped(name)}, {ranks} rank" + "s" * (ranks > 1),
+        title=f"{console.escape(name)}, {ranks} rank" + "s" * (ranks > 1),
         title_justify="left",
     )
     table.add_column("", no_wrap=True)
     columns = []
     for loader in dict.fromkeys(run["loader"] for run in runs):
-        table.add_column(console.escaped(loader), justify="right")
-        columns.append(_column([run for run in runs if run["loader"] == loader]))
+        table.add_column(console.escape(loader), justify="right")
+        columns.append(_format_runs([run for run in runs if run["loader"] == loader]))
     for line in (line for line in columns[0] if any(column[line] for column in columns)):
         table.add_row(line, *(column[line] for column in columns))
     console.out.print(table)
     for sentence in runs[0].get("roofline", {}).get("advice", ()):
-        console.show(f"- {console.escaped(sentence)}")
+        console.show(f"- {console.escape(sentence)}")
 
 
-def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
-    """The figures of a loader's runs, as people read them."""
+def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Format the figures of a loader's runs."""
     from ..bench import interval
     from . import console
 
@@ -456,7 +459,7 @@ def _column(runs: list[dict[str, Any]]) -> dict[str, str]:
     return {
         "samples/s": f"{run['samples_per_s']:,.1f}",
         "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
-        "bytes/s": f"{console.size(run['bytes_per_s'])}/s",
+        "bytes/s": f"{console.format_bytes(run['bytes_per_s'])}/s",
         "utilisation, %": _percent(au["raw"]),
         "without reading, %": _percent(au["ceiling"]),
         "of that, %": _percent(au["net"]),

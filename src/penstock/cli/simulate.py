@@ -108,13 +108,13 @@ def simulate(
     )
 
     if listed:
-        _list()
+        _list_scenarios()
         return
     sized = (nodes, ram_mb, storage, network_mb_s)
     if from_run:
         if scenario is not None:
             raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
-        chosen = calibrate.scenario_of(
+        chosen = calibrate.calibrate_scenario(
             from_run,
             nodes=nodes,
             ram_mb=ram_mb,
@@ -122,7 +122,7 @@ def simulate(
             network_mb_s=network_mb_s,
             write=write,
         )
-        source = calibrate.command_of(from_run, *sized)
+        source = calibrate.repeat_command(from_run, *sized)
     else:
         if any(each is not None for each in (*sized, write)):
             raise UsageError(
@@ -135,21 +135,21 @@ def simulate(
             )
         chosen = load_scenario(scenario)
         source = [scenario]
-    policies = _each_of("--policy", policy, report.POLICIES) or list(chosen.policies)
-    models = _models(model)
+    policies = _check_names("--policy", policy, report.POLICIES) or list(chosen.policies)
+    models = _check_models(model)
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
-    page = html or page_path(chosen.name)
-    writable(page, json_path)
+    page = html or choose_page_path(chosen.name)
+    check_writable(page, json_path)
     _simulate(
         chosen,
         policies,
         models,
-        None if sweep is None else _each_of("--sweep", sweep, _keys()),
+        None if sweep is None else _check_names("--sweep", sweep, _list_keys()),
         no_sweeps=no_sweeps,
         page=page,
         json_path=json_path,
-        command=_command(source, policy, model, sweep, no_sweeps),
+        command=_repeat_command(source, policy, model, sweep, no_sweeps),
     )
 
 
@@ -167,10 +167,12 @@ def _simulate(
     from ..sim import Result, report, sweep
 
     runs = [sweep.Run(scenario, policy, model) for model in models for policy in policies]
-    with console.progress(f"Simulating {scenario.name}", "simulations") as progress:
-        found = sweep.outcomes(runs, processes=_processes(sweep.accesses(runs)), progress=progress)
+    with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
+        found = sweep.outcomes(
+            runs, processes=_choose_processes(sweep.accesses(runs)), progress=progress
+        )
     for model in models:
-        _show(model, [each for each in found if each.model == model])
+        _show_outcomes(model, [each for each in found if each.model == model])
     if not any(isinstance(each, Result) for each in found):
         raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
 
@@ -187,44 +189,46 @@ def _simulate(
         )
         console.say(remark)
         values = {}
-    with console.progress("Varying " + ", ".join(values), "simulations") as progress:
+    with console.show_progress("Varying " + ", ".join(values), "simulations") as progress:
         swept = sweep.sweeps(
             scenario,
             values,
             policies=policies,
             model=models[0],
-            processes=_processes(accesses),
+            processes=_choose_processes(accesses),
             progress=progress,
         )
     write_text(page, report.render_page(scenario, found, swept, command=command, remark=remark))
-    console.show(f"page: {console.escaped(str(page))}")
+    console.show(f"page: {console.escape(str(page))}")
     if json_path is not None:
-        write_text(json_path, json.dumps(_values(scenario, found, swept), indent=1) + "\n")
-        console.show(f"results: {console.escaped(str(json_path))}")
+        write_text(
+            json_path, json.dumps(_simulation_values(scenario, found, swept), indent=1) + "\n"
+        )
+        console.show(f"results: {console.escape(str(json_path))}")
 
 
-def _processes(accesses: int) -> int:
+def _choose_processes(accesses: int) -> int:
     return 1 if accesses < _alone else len(os.sched_getaffinity(0))
 
 
 # -- what was asked for ----------------------------------------------------------------------------
 
 
-def _keys() -> Sequence[str]:
+def _list_keys() -> Sequence[str]:
     from ..sim import KEYS
 
     return KEYS
 
 
-def _each_of(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
-    """What was given, each once."""
+def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
+    """Check names against the known ones; return each once."""
     for each in given or ():
         if each not in known:
             raise UsageError(f"{option} is {each!r}: use one of {', '.join(known)}")
     return list(dict.fromkeys(given or ()))
 
 
-def _models(given: str) -> list[str]:
+def _check_models(given: str) -> list[str]:
     from ..sim import Model
 
     models = list(get_args(Model))
@@ -233,14 +237,14 @@ def _models(given: str) -> list[str]:
     return models if given == "both" else [given]
 
 
-def _command(
+def _repeat_command(
     source: Sequence[str],
     policies: Sequence[str] | None,
     model: str,
     sweeps: Sequence[str] | None,
     no_sweeps: bool,
 ) -> str:
-    """What repeats this, wherever it writes to."""
+    """Command line that repeats this, without the files that it writes."""
     words = ["penstock", "simulate", *source]
     for policy in policies or ():
         words += ["--policy", policy]
@@ -256,8 +260,8 @@ _full_width = 124  # of a table with all columns
 _ours = 'content="penstock simulate"'  # in the head of a page of ours
 
 
-def page_path(name: str) -> Path:
-    """Where the page goes if nobody says so: never over a file that is no such page."""
+def choose_page_path(name: str) -> Path:
+    """Choose the path of the page if none is given: never that of a file that is no such page."""
     path = Path((re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-") or "scenario")[:80])
     path = path.with_name(f"{path.name}.html")
     try:
@@ -274,7 +278,7 @@ def page_path(name: str) -> Path:
 # -- what is said and written ----------------------------------------------------------------------
 
 
-def _list() -> None:
+def _list_scenarios() -> None:
     from ..sim import data_mb, list_scenarios, load_scenario, report
 
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -286,17 +290,17 @@ def _list() -> None:
         training = each.training
         data = words.size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
-    screen().print(table)
+    open_terminal().print(table)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     table.add_column("what it does")
     for policy, what in report.POLICIES.items():
         table.add_row(policy, what)
-    screen().print(table)
+    open_terminal().print(table)
 
 
-def _show(model: str, outcomes: Sequence[Any]) -> None:
-    """The table of one model, and why what is not in it cannot run."""
+def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
+    """Show the table of one model, and the reason why each missing policy cannot run."""
     from ..sim import SOURCES, Result, report
 
     results = report.rank_results(outcomes)
@@ -305,7 +309,7 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
     )
     headings = ["run", "× bound", "before it", "epoch 1", "later"]
-    full = screen().width >= _full_width
+    full = open_terminal().width >= _full_width
     headings += ["waiting", *SOURCES] if full else []
     table.add_column("policy", no_wrap=True)
     for heading in headings:
@@ -328,22 +332,24 @@ def _show(model: str, outcomes: Sequence[Any]) -> None:
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
         table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
-    screen().print(table)
+    open_terminal().print(table)
     for refusal in refusals:
-        console.show(console.escaped(f"{refusal.policy} {report.explain_refusal(refusal)}"))
+        console.show(console.escape(f"{refusal.policy} {report.explain_refusal(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         console.show("* trains on other samples than are due: not held by the bound")
 
 
-def screen() -> rich.console.Console:
-    """The terminal; whatever else reads us gets whole lines."""
+def open_terminal() -> rich.console.Console:
+    """Console of the terminal; any other reader gets whole lines."""
     if console.out.is_terminal:
         return console.out
     return rich.console.Console(width=_full_width, highlight=False)
 
 
-def _values(scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]) -> dict[str, Any]:
-    """All that was found, as JSON knows it."""
+def _simulation_values(
+    scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]
+) -> dict[str, Any]:
+    """Values of all results, for JSON."""
     return {
         "scenario": scenario.model_dump(mode="json"),
         "runs": [_outcome_values(each) for each in outcomes],
@@ -376,8 +382,8 @@ def _outcome_values(outcome: Any) -> dict[str, Any]:
     }
 
 
-def writable(*targets: Path | None) -> None:
-    """UsageError, before anything is worked out, for paths that no file can have."""
+def check_writable(*targets: Path | None) -> None:
+    """Raise UsageError, before any work, for paths that no file can have."""
     for target in targets:
         if target is not None and not target.absolute().parent.is_dir():
             raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
@@ -386,8 +392,8 @@ def writable(*targets: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[IO[str]]:
-    """A file that is there when all of it has been written; until then, what was there before."""
+def replace_file(path: Path) -> Iterator[IO[str]]:
+    """Yield a file that replaces the one at the path when all of it has been written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
@@ -401,6 +407,6 @@ def written(path: Path) -> Iterator[IO[str]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of it, or what was there before."""
-    with written(path) as file:
+    """Write all of the text, or leave the file as it was."""
+    with replace_file(path) as file:
         file.write(text)

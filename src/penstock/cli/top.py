@@ -69,47 +69,47 @@ def top(
         elif once or not console.out.is_terminal:
             if not console.out.is_terminal and "COLUMNS" not in os.environ:
                 console.out.width = _any_columns  # all of it goes into a pipe
-            console.out.print(shown(state, console.out.width))
+            console.out.print(render_state(state, console.out.width))
         else:
             # Shown anew when the broker has told, not when a thread thinks that it is time.
             with rich.live.Live(
                 console=console.out, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
             ) as live:
                 while True:
-                    live.update(shown(state, console.out.width), refresh=True)
+                    live.update(render_state(state, console.out.width), refresh=True)
                     state = next(states)
 
 
-def shown(state: State, width: int) -> rich.console.RenderableType:
-    """The state as a table of so many columns of text at most, and what is to be said below it."""
+def render_state(state: State, width: int) -> rich.console.RenderableType:
+    """Render the state as a table of at most so many columns of text, with lines below it."""
     jobs = state["jobs"]
     parts: list[rich.console.RenderableType] = []
     if jobs:
-        parts.append(_table(jobs, width))
-    parts += [rich.text.Text(line) for line in footer(state)]
+        parts.append(_make_table(jobs, width))
+    parts += [rich.text.Text(line) for line in describe_state(state)]
     return rich.console.Group(*parts)
 
 
 _Cell = Callable[[dict[str, Any]], str]
 _COLUMNS: Sequence[tuple[str, int, _Cell]] = (
     # The higher its number, the sooner a column is left out where there is little room.
-    ("job", 0, lambda job: _plain(job["job"])),
+    ("job", 0, lambda job: _escape_name(job["job"])),
     ("standing", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
-    ("ranks", 6, lambda job: _listed([each["rank"] for each in job["members"]])),
-    ("processes", 9, lambda job: _listed([each["pid"] for each in job["members"]])),
-    ("cores", 1, lambda job: _number(job["cores"])),
-    ("MB/s", 1, lambda job: _rate(job["bytes_per_s"])),
-    ("predicted/s", 7, lambda job: _number(job["predicted"])),
-    ("samples/s", 0, lambda job: _number(job["measured"])),
-    ("busy", 3, lambda job: _percent(_busy(job))),
-    ("stall", 5, lambda job: _percent(job["stall"])),
+    ("ranks", 6, lambda job: _join_numbers([each["rank"] for each in job["members"]])),
+    ("processes", 9, lambda job: _join_numbers([each["pid"] for each in job["members"]])),
+    ("cores", 1, lambda job: _format_number(job["cores"])),
+    ("MB/s", 1, lambda job: _format_rate(job["bytes_per_s"])),
+    ("predicted/s", 7, lambda job: _format_number(job["predicted"])),
+    ("samples/s", 0, lambda job: _format_number(job["measured"])),
+    ("busy", 3, lambda job: _format_percent(_busy_share(job))),
+    ("stall", 5, lambda job: _format_percent(job["stall"])),
     ("waits for", 2, lambda job: _WAITS.get(job["binding"], "-")),
 )
 """Heading, what it may be left out before, and what it shows of a job."""
 
 
-def _table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
-    """As many columns as there is room for."""
+def _make_table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
+    """Make a table with as many columns as fit the width."""
     for least in sorted({rank for _, rank, _ in _COLUMNS}, reverse=True):
         table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
         columns = [column for column in _COLUMNS if column[1] <= least]
@@ -129,13 +129,13 @@ def _table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
     return table
 
 
-def footer(state: State) -> list[str]:
-    """What is to be said of all jobs together, a line each."""
+def describe_state(state: State) -> list[str]:
+    """Lines below the table, on all jobs together."""
     jobs = state["jobs"]
     if jobs:
-        lines = [f"{_counted(jobs)} {_counted_members(jobs)} on {_dealt(state)}"]
+        lines = [f"{_count_jobs(jobs)} {_count_members(jobs)} on {_describe_resources(state)}"]
     else:
-        lines = [f"no jobs yet; there are {_dealt(state)}"]
+        lines = [f"no jobs yet; there are {_describe_resources(state)}"]
     if jobs and state["value"] is not None:
         lines.append(
             f"predicted together: {state['value']:.3g} {UNITS[state['objective']]}; nobody below "
@@ -151,11 +151,13 @@ def footer(state: State) -> list[str]:
         rate = (
             "as fast as it can"
             if each["bytes_per_s"] is None
-            else (f"at {_rate(each['measured'])} of {_rate(each['bytes_per_s'])} MB/s")
+            else (
+                f"at {_format_rate(each['measured'])} of {_format_rate(each['bytes_per_s'])} MB/s"
+            )
         )
         lines.append(
-            f"{_printable(each['job'])} transfers {console.size(each['moved'])} of "
-            f"{console.size(each['bytes'])} {rate}"
+            f"{_make_printable(each['job'])} transfers {console.format_bytes(each['moved'])} of "
+            f"{console.format_bytes(each['bytes'])} {rate}"
         )
     above = state["upstream"]
     if above is not None:
@@ -167,55 +169,55 @@ def footer(state: State) -> list[str]:
     return lines
 
 
-def _counted(jobs: Sequence[object]) -> str:
+def _count_jobs(jobs: Sequence[object]) -> str:
     return "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
 
 
-def _counted_members(jobs: Sequence[dict[str, Any]]) -> str:
+def _count_members(jobs: Sequence[dict[str, Any]]) -> str:
     count = sum(len(job["members"]) for job in jobs)
     return "of 1 loader" if count == 1 else f"of {count:,} loaders"
 
 
-def _dealt(state: State) -> str:
-    """What there is to share."""
+def _describe_resources(state: State) -> str:
+    """Describe the cores and the bandwidth that the jobs share."""
     rate = state["bytes_per_s"]
-    limit = "as many MB/s as there are" if rate is None else f"{_rate(rate)} MB/s"
-    return f"{_number(state['cores'])} cores, {limit}"
+    limit = "as many MB/s as there are" if rate is None else f"{_format_rate(rate)} MB/s"
+    return f"{_format_number(state['cores'])} cores, {limit}"
 
 
-def _busy(job: dict[str, Any]) -> float | None:
-    """The part of what its model takes that the job gets."""
+def _busy_share(job: dict[str, Any]) -> float | None:
+    """Share that the job gets of the rate that its model takes."""
     if job["measured"] is None or job["predicted"] is None or job["idle"] == 1:
         return None
     return min(1.0, float(job["measured"] / (job["predicted"] / (1 - job["idle"]))))
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    """Each once, the first few of them."""
+def _join_numbers(numbers: Sequence[int]) -> str:
+    """Join the first few different numbers."""
     found = sorted(set(numbers))
     more = f" +{len(found) - _shown_members}" if len(found) > _shown_members else ""
     return ",".join(map(str, found[:_shown_members])) + more
 
 
-def _plain(name: str) -> str:
-    """A name as text of a table, which has markup."""
-    return console.escaped(_printable(name))
+def _escape_name(name: str) -> str:
+    """Escape a name for a table, which has markup."""
+    return console.escape(_make_printable(name))
 
 
-def _printable(name: str) -> str:
-    """A name that anybody may have chosen: nothing in it moves the cursor."""
+def _make_printable(name: str) -> str:
+    """Replace characters of a foreign name that could move the cursor."""
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _rate(value: float | None) -> str:
-    return "-" if value is None else _number(value / 1e6)
+def _format_rate(value: float | None) -> str:
+    return "-" if value is None else _format_number(value / 1e6)
 
 
-def _percent(part: float | None) -> str:
+def _format_percent(part: float | None) -> str:
     return "-" if part is None else f"{part:.0%}"

@@ -79,14 +79,14 @@ def record(
     _check_target(output)
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=output.absolute().parent) as folder:
         log = os.path.join(folder, "strace.log")
-        code = _run([strace, "-o", log, *trace_strace.FLAGS, "--", *command])
+        code = _run_command([strace, "-o", log, *trace_strace.FLAGS, "--", *command])
         if not os.path.exists(log) or os.path.getsize(log) == 0:
             raise UsageError(
                 "strace recorded nothing: it needs to be allowed to trace (ptrace), and to be 5.6"
                 " or later"
             )
-        found = _imported([log], output, under, everything, shlex.join(command))
-    _said(found, output)
+        found = _import_trace([log], output, under, everything, shlex.join(command))
+    _show_result(found, output)
     raise SystemExit(code)
 
 
@@ -116,8 +116,8 @@ def import_(
     _check_target(output)
     if str(output) in logs:
         raise UsageError(f"{output} would be read and written: give another name with -o")
-    found = _imported(logs, output, under, everything)
-    _said(found, output)
+    found = _import_trace(logs, output, under, everything)
+    _show_result(found, output)
 
 
 @app.command()
@@ -137,7 +137,7 @@ def show(
     from ..engine import trace_file as traces
 
     found = traces.load(*paths)
-    with console.progress("Looking at the trace", "operations") as progress:
+    with console.show_progress("Looking at the trace", "operations") as progress:
         seen = summarise(found, progress)
     if as_json:
         values = {
@@ -151,8 +151,8 @@ def show(
         _show(found, seen)
 
 
-def _run(command: list[str]) -> int:
-    """A command's exit code. Ctrl-C is for it, and what was recorded by then is kept."""
+def _run_command(command: list[str]) -> int:
+    """Run a command and return its exit code. Ctrl-C ends the command; its records are kept."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         child = subprocess.Popen(
@@ -173,36 +173,39 @@ def _check_target(output: Path) -> None:
         raise UsageError(f"cannot write {output}: it is a folder; give the path of a file")
 
 
-def _imported(
+def _import_trace(
     logs: list[str],
     output: Path,
     under: list[str] | None,
     everything: bool,
     command: str | None = None,
 ) -> Trace:
-    """command: that was run here just now, so that its files are as it saw them."""
+    """Import logs as a trace.
+
+    command:  the one that ran here just now, so that its files are as it saw them.
+    """
     from ..bench import trace_sources
 
     if under and everything:
         raise UsageError("--under and --all: give one of them")
     keep = trace_sources.filter_below(under) if under else trace_sources.is_job_data
-    with console.progress(f"Reading {logs[0]}", "bytes") as progress:
+    with console.show_progress(f"Reading {logs[0]}", "bytes") as progress:
         return trace_sources.import_logs(
             logs, str(output), trace_sources.keep_everything if everything else keep,
             seen=progress, command=command,
         )  # fmt: skip
 
 
-def _said(found: Trace, output: Path) -> None:
+def _show_result(found: Trace, output: Path) -> None:
     what = f"{found.count:,} operations on {len(found.names):,} files"
     threads = "1 thread" if len(found.threads) == 1 else f"{len(found.threads):,} threads"
-    console.show(f"[bold]{console.escaped(str(output))}[/]: {what} by {threads}")
-    _notes(found)
-    console.show(f"look at it: penstock trace show {console.escaped(shlex.quote(str(output)))}")
-    console.show(f"do it again: penstock bench replay {console.escaped(shlex.quote(str(output)))}")
+    console.show(f"[bold]{console.escape(str(output))}[/]: {what} by {threads}")
+    _show_notes(found)
+    console.show(f"look at it: penstock trace show {console.escape(shlex.quote(str(output)))}")
+    console.show(f"do it again: penstock bench replay {console.escape(shlex.quote(str(output)))}")
 
 
-def _notes(found: Trace) -> None:
+def _show_notes(found: Trace) -> None:
     for note in found.notes:
         console.say(note)
     if found.timing == "shared":
@@ -214,14 +217,15 @@ def _notes(found: Trace) -> None:
 def _show(found: Trace, seen: Any) -> None:
     show = console.show
     threads = "1 thread" if seen.threads == 1 else f"{seen.threads:,} threads"
-    show(f"[bold]{console.escaped(found.source)}[/]: {seen.seconds:,.2f} s, {threads}")
+    show(f"[bold]{console.escape(found.source)}[/]: {seen.seconds:,.2f} s, {threads}")
     counted = ", ".join(f"{n:,} {kind}" for kind, n in seen.counts.items() if n)
     show(f"operations: {counted or 'none'}" + (f"; {seen.failed:,} failed" * bool(seen.failed)))
-    _notes(found)
+    _show_notes(found)
     if seen.counts["read"] == 0:
         return
     show(
-        f"read: {console.size(seen.bytes)}, of which {console.size(seen.unique_bytes)} different"
+        f"read: {console.format_bytes(seen.bytes)}, of which"
+        f" {console.format_bytes(seen.unique_bytes)} different"
         f" (each {seen.reread:.2f} times); {100 * seen.sequential:.0f} % sequential"
     )
     each = seen.file_reads[seen.file_reads > 0]
@@ -235,12 +239,13 @@ def _show(found: Trace, seen: Any) -> None:
         show(f"passes over the data: {seen.passes.said}{note}")
     took = seen.took
     show(
-        f"a read took {seconds(took.percentile_s(50))} (median), {seconds(took.percentile_s(99))}"
-        f" (99 %), {seconds(took.max_ns * 1e-9)} (longest)"
+        f"a read took {format_seconds(took.percentile_s(50))} (median),"
+        f" {format_seconds(took.percentile_s(99))}"
+        f" (99 %), {format_seconds(took.max_ns * 1e-9)} (longest)"
     )
     if seen.seconds:
         show(
-            f"on average {console.size(seen.bytes / seen.seconds)}/s,"
+            f"on average {console.format_bytes(seen.bytes / seen.seconds)}/s,"
             f" {seen.counts['read'] / seen.seconds:,.0f} reads/s,"
             f" {seen.busy_s / seen.seconds:.2f} operations at a time"
         )
@@ -253,9 +258,9 @@ def _show_sizes(seen: Any) -> None:
     console.show("\nsizes of reads")
     for bits, count in enumerate(seen.sizes.tolist()):
         if count:
-            label = "nothing" if bits == 0 else f"{console.size(1 << (bits - 1))} on"
+            label = "nothing" if bits == 0 else f"{console.format_bytes(1 << (bits - 1))} on"
             share = 100 * count / seen.sizes.sum()
-            console.show(f"{label:>13} {_bar(count, seen.sizes.max())} {share:.1f} %")
+            console.show(f"{label:>13} {_draw_bar(count, seen.sizes.max())} {share:.1f} %")
 
 
 def _show_rate(seen: Any) -> None:
@@ -263,28 +268,28 @@ def _show_rate(seen: Any) -> None:
     rates = seen.rate.reshape(_TIMES, -1).sum(axis=1)
     width_s = seen.seconds / _TIMES
     for number, count in enumerate(rates.tolist()):
-        rate = console.size(count / width_s if width_s else 0)
+        rate = console.format_bytes(count / width_s if width_s else 0)
         when = f"{number * width_s:,.3g} s"
-        console.show(f"{when:>13} {_bar(count, rates.max())} {rate}/s")
+        console.show(f"{when:>13} {_draw_bar(count, rates.max())} {rate}/s")
 
 
 def _show_files(found: Trace, seen: Any) -> None:
     console.show("\nfiles")
     ranked = [file for file in seen.file_bytes.argsort()[::-1].tolist() if seen.file_bytes[file]]
     for file in ranked[:_SHOWN]:
-        size = console.size(int(seen.file_bytes[file]))
-        name = console.escaped(found.names[file])
+        size = console.format_bytes(int(seen.file_bytes[file]))
+        name = console.escape(found.names[file])
         console.show(f"{size:>13} in {seen.file_reads[file]:,} reads: {name}")
     if len(ranked) > _SHOWN:
         console.show(f"{'...':>13} and {len(ranked) - _SHOWN:,} more")
 
 
-def _bar(count: int, most: int) -> str:
+def _draw_bar(count: int, most: int) -> str:
     return "█" * round(_FULL * count / max(1, most)) or ("▏" if count else "")
 
 
-def seconds(value: float) -> str:
-    """A short time as people read it."""
+def format_seconds(value: float) -> str:
+    """A time in its largest fitting unit: 1.5 ms."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
