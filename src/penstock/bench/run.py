@@ -20,8 +20,7 @@ from ..engine import measure_residency
 from ..errors import UsageError
 from ..topology import Place
 from . import metrics
-from .contenders import Contender, convert, converts, make
-from .contenders.task import DeliveryTask
+from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps

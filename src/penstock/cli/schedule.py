@@ -12,7 +12,7 @@ import typer
 
 from ..errors import LimitError
 from . import console
-from .simulate import screen, writable, write_text
+from .simulate import check_writable, open_terminal, write_text
 
 if TYPE_CHECKING:
     from ..sharing import schedule as schedules
@@ -83,7 +83,7 @@ def schedule(
     """
     from .jobs_file import read_jobs  # other commands do without its packages
 
-    writable(html, json_path)
+    check_writable(html, json_path)
     file = read_jobs(jobs)
     transfers = _plan_transfers(file, objective) if file.periodic else None
     tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
@@ -93,10 +93,10 @@ def schedule(
         _show_tasks(tasks)
     if html is not None:
         write_text(html, _render(str(jobs.name), transfers, tasks))
-        console.show(f"page: {console.escaped(str(html))}")
+        console.show(f"page: {console.escape(str(html))}")
     if json_path is not None:
         write_text(json_path, json.dumps(_as_json(transfers, tasks), indent=1) + "\n")
-        console.show(f"results: {console.escaped(str(json_path))}")
+        console.show(f"results: {console.escape(str(json_path))}")
 
 
 def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
@@ -107,7 +107,7 @@ def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
     bound = schedules.fluid_bounds(jobs, file.bandwidth)
     outcomes = [("fluid bound", bound.efficiency, bound.dilation)]
     pattern, reason = None, ""
-    with console.progress("Planning transfers", "schedules") as progress:
+    with console.show_progress("Planning transfers", "schedules") as progress:
         count = 2 + len(schedules.RULES)
         try:
             pattern = schedules.plan_periodic(jobs, file.bandwidth, objective=objective)
@@ -147,9 +147,9 @@ def _show_transfers(plan: PlannedTransfers) -> None:
     for name, efficiency, dilation in plan.outcomes:
         style = {"fluid bound": "italic", "PerSched": "bold"}.get(name)
         table.add_row(name, f"{efficiency:.4f}", f"{dilation:.3f}", style=style)
-    screen().print(table)
+    open_terminal().print(table)
     if plan.pattern is None:
-        console.show(f"PerSched was not searched: {console.escaped(plan.reason)}")
+        console.show(f"PerSched was not searched: {console.escape(plan.reason)}")
         return
     pattern = plan.pattern
     console.show(f"the pattern repeats every {pattern.period_s:.6g} s")
@@ -160,7 +160,7 @@ def _show_transfers(plan: PlannedTransfers) -> None:
         first = transfers[0]
         took_s = first[-1].end_s - first[0].start_s
         table.add_row(name, f"{len(transfers)}", f"{first[0].start_s:.6g}", f"{took_s:.6g}")
-    screen().print(table)
+    open_terminal().print(table)
 
 
 def _show_tasks(plan: PlannedTasks) -> None:
@@ -173,7 +173,7 @@ def _show_tasks(plan: PlannedTasks) -> None:
     for name, tasks, slots in zip(plan.names, plan.tasks, plan.slots, strict=True):
         steps = zip(tasks, slots, strict=True)
         table.add_row(name, "  ".join(f"{names[task]} @ {slot}" for task, slot in steps))
-    screen().print(table)
+    open_terminal().print(table)
 
 
 def _render(name: str, transfers: PlannedTransfers | None, tasks: PlannedTasks | None) -> str:
