@@ -24,11 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.convert import containers
 from penstock.convert.conversion import convert
 from penstock.convert.encoding import HeldRows
 from penstock.convert.manifest import MANIFEST, lock_folder
 from penstock.convert.shards import Shards
-from penstock.engine import atomic_file, native
+from penstock.engine import Bytes, native
 from penstock.errors import ChangedError, StorageError, UsageError
 from tests.command import run
 
@@ -312,7 +313,7 @@ def test_example_holds_any_integers(values: list[int], data: bytes) -> None:
     """Integers of all sizes, floats and bytes come out of an Example as they went in."""
     floats = np.arange(5, dtype=np.float32)
     features = {"i": np.array(values, np.int64), "f": floats, "b": data}
-    assert features_of(atomic_file.example(features)) == {
+    assert features_of(containers.join_example(features)) == {
         "b": [data],
         "f": floats.tolist(),
         "i": values,
@@ -328,13 +329,13 @@ def test_checksum_vectors() -> None:
 @given(st.text(max_size=40))
 def test_safe_keys(name: str) -> None:
     """A key is relative, has no hidden parts, ends before an extension, and stays what it is."""
-    key = atomic_file.safe_key(name)
+    key = containers.make_safe_key(name)
     assert not key.startswith(("/", "__"))
     assert all(part and not part.startswith(".") for part in key.split("/") if key)
     assert "." not in key.rsplit("/", 1)[-1]
     assert not any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in key)
     if "%" not in key:
-        assert atomic_file.safe_key(key) == key
+        assert containers.make_safe_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -352,7 +353,7 @@ def test_safe_keys(name: str) -> None:
 )
 def test_extensions_by_content(data: bytes, extension: str) -> None:
     """What bytes are shows in their first ones."""
-    assert atomic_file.extension_of(data) == extension
+    assert containers.guess_extension(data) == extension
 
 
 # -- resuming --------------------------------------------------------------------------------------
@@ -671,11 +672,11 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     source = opened(photos)
     right = recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
 
-    def damaging(held: HeldRows) -> list[atomic_file.Bytes]:
+    def damaging(held: HeldRows) -> list[Bytes]:
         data = bytes(held.parts[0][1])
         if len(data) == 70_001:
             data = data[:-1] + bytes([data[-1] ^ 1])
-        return atomic_file.tfrecord_pieces(data)
+        return containers.encode_record(data)
 
     options = json.loads((tmp_path / "whole" / MANIFEST).read_text())["options"]
     options |= {"shards": 4, "shard_bytes": None, "name": "x"}
@@ -738,7 +739,7 @@ def test_from_tree_to_tar_to_tfrecord_to_lmdb(
     assert len(set(keys)) == len(keys)
     for key, sample in zip(keys, tree, strict=True):
         plain = sample["__key__"].removesuffix(".dat")
-        assert key == plain or atomic_file.safe_key(plain) in key
+        assert key == plain or containers.make_safe_key(plain) in key
     convert(tar, root / "tfrecord", to="tfrecord")
     records = opened(root / "tfrecord", example={"dat": "dat", "key": "__key__"}, label="label")
     assert [bytes(each["dat"]) for each in records] == [each["data"] for each in tree]

@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import Bytes, Parts, atomic_file
+from ..engine import Bytes
 from ..errors import UsageError
 from ..index import Field, Fixed, Index
 from ..loader import Batch, Dataset
+from . import containers
+from .containers import Parts
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]
@@ -237,11 +239,11 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingReci
     alone = len(fields) == 1 and is_raw(fields[0])
     endings = _endings(index) if alone else set()
     names = _extensions(source, fields, endings)
-    cut = {*endings, *atomic_file.EXTENSIONS} if len(endings) > 1 else endings
+    cut = {*endings, *containers.EXTENSIONS} if len(endings) > 1 else endings
 
     def plain(name: str) -> str:
         stem, ending = os.path.splitext(name)
-        return atomic_file.safe_key(stem if alone and ending[1:].lower() in cut else name)
+        return containers.make_safe_key(stem if alone and ending[1:].lower() in cut else name)
 
     namer = _namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
@@ -249,21 +251,21 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingReci
 
     def hold(sample: Sample) -> HeldRows:
         parts = [
-            (name, atomic_file.encode_npy(value) if array else value)
+            (name, containers.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
         return HeldRows(namer(sample), tuple(parts), sample.label if label else None)
 
     def pieces(held: HeldRows) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
-        return atomic_file.encode_tar_member(held.key, (*held.parts, *label))
+        return containers.encode_tar_member(held.key, (*held.parts, *label))
 
     return EncodingRecipe(
         SUFFIXES["tar"],
         fields,
         hold,
         pieces,
-        atomic_file.encode_tar_end,
+        containers.encode_tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
         keyed=True,
@@ -290,7 +292,7 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
     first: dict[str, Any] | None = None
     for part in fields:
         name = re.sub(r"[^a-z0-9_.-]", "_", part.name.lower()).strip(".")
-        if name.rsplit(".", 1)[-1] in atomic_file.EXTENSIONS:
+        if name.rsplit(".", 1)[-1] in containers.EXTENSIONS:
             names.append(name)
             continue
         (ending,) = endings if len(endings) == 1 else [""]
@@ -300,7 +302,7 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
             extension = "npy"
         else:
             first = first or source[0]
-            extension = atomic_file.extension_of(memoryview(first[part.name]))
+            extension = containers.guess_extension(memoryview(first[part.name]))
         names.append(extension if len(fields) == 1 else f"{name}.{extension}")
     if len(set(names)) < len(names):
         raise UsageError(
@@ -323,7 +325,7 @@ def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Encodin
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
-        return HeldRows("", (("data", atomic_file.example(features)),), None)
+        return HeldRows("", (("data", containers.join_example(features)),), None)
 
     # Features whose values lie in the file as they are can be fields; others are parsed by users.
     direct = {
@@ -361,7 +363,7 @@ def _framed(
         SUFFIXES["tfrecord"],
         fields,
         hold,
-        lambda held: atomic_file.tfrecord_pieces(held.parts[0][1]),
+        lambda held: containers.encode_record(held.parts[0][1]),
         lambda _: b"",
         {"check": "all"},
         advised=advised,
@@ -426,7 +428,7 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
         data = _bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
-            data = atomic_file.datum(data, sample.label, shape)
+            data = containers.encode_datum(data, sample.label, shape)
         key = namer(sample)
         size = len(key.encode("utf-8", "surrogateescape"))
         if not 0 < size <= _KEY_BYTES_MAX:
