@@ -533,7 +533,7 @@ def test_a_command_is_recorded_shown_and_replayed(tmp_path, run):
     assert "operations on" in recorded.out
     assert sorted(os.listdir(tmp_path)) == ["data", "job.trace"]
     trace = load(str(output))
-    rows = traces.concatenated([rows for _, rows in trace.in_order()])
+    rows = traces.concatenate_operations([rows for _, rows in trace.in_order()])
     mine = rows.at((rows.file == names_of(trace).index(path)) & (rows.kind == READ))
     assert list(zip(mine.offset.tolist(), mine.result.tolist(), strict=True)) == [
         (99, 1000),

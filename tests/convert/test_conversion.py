@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 import penstock
 from penstock.convert import containers
 from penstock.convert.conversion import convert
-from penstock.convert.encoding import HeldRows
+from penstock.convert.encoding import StoredSample
 from penstock.convert.manifest import MANIFEST, lock_folder
-from penstock.convert.shards import Shards
+from penstock.convert.shards import ShardsConversion
 from penstock.engine import Bytes, native
 from penstock.errors import ChangedError, StorageError, UsageError
 from tests.command import run
@@ -667,12 +667,12 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     """A shard that does not hold what it was given gets no name."""
     whole = convert(opened(photos), tmp_path / "whole", to="tfrecord", raw=True)
     assert whole.samples == 40
-    from penstock.convert.encoding import recipe
+    from penstock.convert.encoding import choose_recipe
 
     source = opened(photos)
-    right = recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
+    right = choose_recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
 
-    def damaging(held: HeldRows) -> list[Bytes]:
+    def damaging(held: StoredSample) -> list[Bytes]:
         data = bytes(held.parts[0][1])
         if len(data) == 70_001:
             data = data[:-1] + bytes([data[-1] ^ 1])
@@ -682,12 +682,12 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     options |= {"shards": 4, "shard_bytes": None, "name": "x"}
     wrong = replace(right, pieces=damaging)
     with pytest.raises(StorageError, match="differs"):
-        Shards(source, str(tmp_path / "out"), wrong, options, False, None).run()
+        ShardsConversion(source, str(tmp_path / "out"), wrong, options, False, None).run()
     held = files_of(tmp_path / "out")
     shards = [name for name in held if name != MANIFEST]
     assert 0 < len(shards) < 4
     assert not any(name.endswith(".part") for name in shards)
-    done = Shards(source, str(tmp_path / "out"), right, options, False, None).run()
+    done = ShardsConversion(source, str(tmp_path / "out"), right, options, False, None).run()
     assert done.samples == 40
     assert tfrecords(tmp_path / "out") == [sample["data"] for sample in source]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.engine.mirrored import Dispatched
+from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
@@ -80,7 +80,7 @@ def test_all_places_are_read_from(tmp_path: Path) -> None:
     with penstock.Loader(dataset, batch_size=8, budget=budget) as loader:
         assert sum(len(batch.ids) for batch in loader) == 32
         engine = loader._engine
-        assert isinstance(engine, Dispatched)
+        assert isinstance(engine, MirroredEngine)
         shares = [each.counters()["bytes"] for each in engine._members]
         assert sum(shares) == 32 * MIB
         assert min(shares) >= 8 * MIB
@@ -98,7 +98,7 @@ def test_a_place_that_fails_is_left_alone(tmp_path: Path) -> None:
         tables.append(write_files(tmp_path / name, contents))
     shutil.rmtree(tmp_path / "gone")
     members = [NativeEngine(each, budget=Budget(pread="required")) for each in tables]
-    engine = Dispatched(members, np.ones((200, 2), np.bool_))
+    engine = MirroredEngine(members, np.ones((200, 2), np.bool_))
     for file in range(200):
         reading = EngineRead(contents, [[(file, 0, 1000)]])
         ticket = engine.submit(reading.requests, reading.buffers)
@@ -126,7 +126,7 @@ def test_what_is_somewhere_arrives(there: list[list[bool]], data: st.DataObject)
             for file, row in enumerate(there):
                 if not row[place]:
                     Path(files.path(file)).unlink()
-        engine = Dispatched(members, np.ones((len(there), 3), np.bool_), queued_bytes_max=300)
+        engine = MirroredEngine(members, np.ones((len(there), 3), np.bool_), queued_bytes_max=300)
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
         engine.close()
@@ -159,5 +159,5 @@ def test_holders_that_cannot_be(tmp_path: Path) -> None:
     member = NativeEngine(files)
     for holders in (np.ones((1, 2), np.bool_), np.zeros((1, 1), np.bool_), np.ones(1, np.bool_)):
         with pytest.raises(UsageError, match="holders"):
-            Dispatched([member], holders)
+            MirroredEngine([member], holders)
     member.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.budget import Budget
-from penstock.engine.mirrored import Dispatched
+from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
@@ -42,7 +42,7 @@ class DispatchedSuite(EngineSuite):
             (folder / f"{place}").mkdir()
             files = write_files(folder / f"{place}", own)
             members.append(NativeEngine(files, budget=Budget(pread="required", threads=1)))
-        return Dispatched(
+        return MirroredEngine(
             members, holders, policy=self.policy(), queued_bytes_max=self.queued_bytes_max
         )
 
@@ -53,7 +53,9 @@ class DispatchedSuite(EngineSuite):
         """One place with one part at a time under way, which it does not read yet."""
         with held.native(write_files(folder, contents), patience) as (member, release):
             holders = np.ones((len(contents), 1), np.bool_)
-            engine = Dispatched([member], holders, policy=RoundRobin(patience), queued_bytes_max=1)
+            engine = MirroredEngine(
+                [member], holders, policy=RoundRobin(patience), queued_bytes_max=1
+            )
             yield held.busied(engine), release
 
 

@@ -28,9 +28,9 @@ from penstock.engine.native import (
     Facts,
     NativeEngine,
     ReadMethod,
-    choose,
+    choose_method,
     open_files_max,
-    survey,
+    survey_files,
 )
 from penstock.engine.protocol import Engine, Failure
 from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
@@ -217,7 +217,7 @@ CHOICES: list[tuple[str, Facts, Budget, ReadMethod]] = [
 )
 def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
     """Facts and budget decide, and the reasons say why each fast path is used or is not."""
-    choice = choose(facts, budget)
+    choice = choose_method(facts, budget)
     assert (choice.backend, choice.direct, choice.threads) == (
         expected.backend,
         expected.direct,
@@ -244,15 +244,15 @@ def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
 def test_required_but_refused(facts: Facts, budget: Budget, words: str) -> None:
     """What is required and cannot be had is an error that says why."""
     with pytest.raises(UsageError, match=words):
-        choose(facts, budget)
+        choose_method(facts, budget)
 
 
 def test_survey(folder: Path) -> None:
     """The facts are those of the machine and the files."""
     files = write_files(folder, [random_bytes(10_000), random_bytes(20_000)])
-    facts = survey(files, 123.0, 2)
+    facts = survey_files(files, 123.0, 2)
     assert facts.kept_open
-    assert not survey(files, 123.0, 1).kept_open
+    assert not survey_files(files, 123.0, 1).kept_open
     assert facts.mean_bytes == 123.0
     assert facts.total_bytes == 30_000
     assert facts.resident == 1.0  # just written
@@ -262,9 +262,13 @@ def test_survey(folder: Path) -> None:
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
-    assert survey(files, 1.0, 2).resident in (0.0, 1.0)  # tmpfs keeps its pages
-    assert survey(Files.of(str(folder), [], np.zeros(0, np.int64), np.zeros(0, np.int64)), 0.0, 9)
-    gone = survey(Files.of("/nowhere", ["x"], np.ones(1, np.int64), np.ones(1, np.int64)), 1.0, 9)
+    assert survey_files(files, 1.0, 2).resident in (0.0, 1.0)  # tmpfs keeps its pages
+    assert survey_files(
+        Files.of(str(folder), [], np.zeros(0, np.int64), np.zeros(0, np.int64)), 0.0, 9
+    )
+    gone = survey_files(
+        Files.of("/nowhere", ["x"], np.ones(1, np.int64), np.ones(1, np.int64)), 1.0, 9
+    )
     assert (gone.file_system, gone.resident, gone.direct_refusal) == ("unknown", -1.0, 0)
 
 
@@ -272,7 +276,7 @@ def test_survey_does_not_wait_for_a_pipe(folder: Path) -> None:
     """A pipe in the place of a file is neither waited for nor read."""
     os.mkfifo(folder / "pipe")
     files = Files.of(str(folder), ["pipe"], np.ones(1, np.int64), np.ones(1, np.int64))
-    assert survey(files, 1.0, 9).resident == -1.0
+    assert survey_files(files, 1.0, 9).resident == -1.0
     engine = NativeEngine(files)
     reading = EngineRead([b"x"], [[(0, 0, 1)]])
     assert read(engine, reading) == (Failure(0, errno.ESTALE, 0),)

@@ -28,7 +28,12 @@ pytest.importorskip("moto")
 import penstock
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine.object_client import Bucket, aws_profile, parse_object_url, version_of
+from penstock.engine.object_client import (
+    Bucket,
+    read_aws_profile,
+    parse_object_url,
+    compute_version,
+)
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Failure
@@ -853,9 +858,13 @@ def test_many_names_are_listed(s3: S3, use: Use) -> None:
 
 def test_versions() -> None:
     """An etag is the same however it is quoted; a time stands in where there is none."""
-    assert version_of('"abc"', "x") == version_of("abc", "y") == version_of('W/"abc"', "")
-    assert version_of(None, "x") != version_of(None, "y")
-    assert 0 <= version_of("abc", "") < 1 << 63
+    assert (
+        compute_version('"abc"', "x")
+        == compute_version("abc", "y")
+        == compute_version('W/"abc"', "")
+    )
+    assert compute_version(None, "x") != compute_version(None, "y")
+    assert 0 <= compute_version("abc", "") < 1 << 63
 
 
 def test_aws_profile(tmp_path: Path) -> None:
@@ -869,10 +878,10 @@ def test_aws_profile(tmp_path: Path) -> None:
         "AWS_CONFIG_FILE": str(tmp_path / "config"),
     }
     found = {"access_key_id": "A", "secret_access_key": "B", "region": "us", "endpoint": "http://e"}
-    assert aws_profile(files) == found
-    assert aws_profile(files | {"AWS_PROFILE": "other"}) == {"region": "eu"}
+    assert read_aws_profile(files) == found
+    assert read_aws_profile(files | {"AWS_PROFILE": "other"}) == {"region": "eu"}
     said = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
-    assert aws_profile(said) == {"endpoint": "http://e"}
+    assert read_aws_profile(said) == {"endpoint": "http://e"}
     (tmp_path / "config").write_text("no section\n")
     with pytest.raises(penstock.errors.UsageError, match="AWS settings"):
-        aws_profile(files)
+        read_aws_profile(files)

@@ -22,7 +22,7 @@ from penstock.engine import trace_file as traces
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
-from penstock.engine.recording import Recorded
+from penstock.engine.recording import RecordedEngine
 from penstock.engine.trace_file import (
     BLOCK,
     READ,
@@ -94,11 +94,11 @@ def test_what_is_written_is_read_back(tmp_path_factory, counts, seed):
     assert trace.began_ns == began_ns
     expected = [cut(rows)._replace(start_ns=rows.start_ns - began_ns) for rows in threads]
     for number, rows in enumerate(expected):
-        found = traces.concatenated(list(trace.of_thread(number)))
+        found = traces.concatenate_operations(list(trace.of_thread(number)))
         assert same(found, rows) or (len(rows.kind) == 0 and len(found.kind) == 0)
     parts = list(trace.in_order())
     who = np.concatenate([part[0] for part in parts]) if parts else np.zeros(0, np.uint32)
-    rows = traces.concatenated([part[1] for part in parts])
+    rows = traces.concatenate_operations([part[1] for part in parts])
     assert np.all(np.diff(rows.start_ns) >= 0)
     for number, mine in enumerate(expected):
         found = rows.at(who == number)
@@ -235,7 +235,7 @@ def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
             thread = writer.thread(1, 1)
             writer.add(thread, *good)
             with pytest.raises(UsageError):
-                writer.extend(thread, traces.operations([wrong]))
+                writer.extend(thread, traces.build_operations([wrong]))
             writer.add(thread, *wrong)
         assert os.listdir(tmp_path) == []
     with pytest.raises(UsageError, match="cannot write a trace to"):
@@ -298,7 +298,7 @@ class TestRecorded(EngineSuite):
         """By preads."""
         files = write_files(folder, contents)
         engine = NativeEngine(files, budget=Budget(pread="required"))
-        return Recorded(engine, files, str(folder / "x.trace"))
+        return RecordedEngine(engine, files, str(folder / "x.trace"))
 
     @contextmanager
     def held(
@@ -307,7 +307,7 @@ class TestRecorded(EngineSuite):
         """By preads, one after the other."""
         files = write_files(folder, contents)
         with held.native(files, patience) as (engine, release):
-            yield Recorded(engine, files, str(folder / "x.trace")), release
+            yield RecordedEngine(engine, files, str(folder / "x.trace")), release
 
 
 JOB = """
@@ -347,7 +347,7 @@ def test_an_unchanged_script_is_recorded(tmp_path):
     assert [trace.names[i] for i in range(len(trace.names))] == [str(tmp_path / "data.bin")]
     assert trace.sizes.tolist() == [1000 * 700]
     assert trace.timing == "shared"
-    rows = traces.concatenated([rows for _, rows in trace.in_order()])
+    rows = traces.concatenate_operations([rows for _, rows in trace.in_order()])
     assert set(rows.kind.tolist()) == {READ}
     assert np.array_equal(rows.length, rows.result)
     seen = Counter()
@@ -380,7 +380,7 @@ def test_failures_are_recorded(tmp_path):
     files = write_files(tmp_path, [b"x" * 100, b"y" * 100])
     os.unlink(files.path(0))
     engine = NativeEngine(files, budget=Budget(pread="required"))
-    recorded = Recorded(engine, files, str(tmp_path / "t.trace"))
+    recorded = RecordedEngine(engine, files, str(tmp_path / "t.trace"))
     requests = penstock.extent.Requests(
         np.array([0, 1, 1], np.uint32),
         np.array([0, 90, 150], np.int64),

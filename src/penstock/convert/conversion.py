@@ -25,10 +25,10 @@ from .. import limits
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
-from .encoding import Container, Keys, recipe
-from .lmdb import Environment
+from .encoding import Container, Keys, choose_recipe
+from .lmdb import LmdbConversion
 from .manifest import Converted, Progress
-from .shards import Shards
+from .shards import ShardsConversion
 
 __all__ = ["Converted", "convert"]
 
@@ -81,28 +81,28 @@ def convert(
     if is_url(os.fspath(destination)):
         raise UsageError(f"destination is {destination!r}: write to a folder, and copy it then")
     path = os.path.abspath(os.fspath(destination))
-    _outside(source, path)
-    _unchanged(source)
-    made = recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
-    sizes = _sizes(to, shard_bytes, shards, len(source))
+    _check_outside(source, path)
+    _check_unchanged(source)
+    made = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
+    sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
         "to": to,
         **sizes,
-        "shuffle": None if shuffle is None else _seed(shuffle),
-        "name": _name(name, path),
+        "shuffle": None if shuffle is None else _check_seed(shuffle),
+        "name": _choose_name(name, path),
         "fields": [part.name for part in made.fields],
         "keys": keys,
         "raw": bool(raw),
         "datum": bool(datum),
     }
-    kind = Environment if to == "lmdb" else Shards
+    kind = LmdbConversion if to == "lmdb" else ShardsConversion
     return kind(source, path, made, options, force, progress).run()
 
 
 # -- what was asked for ----------------------------------------------------------------------------
 
 
-def _outside(source: Dataset, path: str) -> None:
+def _check_outside(source: Dataset, path: str) -> None:
     """Writing must not change what is read."""
     root = source.index.files.root
     if is_url(root):
@@ -116,7 +116,7 @@ def _outside(source: Dataset, path: str) -> None:
             )
 
 
-def _unchanged(source: Dataset) -> None:
+def _check_unchanged(source: Dataset) -> None:
     """The files are as they were indexed, so that all that is written is of one state."""
     files = source.index.files
     now, errors = open_store(files.root).probe(files)
@@ -128,7 +128,7 @@ def _unchanged(source: Dataset) -> None:
         )
 
 
-def _sizes(
+def _resolve_sizes(
     to: str, shard_bytes: int | None, shards: int | None, count: int
 ) -> dict[str, int | None]:
     if shard_bytes is not None and shards is not None:
@@ -151,13 +151,13 @@ def _sizes(
     return {"shard_bytes": shard_bytes, "shards": shards}
 
 
-def _seed(seed: int) -> int:
+def _check_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UsageError(f"shuffle is {seed!r}: give a seed, an integer of 0..2^64-1")
     return seed
 
 
-def _name(name: str | None, path: str) -> str:
+def _choose_name(name: str | None, path: str) -> str:
     if name is None:
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", os.path.basename(path)).lstrip(".-")[:100]
         return plain or "shard"

@@ -30,7 +30,7 @@ _ENDING = re.compile(r"[A-Za-z0-9]{1,10}")
 _KEY_BYTES_MAX = 511  # of LMDB
 
 
-class HeldRows(NamedTuple):
+class StoredSample(NamedTuple):
     """A sample as a container holds it: its name there ("" where it has none), parts and label."""
 
     key: str
@@ -73,8 +73,8 @@ class EncodingRecipe:
 
     suffix: str
     fields: tuple[Field, ...]
-    hold: Callable[[Sample], HeldRows]
-    pieces: Callable[[HeldRows], list[Bytes]]
+    hold: Callable[[Sample], StoredSample]
+    pieces: Callable[[StoredSample], list[Bytes]]
     end: Callable[[int], bytes]
     opened: Mapping[str, Any]
     stored: tuple[str, ...] = ("data",)
@@ -86,32 +86,32 @@ class EncodingRecipe:
     def samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
         """The samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
-        labels = _labels(index, batch)
-        columns = [_rows(part, batch[part.name]) for part in self.fields]
+        labels = _read_labels(index, batch)
+        columns = [_get_row_reader(part, batch[part.name]) for part in self.fields]
         numbers = batch.ids.tolist()
         for row, (number, name) in enumerate(zip(numbers, names, strict=True)):
             values = tuple(column(row) for column in columns)
             yield Sample(number, start + row, name, values, labels[row] if labels else None)
 
-    def read_back(self, index: Index, batch: Batch) -> Iterator[HeldRows]:
+    def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
         """The samples of a batch of what was written, as they are held."""
         names = self.stored
         keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
-        labels = _labels(index, batch) if self.labelled else None
+        labels = _read_labels(index, batch) if self.labelled else None
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):
             parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
-            yield HeldRows(key, parts, labels[row] if labels else None)
+            yield StoredSample(key, parts, labels[row] if labels else None)
 
 
-def _labels(index: Index, batch: Batch) -> list[int] | None:
+def _read_labels(index: Index, batch: Batch) -> list[int] | None:
     if index.label_column is None:
         return None
     labels: list[int] = batch["label"].tolist()
     return labels
 
 
-def _rows(part: Field, column: Any) -> Callable[[int], Any]:
+def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
     """The value of each row: bytes of a raw field, else an array, of any shape and be it ()."""
     if is_raw(part):
         return lambda row: column[row].data
@@ -125,7 +125,7 @@ def is_raw(part: Field) -> bool:
     return part.dtype == np.uint8 and (part.shape is None or len(part.shape) == 1)
 
 
-def recipe(
+def choose_recipe(
     source: Dataset,
     to: Container,
     *,
@@ -135,7 +135,7 @@ def recipe(
     as_datum: bool,
 ) -> EncodingRecipe:
     """The way of a data set into a container, or UsageError where there is none."""
-    chosen = _chosen(source.index, fields)
+    chosen = _choose_fields(source.index, fields)
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
     if raw and to != "tfrecord":
@@ -145,17 +145,21 @@ def recipe(
     if keys is not None and (raw or to == "records"):
         raise UsageError("these records have no keys: leave keys= out")
     if to == "tar":
-        return _tar(source, chosen, keys or "names")
+        return _create_tar_recipe(source, chosen, keys or "names")
     if to == "tfrecord":
-        return _raw_tfrecord(source, chosen) if raw else _tfrecord(source, chosen, keys or "names")
+        return (
+            _create_raw_tfrecord_recipe(source, chosen)
+            if raw
+            else _create_tfrecord_recipe(source, chosen, keys or "names")
+        )
     if to == "records":
-        return _records(source, chosen)
+        return _create_records_recipe(source, chosen)
     if to == "lmdb":
-        return _lmdb(source, chosen, keys or "both", as_datum)
+        return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
     raise UsageError(f"to is {to!r}: use tar, tfrecord, records or lmdb")
 
 
-def _chosen(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
+def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
     """The fields to be written: all but those that only carry the label, which is written so."""
     known = {part.name: part for part in index.fields}
     if names is None:
@@ -169,7 +173,7 @@ def _chosen(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
     return tuple(known[name] for name in names)
 
 
-def _single(fields: tuple[Field, ...], what: str) -> Field:
+def _require_single(fields: tuple[Field, ...], what: str) -> Field:
     if len(fields) > 1:
         names = ", ".join(part.name for part in fields)
         raise UsageError(
@@ -179,14 +183,14 @@ def _single(fields: tuple[Field, ...], what: str) -> Field:
     return fields[0]
 
 
-def _bytes(value: Any) -> Bytes:
+def _view_bytes(value: Any) -> Bytes:
     return value if isinstance(value, memoryview) else memoryview(value.tobytes())
 
 
 # -- keys ------------------------------------------------------------------------------------------
 
 
-def _namer(
+def _create_namer(
     index: Index, keys: Keys, plain: Callable[[str], str], unique: bool
 ) -> Callable[[Sample], str]:
     """What samples are called in the container; `plain` makes a name fit for it."""
@@ -195,36 +199,36 @@ def _namer(
         return lambda sample: f"{sample.position:0{width}d}"
     if keys == "both":
         return lambda sample: f"{sample.position:0{width}d}_{plain(sample.name)}"
-    twice = _repeated(index, plain) if unique else frozenset()
+    twice = _find_repeated(index, plain) if unique else frozenset()
 
     def named(sample: Sample) -> str:
         key = plain(sample.name)
-        if key and not (twice and _hash(key) in twice):
+        if key and not (twice and _hash_key(key) in twice):
             return key
         return f"{key}-{sample.number:0{width}d}" if key else f"{sample.number:0{width}d}"
 
     return named
 
 
-def _all_names(index: Index) -> Iterator[list[str]]:
+def _read_names(index: Index) -> Iterator[list[str]]:
     step = limits.window_samples_max
     for first in range(0, index.count, step):
         yield index.keys(np.arange(first, min(first + step, index.count)))
 
 
-def _hash(key: str) -> int:
+def _hash_key(key: str) -> int:
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
+def _find_repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
     """Hashes of the names that several samples would have. 8 bytes of memory for each sample."""
     if index.names is None and isinstance(index.layouts[0], Fixed):
         return frozenset()  # a file's name and a number
     hashes = np.empty(index.count, np.int64)
     at = 0
-    for names in _all_names(index):
-        hashes[at : at + len(names)] = [_hash(plain(name)) for name in names]
+    for names in _read_names(index):
+        hashes[at : at + len(names)] = [_hash_key(plain(name)) for name in names]
         at += len(names)
     hashes.sort()
     return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
@@ -233,30 +237,30 @@ def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
 # -- tar -------------------------------------------------------------------------------------------
 
 
-def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
+def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
     """Members "key.extension", with the label as "key.cls": what WebDataset reads."""
     index = source.index
     alone = len(fields) == 1 and is_raw(fields[0])
-    endings = _endings(index) if alone else set()
-    names = _extensions(source, fields, endings)
+    endings = _collect_endings(index) if alone else set()
+    names = _choose_extensions(source, fields, endings)
     cut = {*endings, *containers.EXTENSIONS} if len(endings) > 1 else endings
 
     def plain(name: str) -> str:
         stem, ending = os.path.splitext(name)
         return containers.make_safe_key(stem if alone and ending[1:].lower() in cut else name)
 
-    namer = _namer(index, keys, plain, unique=True)
+    namer = _create_namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
     arrays = [not is_raw(part) for part in fields]
 
-    def hold(sample: Sample) -> HeldRows:
+    def hold(sample: Sample) -> StoredSample:
         parts = [
             (name, containers.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
-        return HeldRows(namer(sample), tuple(parts), sample.label if label else None)
+        return StoredSample(namer(sample), tuple(parts), sample.label if label else None)
 
-    def pieces(held: HeldRows) -> list[Bytes]:
+    def pieces(held: StoredSample) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
         return containers.encode_tar_member(held.key, (*held.parts, *label))
 
@@ -273,10 +277,10 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingReci
     )
 
 
-def _endings(index: Index) -> set[str]:
+def _collect_endings(index: Index) -> set[str]:
     """What the names of files end in: up to a few different ones."""
     found: set[str] = set()
-    for names in _all_names(index):
+    for names in _read_names(index):
         for name in names:
             ending = os.path.splitext(name)[1][1:]
             found.add(ending.lower() if _ENDING.fullmatch(ending) else "")
@@ -285,7 +289,7 @@ def _endings(index: Index) -> set[str]:
     return found
 
 
-def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
+def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
     """The extension of each field: its name where that is one, the ending of all the files, or
     what the first sample's bytes show; of several fields, after the field's name."""
     names = []
@@ -315,17 +319,19 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
 # -- TFRecord --------------------------------------------------------------------------------------
 
 
-def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
+def _create_tfrecord_recipe(
+    source: Dataset, fields: tuple[Field, ...], keys: Keys
+) -> EncodingRecipe:
     """Each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
-    namer = _namer(source.index, keys, lambda name: name, unique=False)
+    namer = _create_namer(source.index, keys, lambda name: name, unique=False)
     names = [part.name for part in fields]
 
-    def hold(sample: Sample) -> HeldRows:
+    def hold(sample: Sample) -> StoredSample:
         features = dict(zip(names, sample.values, strict=True))
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
-        return HeldRows("", (("data", containers.join_example(features)),), None)
+        return StoredSample("", (("data", containers.join_example(features)),), None)
 
     # Features whose values lie in the file as they are can be fields; others are parsed by users.
     direct = {
@@ -336,26 +342,26 @@ def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Encodin
     advised: dict[str, Any] = {"example": direct} if direct else {}
     if source.index.label_column is not None:
         advised["label"] = "label"
-    return _framed(fields, hold, advised)
+    return _create_framed_recipe(fields, hold, advised)
 
 
-def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
+def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Each sample's bytes as a record; labels lie beside it."""
-    _single(fields, "a plain record")
+    _require_single(fields, "a plain record")
     beside = source.index.label_column is not None
     # Among the shards lies a file of labels then, which is none.
     advised = {"format": "tfrecord", "extensions": ["tfrecord"]} if beside else {}
-    return _framed(
+    return _create_framed_recipe(
         fields,
-        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
         advised,
         beside,
     )
 
 
-def _framed(
+def _create_framed_recipe(
     fields: tuple[Field, ...],
-    hold: Callable[[Sample], HeldRows],
+    hold: Callable[[Sample], StoredSample],
     advised: Mapping[str, Any],
     beside: bool = False,
 ) -> EncodingRecipe:
@@ -374,9 +380,9 @@ def _framed(
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
+def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Records of one size, back to back; labels lie beside them."""
-    part = _single(fields, "a file of records")
+    part = _require_single(fields, "a file of records")
     index = source.index
     row_bytes = index.row_bytes[[each.name for each in index.fields].index(part.name)]
     if part.shape is None and row_bytes is None:
@@ -393,7 +399,7 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     return EncodingRecipe(
         SUFFIXES["records"],
         fields,
-        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
         lambda held: [held.parts[0][1]],
         lambda _: b"",
         opened,
@@ -405,9 +411,11 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
 # -- LMDB ------------------------------------------------------------------------------------------
 
 
-def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool) -> EncodingRecipe:
+def _create_lmdb_recipe(
+    source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
+) -> EncodingRecipe:
     """One value a key: a sample's bytes, or Caffe's Datum; without that, labels lie beside it."""
-    part = _single(fields, "an LMDB value")
+    part = _require_single(fields, "an LMDB value")
     index = source.index
     shape: tuple[int, int, int] | None = None
     if as_datum:
@@ -420,12 +428,12 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
                     f"encoded image, or bytes of shape (channels, height, width)"
                 )
             shape = (part.shape[0], part.shape[1], part.shape[2])
-    namer = _namer(index, keys, lambda name: name, unique=False)
-    if keys == "names" and _repeated(index, lambda name: name):
+    namer = _create_namer(index, keys, lambda name: name, unique=False)
+    if keys == "names" and _find_repeated(index, lambda name: name):
         raise UsageError("several samples have one name: use keys='both' (--keys both)")
 
-    def hold(sample: Sample) -> HeldRows:
-        data = _bytes(sample.values[0])
+    def hold(sample: Sample) -> StoredSample:
+        data = _view_bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
             data = containers.encode_datum(data, sample.label, shape)
@@ -436,7 +444,7 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
                 f"sample {sample.number:,}: its key {key[:60]!r}... has {size:,} bytes, and LMDB "
                 f"takes 1 to {_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
             )
-        return HeldRows(key, (("data", data),), None)
+        return StoredSample(key, (("data", data),), None)
 
     beside = index.label_column is not None and not as_datum
 

@@ -21,14 +21,23 @@ from .. import limits
 from ..engine import storage_errors, sync_folder
 from ..errors import StorageError
 from ..index import missing_library
-from .encoding import HeldRows
-from .manifest import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, lock_folder, unlike
+from .encoding import StoredSample
+from .manifest import (
+    DATA,
+    DIGESTS,
+    LABELS,
+    LOCK,
+    Conversion,
+    Converted,
+    lock_folder,
+    mismatch_error,
+)
 
 _PAGE = 4096
 _DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
 
 
-class Environment(Conversion):
+class LmdbConversion(Conversion):
     """A conversion into one LMDB environment."""
 
     def run(self) -> Converted:
@@ -41,38 +50,38 @@ class Environment(Conversion):
         folder = f"{self.path}.tmp"
         if os.path.lexists(self.path):
             with lock_folder(self.path):
-                if self.taken_up(self.path):
-                    return self._converted(0)
+                if self.take_up(self.path):
+                    return self._summarize(0)
         with lock_folder(folder):
-            if not self.taken_up(folder):
+            if not self.take_up(folder):
                 self.manifest.save(folder)
             before = self.count
             if not self.manifest.complete:
                 try:
                     before = self._write(folder)
                 except lmdb.Error as error:
-                    raise self._failed(error) from None
+                    raise self._storage_failure(error) from None
                 self.write_labels(folder, self._compare(folder))
                 self._complete(folder)
             self._rename(folder)
-        return self._converted(self.count - before)
+        return self._summarize(self.count - before)
 
     # -- writing -------------------------------------------------------------------------------
 
     def _write(self, folder: str) -> int:
         """Write from the last commit on; returns where that was."""
-        environment = self._lmdb.open(folder, map_size=self._map_bytes(), max_dbs=0)
+        environment = self._lmdb.open(folder, map_size=self._compute_map_bytes(), max_dbs=0)
         try:
             start = int(environment.stat()["entries"])
             self.report(start)
             with storage_errors(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
                 if os.fstat(digests.fileno()).st_size < 16 * start:
-                    raise unlike(folder, "the digests of what is committed are missing")
+                    raise mismatch_error(folder, "the digests of what is committed are missing")
                 digests.truncate(16 * start)
-                done, pending, pending_bytes = start, list[HeldRows](), 0
+                done, pending, pending_bytes = start, list[StoredSample](), 0
                 for batch in self.held(start) if start < self.count else ():
                     for held in batch:
-                        pending.append(_owned(held))
+                        pending.append(_copy_bytes(held))
                         pending_bytes += len(held.parts[0][1])
                         if (
                             pending_bytes >= limits.commit_bytes_max
@@ -87,12 +96,12 @@ class Environment(Conversion):
             environment.sync(True)
             found = int(environment.stat()["entries"])
             if found != self.count:
-                raise unlike(folder, f"it has {found:,} entries for {self.count:,} samples")
+                raise mismatch_error(folder, f"it has {found:,} entries for {self.count:,} samples")
             return start
         finally:
             environment.close()
 
-    def _commit(self, environment: Any, digests: Any, pending: list[HeldRows]) -> None:
+    def _commit(self, environment: Any, digests: Any, pending: list[StoredSample]) -> None:
         if not pending:
             return
         digests.write(b"".join(held.digest() for held in pending))
@@ -107,21 +116,21 @@ class Environment(Conversion):
             except self._lmdb.MapFullError:
                 environment.set_mapsize(2 * environment.info()["map_size"])
 
-    def _put(self, transaction: Any, held: HeldRows) -> None:
+    def _put(self, transaction: Any, held: StoredSample) -> None:
         key = held.key.encode("utf-8", "surrogateescape")
         # Keys that begin with numbers come in ascending order, and fill pages better so.
         append = self.options["keys"] != "names"
         if not transaction.put(key, held.parts[0][1], overwrite=False, append=append):
-            raise unlike(self.path, f"the key {held.key!r} is there twice")
+            raise mismatch_error(self.path, f"the key {held.key!r} is there twice")
 
-    def _map_bytes(self) -> int:
+    def _compute_map_bytes(self) -> int:
         """Address space, not disk: enough for every sample, whatever the pages waste."""
         index = self.source.index
         each = _PAGE if index.mean_bytes > _PAGE // 4 else 256
         wanted = 2 * index.total_bytes + index.count * (2 * each + 64) + 64 * limits.MIB
         return -(-wanted // _PAGE) * _PAGE
 
-    def _failed(self, error: Exception) -> StorageError:
+    def _storage_failure(self, error: Exception) -> StorageError:
         # A write that found room for a part only is an input/output error to liblmdb.
         status = os.statvfs(os.path.dirname(self.path))
         free = status.f_bavail * status.f_frsize
@@ -140,7 +149,9 @@ class Environment(Conversion):
         """All that was written reads back. Returns the position of each entry, or None where
         entries, which are in order of keys, are in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
-        found = np.fromiter(map(_words, self.read_back(folder, self.count)), _DIGEST, self.count)
+        found = np.fromiter(
+            map(_split_digest, self.read_back(folder, self.count)), _DIGEST, self.count
+        )
         positions = None
         if self.options["keys"] == "names":
             by_digest = np.argsort(written, order=_DIGEST.names)
@@ -151,7 +162,7 @@ class Environment(Conversion):
         wrong = written != found
         if wrong.any():
             os.unlink(os.path.join(folder, DATA))
-            raise unlike(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
+            raise mismatch_error(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
         return positions
 
     def _complete(self, folder: str) -> None:
@@ -169,7 +180,7 @@ class Environment(Conversion):
             os.rename(folder, self.path)
         sync_folder(os.path.dirname(self.path))
 
-    def _converted(self, written: int) -> Converted:
+    def _summarize(self, written: int) -> Converted:
         data = os.path.join(self.path, DATA)
         labels = os.path.join(self.path, LABELS)
         return Converted(
@@ -183,10 +194,12 @@ class Environment(Conversion):
         )
 
 
-def _owned(held: HeldRows) -> HeldRows:
+def _copy_bytes(held: StoredSample) -> StoredSample:
     """The same with bytes of its own, so that no batch is kept for it."""
-    return HeldRows(held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label)
+    return StoredSample(
+        held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label
+    )
 
 
-def _words(digest: bytes) -> tuple[int, ...]:
+def _split_digest(digest: bytes) -> tuple[int, ...]:
     return struct.unpack("<QQ", digest)

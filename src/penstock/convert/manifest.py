@@ -22,7 +22,7 @@ from ..extent import Int
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
 from ..order import Order, Shuffle
-from .encoding import SUFFIXES, EncodingRecipe, HeldRows
+from .encoding import SUFFIXES, EncodingRecipe, StoredSample
 
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"
@@ -122,7 +122,7 @@ class ConversionManifest:
                 f"{path} is damaged ({error!r}): remove the folder, or choose another destination"
             ) from None
 
-    def differs(self, wanted: ConversionManifest) -> str | None:
+    def describe_difference(self, wanted: ConversionManifest) -> str | None:
         """How this conversion differs from the one that is wanted, or None."""
         was, now = self.source, wanted.source
         if was.get("fingerprint") != now["fingerprint"]:
@@ -135,7 +135,7 @@ class ConversionManifest:
         return None
 
 
-def _stamp(source: Dataset) -> str:
+def _hash_files(source: Dataset) -> str:
     """What the source's files are, times included: a changed one must not be mixed in."""
     files = source.index.files
     state = hashlib.blake2b(digest_size=16)
@@ -189,7 +189,7 @@ class Conversion:
             "path": source.path,
             "format": source.index.format,
             "fingerprint": source.fingerprint,
-            "stamp": _stamp(source),
+            "stamp": _hash_files(source),
             "samples": self.count,
             "classes": source.classes,
         }
@@ -199,13 +199,13 @@ class Conversion:
     def options(self) -> dict[str, Any]:
         return self.manifest.options
 
-    def taken_up(self, folder: str) -> bool:
+    def take_up(self, folder: str) -> bool:
         """Whether the folder holds this conversion, finished or not; False where it holds nothing,
         or, with force, nothing any more. UsageError where it holds anything else.
         """
         found = ConversionManifest.load(folder)
         if found is None:
-            held = [name for name in _names_in(folder) if name != f".{MANIFEST}.part"]
+            held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
             if held:
                 raise UsageError(
                     f"{folder} is there and was not written by this command (it holds "
@@ -213,9 +213,9 @@ class Conversion:
                 )
             return False
         if self.force:
-            _clear(folder, found)
+            _remove_conversion(folder, found)
             return False
-        different = found.differs(self.manifest)
+        different = found.describe_difference(self.manifest)
         if different is not None:
             raise UsageError(
                 f"{folder} holds a conversion {different}: give what was given then, another "
@@ -224,10 +224,10 @@ class Conversion:
         self.manifest = found
         return True
 
-    def held(self, start: int) -> Iterator[list[HeldRows]]:
+    def held(self, start: int) -> Iterator[list[StoredSample]]:
         """The samples from position `start` on, as they will be held, batch after batch."""
         index, seed = self.source.index, self.options["shuffle"]
-        size = _batch_size(self.source)
+        size = _choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
         with Loader(
             self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
@@ -272,21 +272,25 @@ class Conversion:
         """The digest of each sample of a written file, which has so many."""
         opened = self.opened(path)
         if len(opened) != count:
-            raise unlike(path, f"it has {len(opened):,} samples, and {count:,} were written")
-        with Loader(opened, _batch_size(opened), shuffle="none", rank=0, world_size=1) as loader:
+            raise mismatch_error(
+                path, f"it has {len(opened):,} samples, and {count:,} were written"
+            )
+        with Loader(
+            opened, _choose_batch_size(opened), shuffle="none", rank=0, world_size=1
+        ) as loader:
             for batch in loader:
                 for held in self.recipe.read_back(opened.index, batch):
                     yield held.digest()
 
 
-def _batch_size(source: Dataset) -> int:
+def _choose_batch_size(source: Dataset) -> int:
     """Samples read at once: of compressed ones the stored size says little."""
     decoded = sum(part.nbytes or 0 for part in source.fields)
     each = max(source.index.mean_bytes, decoded, 1)
     return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // each)))
 
 
-def unlike(path: str, how: str) -> StorageError:
+def mismatch_error(path: str, how: str) -> StorageError:
     """The error for what does not read back as it was written."""
     error = StorageError(
         f"{path} is not what was written: {how}: disk or memory of this machine may be damaged, or "
@@ -296,7 +300,7 @@ def unlike(path: str, how: str) -> StorageError:
     return error
 
 
-def _clear(folder: str, found: ConversionManifest) -> None:
+def _remove_conversion(folder: str, found: ConversionManifest) -> None:
     """Remove what another conversion wrote, and nothing else; the manifest goes last."""
     suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
     name = os.path.basename(str(found.options.get("name")))
@@ -310,7 +314,7 @@ def _clear(folder: str, found: ConversionManifest) -> None:
                     os.unlink(path)
 
 
-def _names_in(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -57,7 +57,7 @@ class StorageCeiling(NamedTuple):
     probed: ProbeResult
 
 
-class Decoding(NamedTuple):
+class DecodingCeiling(NamedTuple):
     """What a decode function gives.
 
     one, all_cores: samples/s of one thread, and of one on each core.
@@ -69,7 +69,7 @@ class Decoding(NamedTuple):
     decoded_bytes: float
 
 
-def storage(
+def measure_storage(
     dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
 ) -> StorageCeiling | None:
     """What reading this data gives, through the engine that a loader would use; takes 0.5 s.
@@ -101,9 +101,9 @@ def storage(
         probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
-    how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"
+    how = f"{_describe_cold(is_cold, passed_by, cold)}, {_describe_engine(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
-    small = f"{_counted(probed.reads, 'read')} of samples, {how}"
+    small = f"{_format_count(probed.reads, 'read')} of samples, {how}"
     sampled = probed.reads_per_s * probed.read_bytes / probed.reads
     return StorageCeiling(
         Supply(probed.bytes_per_s, large)
@@ -116,7 +116,7 @@ def storage(
     )
 
 
-def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
+def _describe_cold(is_cold: bool, passed_by: bool, wanted: bool) -> str:
     if passed_by:
         return "past the page cache"
     if is_cold:
@@ -124,11 +124,11 @@ def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
     return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
 
 
-def _engine_said(choice: ReadMethod) -> str:
-    return f"{choice.backend}, {_counted(choice.threads, 'thread')}"
+def _describe_engine(choice: ReadMethod) -> str:
+    return f"{choice.backend}, {_format_count(choice.threads, 'thread')}"
 
 
-def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
+def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
     """What a sample takes of storage and memory, where samples come in an exact shuffle; where they
     are decoded in bands, in blocks of these.
 
@@ -151,7 +151,7 @@ def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) 
             for group in plan_samples(index, np.array([number]), ends, 0, gap)
             for step in group.steps
         ]
-        reads = sum(_reads(requests) for requests in planned) / len(ids)
+        reads = sum(_count_reads(requests) for requests in planned) / len(ids)
         read_bytes = sum(int(requests.length.sum()) for requests in planned) / len(ids)
     kept_open = is_url(index.files.root) or len(index.files) <= open_files_max()
     return Demand(
@@ -162,7 +162,7 @@ def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) 
     )
 
 
-def _reads(requests: Requests) -> int:
+def _count_reads(requests: Requests) -> int:
     """Read operations, of which one brings `limits.run_bytes_max` at most."""
     if not len(requests.length):
         return 0
@@ -170,7 +170,7 @@ def _reads(requests: Requests) -> int:
     return int(np.maximum(1, -(-sizes // limits.run_bytes_max)).sum())
 
 
-def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
+def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
     """Opens a second of these files, by so many threads; takes 0.25 s. None of objects.
 
     The names of files that were opened lately are known to the kernel, and it cannot be told to
@@ -188,30 +188,32 @@ def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
         except OSError as error:
             raise storage_error(error.errno or errno.EIO, path) from None
 
-    rate, done = _rate(one, threads)
+    rate, done = _measure_rate(one, threads)
     return Supply(
         rate,
-        f"{_counted(done, 'open')} of {_counted(count, 'file')} by {threads} threads, names known",
+        f"{_format_count(done, 'open')} of {_format_count(count, 'file')} by {threads} threads, names known",
     )
 
 
-def _counted(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def copying() -> Supply:
+def measure_copy_rate() -> Supply:
     """Bytes a second that all cores together copy from memory to memory; takes 0.1 s."""
     cores = len(os.sched_getaffinity(0))
     return Supply(measure_copying(cores), f"{cores} threads, 32 MiB each")
 
 
-def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> Decoding:
+def measure_decoding(
+    dataset: Dataset, decode: Decode, threads: int | None = None
+) -> DecodingCeiling:
     """Samples a second that a decode function takes, as loaders call it; takes 0.5 s, and reading
     a few samples.
 
     Raises UsageError where it fails, naming the sample.
     """
-    samples = _samples(dataset)
+    samples = _draw_samples(dataset)
     threads = threads or len(os.sched_getaffinity(0))
     name = getattr(decode, "__qualname__", repr(decode))
     sizes: list[int] = []
@@ -227,16 +229,16 @@ def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> De
                 f"({', '.join(sample)})"
             ) from error
         if number < len(samples):
-            sizes.append(_nbytes(result))
+            sizes.append(_sum_bytes(result))
 
-    alone, done = _rate(one, 1)
+    alone, done = _measure_rate(one, 1)
     single = Supply(alone, f"{name}, {done:,} samples in one thread")
-    together, done = _rate(one, threads)
+    together, done = _measure_rate(one, threads)
     every = Supply(together, f"{name}, {done:,} samples in {threads} threads")
-    return Decoding(single, every, float(np.mean(sizes)))
+    return DecodingCeiling(single, every, float(np.mean(sizes)))
 
 
-def _samples(dataset: Dataset) -> list[dict[str, Any]]:
+def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
     """Some samples from everywhere, as decode takes them; one at least."""
     count = min(len(dataset), limits.ceiling_samples_max)
     if count == 0:
@@ -246,27 +248,27 @@ def _samples(dataset: Dataset) -> list[dict[str, Any]]:
     numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
         found.append({**dataset[number], "__id__": number, "__epoch__": 0})
-        size += _nbytes(found[-1])
+        size += _sum_bytes(found[-1])
         if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:
             break
     return found
 
 
-def _nbytes(value: Any) -> int:
+def _sum_bytes(value: Any) -> int:
     """Bytes of the arrays and byte strings in what samples are made of."""
     if isinstance(value, Mapping):
-        return sum(_nbytes(each) for each in value.values())
+        return sum(_sum_bytes(each) for each in value.values())
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     size = getattr(value, "nbytes", None)  # of numpy, torch, and memoryviews
     if isinstance(size, int):
         return size
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return sum(_nbytes(each) for each in value)
+        return sum(_sum_bytes(each) for each in value)
     return 0
 
 
-def link(devices: Path = Path("/sys/class/net")) -> Supply | None:
+def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
     """What the fastest network device that is up says of its speed; None where none says it.
 
     Nominal, of one device: what other hosts and storage really give has to be measured with them.
@@ -284,7 +286,7 @@ def link(devices: Path = Path("/sys/class/net")) -> Supply | None:
     return Supply(speed_mbit * 1e6 / 8, f"{name} says {speed_mbit:,} Mbit/s: nominal")
 
 
-def writing(folder: str) -> Supply:
+def measure_writing(folder: str) -> Supply:
     """Bytes a second that a file in this folder takes, 8 MiB at a time and each on the disk before
     the next; takes 0.25 s, and leaves nothing.
 
@@ -302,11 +304,11 @@ def writing(folder: str) -> Supply:
     except OSError as error:
         if isinstance(error, PenstockError):
             raise
-        raise _unwritable(error, folder) from None
+        raise _write_error(error, folder) from None
     return Supply(written / took, f"{written / 1e6:,.3g} MB, synced every 8 MiB")
 
 
-def _unwritable(error: OSError, folder: str) -> PenstockError:
+def _write_error(error: OSError, folder: str) -> PenstockError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return storage_error(error.errno, folder)
     raised = storage_error(error.errno or errno.EIO, folder)
@@ -316,7 +318,7 @@ def _unwritable(error: OSError, folder: str) -> PenstockError:
     return raised
 
 
-def _rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
+def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
     """Calls a second by so many threads, for a while, and how many there were; one at least.
 
     The number of the call is its argument.
@@ -344,7 +346,7 @@ def _rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
     return done / max(took_s, 1e-9), done
 
 
-def supplies_of(
+def measure_supplies(
     dataset: Dataset,
     budget: Budget | None = None,
     *,
@@ -352,13 +354,13 @@ def supplies_of(
     decode: Decode | None = None,
 ) -> dict[Resource, Supply]:
     """All ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
-    found: dict[Resource, Supply] = {"copy": copying()}
-    read = storage(dataset, budget, cold=cold)
+    found: dict[Resource, Supply] = {"copy": measure_copy_rate()}
+    read = measure_storage(dataset, budget, cold=cold)
     if read is not None:
         found |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = opening(dataset.index.files)
+    opens = measure_opening(dataset.index.files)
     if opens is not None:
         found["metadata"] = opens
     if decode is not None:
-        found["decode"] = decoding(dataset, decode).all_cores
+        found["decode"] = measure_decoding(dataset, decode).all_cores
     return found

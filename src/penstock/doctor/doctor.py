@@ -39,7 +39,16 @@ from ..index import summarize_cost
 from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
 from ..order import Blocking
 from ..plan import CacheBlockChoice, choose_cache_block
-from .ceilings import StorageCeiling, copying, decoding, demand_of, link, opening, storage, writing
+from .ceilings import (
+    StorageCeiling,
+    estimate_demand,
+    measure_copy_rate,
+    measure_decoding,
+    measure_opening,
+    measure_storage,
+    measure_writing,
+    read_link_speed,
+)
 from .roofline import (
     DataProfile,
     Demand,
@@ -145,16 +154,16 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
     if not os.path.isdir(path):
         raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
     machine, mount = read_machine(), find_mount(path)
-    findings = [*_of_machine(machine, PlannedJob(), 0.0), *_of_place(path, mount)]
-    findings.append(_free(path))
+    findings = [*_examine_machine(machine, PlannedJob(), 0.0), *_examine_place(path, mount)]
+    findings.append(_examine_room(path))
     return Examination(
         path=path,
         dataset=None,
         machine=machine,
         mount=mount,
-        supplies={"copy": copying()},
-        written=writing(path) if write else None,
-        link=link(),
+        supplies={"copy": measure_copy_rate()},
+        written=measure_writing(path) if write else None,
+        link=read_link_speed(),
         findings=tuple(findings),
     )
 
@@ -176,30 +185,30 @@ def examine(
     steps = 5
     seen(0, steps)
     index, budget = dataset.index, budget or Budget()
-    machine, mount = read_machine(), _mount(dataset)
+    machine, mount = read_machine(), _find_mount(dataset)
     engine = open_engine(index.files, budget, index.mean_bytes)
     choice = engine.choice
     engine.close()
     cached = None if is_url(index.files.root) else measure_residency(index.files)
     seen(1, steps)
-    read = storage(dataset, budget)
+    read = measure_storage(dataset, budget)
     seen(2, steps)
-    supplies: dict[Resource, Supply] = {"copy": copying()}
+    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
     if read is not None:
         supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = opening(index.files)
+    opens = measure_opening(index.files)
     if opens is not None:
         supplies["metadata"] = opens
     seen(3, steps)
-    demand = demand_of(dataset, choice)
+    demand = estimate_demand(dataset, choice)
     if job.decode is not None:
-        decoded = decoding(dataset, job.decode)
-        supplies["decode"] = _within_quota(decoded.all_cores, machine)
-        demand = demand_of(dataset, choice, decoded.decoded_bytes)
+        decoded = measure_decoding(dataset, job.decode)
+        supplies["decode"] = _limit_to_quota(decoded.all_cores, machine)
+        demand = estimate_demand(dataset, choice, decoded.decoded_bytes)
     if job.step_s is not None:
         supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
-    first, later = _verdicts(dataset, machine, supplies, demand)
+    first, later = _estimate_epochs(dataset, machine, supplies, demand)
     found = Examination(
         path=dataset.path,
         dataset=dataset,
@@ -209,10 +218,12 @@ def examine(
         latency_ns=None if read is None else read.latency_ns,
         demand=demand,
         supplies=supplies,
-        written=writing(_folder(dataset)) if write and not is_url(index.files.root) else None,
-        link=link(),
-        settings=tuple(_settings(dataset, job, budget, choice, machine, read)),
-        findings=tuple(_findings(dataset, job, machine, mount, cached, read)),
+        written=measure_writing(_find_folder(dataset))
+        if write and not is_url(index.files.root)
+        else None,
+        link=read_link_speed(),
+        settings=tuple(_list_settings(dataset, job, budget, choice, machine, read)),
+        findings=tuple(_list_findings(dataset, job, machine, mount, cached, read)),
         first=first,
         later=later,
     )
@@ -220,19 +231,19 @@ def examine(
     return found
 
 
-def _folder(dataset: Dataset) -> str:
+def _find_folder(dataset: Dataset) -> str:
     path = dataset.index.files.root
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
-def _mount(dataset: Dataset) -> Mount | None:
+def _find_mount(dataset: Dataset) -> Mount | None:
     files = dataset.index.files
     if is_url(files.root):
         return None
     return find_mount(files.path(0) if len(files) else files.root)
 
 
-def _within_quota(supply: Supply, machine: Machine) -> Supply:
+def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
     """What may be kept up: a short measurement may take the time of a whole period."""
     part = machine.usable_cores / machine.cores
     if part == 1:
@@ -241,7 +252,7 @@ def _within_quota(supply: Supply, machine: Machine) -> Supply:
     return Supply(supply.per_s * part, f"{supply.how}; {quota}")
 
 
-def _verdicts(
+def _estimate_epochs(
     dataset: Dataset, machine: Machine, supplies: Mapping[Resource, Supply], demand: Demand
 ) -> tuple[Roofline | None, Roofline | None]:
     index = dataset.index
@@ -250,7 +261,7 @@ def _verdicts(
     data = DataProfile(
         total_bytes=index.total_bytes,
         memory_bytes=machine.room_bytes,
-        own_files=_own_files(dataset),
+        own_files=_has_own_files(dataset),
     )
     first = estimate_roofline(supplies, demand, data=data)
     if index.total_bytes > machine.room_bytes:
@@ -258,7 +269,7 @@ def _verdicts(
     return first, estimate_roofline(supplies, demand.cached(1.0), data=data)
 
 
-def _own_files(dataset: Dataset) -> bool:
+def _has_own_files(dataset: Dataset) -> bool:
     index = dataset.index
     return len(index.files) >= index.count
 
@@ -266,7 +277,7 @@ def _own_files(dataset: Dataset) -> bool:
 # -- what a loader would choose --------------------------------------------------------------------
 
 
-def _settings(
+def _list_settings(
     dataset: Dataset,
     job: PlannedJob,
     budget: Budget,
@@ -283,21 +294,21 @@ def _settings(
         Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons),
         Setting("reading threads", str(choice.threads), "Budget.threads sets another number"),
     ]
-    blocking, said = _shuffle(dataset, job, budget, read)
+    blocking, said = _describe_shuffle(dataset, job, budget, read)
     found.append(Setting("shuffle='auto'", said, blocking.reason))
     ahead, steps = choose_readahead(choice, budget, job.batch_size * index.mean_bytes)
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
     found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
     found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
-    cache_block = _cache_block(dataset, choice, read)
-    found.append(_cache(dataset, machine, cache_block))
+    cache_block = _choose_cache_block(dataset, choice, read)
+    found.append(_advise_cache(dataset, machine, cache_block))
     found.append(
         Setting("samples of a cache block", f"{cache_block.samples:,}", cache_block.reason)
     )
     return found
 
 
-def _shuffle(
+def _describe_shuffle(
     dataset: Dataset, job: PlannedJob, budget: Budget, read: StorageCeiling | None
 ) -> tuple[Blocking, str]:
     probed = None if read is None else read.probed
@@ -310,7 +321,7 @@ def _shuffle(
     return blocking, f"blocked, {blocking.block} x {blocking.group} (quality {quality:.3f})"
 
 
-def _cache_block(
+def _choose_cache_block(
     dataset: Dataset, choice: ReadMethod, read: StorageCeiling | None
 ) -> CacheBlockChoice:
     index = dataset.index
@@ -323,7 +334,7 @@ def _cache_block(
     return choose_cache_block(index.count, index.mean_bytes, summarize_cost(read.probed))
 
 
-def _cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
+def _advise_cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
     total, room = dataset.index.total_bytes, machine.room_bytes
     size = f"{total / 1e9:,.3g} GB"
     if total <= room:
@@ -339,7 +350,7 @@ def _cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) ->
 # -- limits that bite ------------------------------------------------------------------------------
 
 
-def _findings(
+def _list_findings(
     dataset: Dataset,
     job: PlannedJob,
     machine: Machine,
@@ -347,10 +358,10 @@ def _findings(
     cached: Residency | None,
     read: StorageCeiling | None,
 ) -> list[Finding]:
-    found = _of_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
-    found += _of_place(dataset.index.files.root, mount)
-    found.append(_of_files(dataset, machine))
-    found.append(_of_memory(dataset, machine, cached))
+    found = _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    found += _examine_place(dataset.index.files.root, mount)
+    found.append(_examine_files(dataset, machine))
+    found.append(_examine_memory(dataset, machine, cached))
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
@@ -359,11 +370,11 @@ def _findings(
     if dataset.sidecar is None:
         says = f"it is not saved, and made at every open: `penstock index {dataset.path}` once"
         found.append(Finding("note", "index", says))
-    found += _of_extras(dataset)
+    found += _examine_extras(dataset)
     return found
 
 
-def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
+def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
     found = []
     if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
         threads = max(1, math.floor(machine.cpu_quota))
@@ -385,7 +396,7 @@ def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[F
         found.append(Finding("note", "memory", memory))
     else:
         found.append(Finding("good", "memory", memory))
-    found.append(_of_shm(machine, job, batch_bytes))
+    found.append(_examine_shm(machine, job, batch_bytes))
     refusal = io_uring_refusal()
     if refusal:
         found.append(
@@ -402,7 +413,7 @@ def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[F
     return found
 
 
-def _of_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
+def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
     free = machine.shm_bytes
     if free is None:
         return Finding("note", "/dev/shm", "it is not there: worker processes cannot share memory")
@@ -420,7 +431,7 @@ def _of_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
     return Finding("good", "/dev/shm", says)
 
 
-def _of_place(path: str, mount: Mount | None) -> list[Finding]:
+def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
     if is_url(path):
         return [Finding("note", "storage", "an object store: requests in flight decide the speed")]
     if mount is None:
@@ -446,7 +457,7 @@ def _of_place(path: str, mount: Mount | None) -> list[Finding]:
     return found
 
 
-def _of_files(dataset: Dataset, machine: Machine) -> Finding:
+def _examine_files(dataset: Dataset, machine: Machine) -> Finding:
     files, kept = len(dataset.index.files), open_files_max()
     says = f"the data has {files:,}, and {kept:,} are kept open at most"
     if is_url(dataset.index.files.root):
@@ -464,7 +475,7 @@ def _of_files(dataset: Dataset, machine: Machine) -> Finding:
     return Finding("note", "open files", f"{says}: each is opened for each read")
 
 
-def _of_memory(dataset: Dataset, machine: Machine, cached: Residency | None) -> Finding:
+def _examine_memory(dataset: Dataset, machine: Machine, cached: Residency | None) -> Finding:
     total, room = dataset.index.total_bytes, machine.room_bytes
     now = "" if cached is None else f"; {cached.fraction:.0%} is cached now"
     if cached is not None and cached.files < cached.of_files:
@@ -489,7 +500,7 @@ _WANTED = (
 """Endings of samples, libraries of which one decodes them, and the extra that installs one."""
 
 
-def _of_extras(dataset: Dataset) -> list[Finding]:
+def _examine_extras(dataset: Dataset) -> list[Finding]:
     if len(dataset) == 0:
         return []
     names = [dataset.index.key(0), *(f".{field.name}" for field in dataset.fields)]
@@ -502,7 +513,7 @@ def _of_extras(dataset: Dataset) -> list[Finding]:
     return []
 
 
-def _free(path: str) -> Finding:
+def _examine_room(path: str) -> Finding:
     try:
         status = os.statvfs(path)
     except OSError as error:

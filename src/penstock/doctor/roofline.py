@@ -215,10 +215,10 @@ def estimate_roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _sorted(_ceilings(supplies, demand), measured, data)
+    return _sort_ceilings(_compute_ceilings(supplies, demand), measured, data)
 
 
-def _ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
     found = [
         Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
         for resource in RESOURCES
@@ -292,85 +292,93 @@ def judge_run(
         known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
     demand = counted.demand()
     waited = counted.waited_s / counted.seconds
-    others = _ceilings(known, demand)
+    others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
         compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
-        return _sorted([compute, *(_at_least(each, measured) for each in others)], measured, data)
+        return _sort_ceilings(
+            [compute, *(_raise_to_measured(each, measured) for each in others)], measured, data
+        )
     if not others:
         raise UsageError(
             f"it waits for {waited:.0%} of the time, and nothing is known that it may wait for: "
             f"measure what storage gives (penstock.doctor.ceilings)"
         )
     lowest = min(others, key=lambda each: each.samples_per_s)
-    binding = Ceiling(lowest.resource, measured, _explained(lowest, measured))
-    ceilings = [binding] + [_at_least(each, measured) for each in others if each is not lowest]
+    binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))
+    ceilings = [binding] + [
+        _raise_to_measured(each, measured) for each in others if each is not lowest
+    ]
     if counted.seconds > counted.waited_s:
         busy_s = counted.seconds - counted.waited_s
         how = f"it computes for {1 - waited:.0%} of the time"
         ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
     # Stable: the one that binds stays the first of equals.
     ceilings.sort(key=lambda each: each.samples_per_s)
-    return _advised(tuple(ceilings), measured, data)
+    return _add_advice(tuple(ceilings), measured, data)
 
 
-def _at_least(ceiling: Ceiling, measured: float) -> Ceiling:
+def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
     if ceiling.samples_per_s >= measured:
         return ceiling
-    said = f"{ceiling.how}; that allows {_number(ceiling.samples_per_s)}, and it reached more"
+    said = f"{ceiling.how}; that allows {_format_rate(ceiling.samples_per_s)}, and it reached more"
     return Ceiling(ceiling.resource, measured, said)
 
 
-def _explained(ceiling: Ceiling, measured: float) -> str:
+def _explain_binding(ceiling: Ceiling, measured: float) -> str:
     allowed = ceiling.samples_per_s
     if measured >= 0.5 * allowed:
         return ceiling.how
     return (
-        f"{ceiling.how}; alone that allows {_number(allowed)}, so something else that is not "
+        f"{ceiling.how}; alone that allows {_format_rate(allowed)}, so something else that is not "
         f"measured takes part"
     )
 
 
-def _sorted(ceilings: list[Ceiling], measured: float | None, data: DataProfile | None) -> Roofline:
+def _sort_ceilings(
+    ceilings: list[Ceiling], measured: float | None, data: DataProfile | None
+) -> Roofline:
     if not ceilings:
         raise UsageError("no supply is given that a sample takes anything of: measure one")
-    return _advised(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
+    return _add_advice(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
 
 
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def _advised(
+def _add_advice(
     ceilings: tuple[Ceiling, ...], measured: float | None, data: DataProfile | None
 ) -> Roofline:
     plain = Roofline(ceilings, measured)
-    return Roofline(ceilings, measured, tuple(_advice(plain, data)))
+    return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
 
 
-def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
+def _write_advice(found: Roofline, data: DataProfile | None) -> list[str]:
     bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
-    said = [f"{name} binds at {_number(rate)} samples/s" + _next(found)]
-    factor = f"{_times(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
+    said = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(found)]
+    factor = f"{_format_factor(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
     if bound == "compute":
-        return said + _to_spare(found)
+        return said + _describe_spare(found)
     if found.headroom < _gain_min:
         others = [each for each in found.ceilings if each.samples_per_s < rate * _gain_min]
         names = " and ".join(NAMES[each.resource] for each in others)
         said.append(f"{names} bind nearly alike: helping one of them gains little")
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
-        said += _if_lifted(
-            found, storage, _cache(data) + " would take storage out from the second epoch on"
+        said += _estimate_gain(
+            found,
+            storage,
+            _describe_cache(data) + " would take storage out from the second epoch on",
         )
     if bound in ("iops", "metadata"):
         if data is not None and data.own_files:
-            said += _if_lifted(
+            said += _estimate_gain(
                 found,
                 frozenset({"iops", "metadata"}),
                 "shards instead of a file for each sample (`penstock convert`), read in blocks "
                 "(shuffle='blocked')",
             )
         elif bound == "iops":
-            said += _if_lifted(
+            said += _estimate_gain(
                 found,
                 frozenset({"iops"}),
                 "larger reads (shuffle='blocked', or cache blocks of a cache)",
@@ -385,7 +393,7 @@ def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
             f"that are stored decoded would help"
         )
     if bound == "network":
-        said += _if_lifted(
+        said += _estimate_gain(
             found,
             frozenset({"network"}),
             "assignment='local' (most samples come from the own host)",
@@ -393,31 +401,31 @@ def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
     if bound == "copy":
         said.append("smaller types (uint8 until the accelerator has it) make copies smaller")
     if bound == "staging":
-        said += _if_lifted(found, frozenset({"staging"}), "reading in place instead of staging")
+        said += _estimate_gain(found, frozenset({"staging"}), "reading in place instead of staging")
         said.append("each epoch more that reads what was staged makes it matter less")
     return said
 
 
-def _next(found: Roofline) -> str:
+def _describe_next(found: Roofline) -> str:
     if len(found.ceilings) < 2:
         return "; nothing else that could is known"
     other = found.ceilings[1]
-    rate = _number(other.samples_per_s)
-    return f"; {NAMES[other.resource]} allows {rate}: {_times(found.headroom)}"
+    rate = _format_rate(other.samples_per_s)
+    return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(found.headroom)}"
 
 
-def _to_spare(found: Roofline) -> list[str]:
+def _describe_spare(found: Roofline) -> list[str]:
     if len(found.ceilings) < 2:
         return []
     if found.headroom < _gain_min:
         return ["data comes hardly faster than it is computed with: there is nothing to spare"]
     return [
-        f"data could come {_times(found.headroom)} as fast as it is computed with: a faster loader "
+        f"data could come {_format_factor(found.headroom)} as fast as it is computed with: a faster loader "
         f"or storage gains nothing"
     ]
 
 
-def _if_lifted(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
+def _estimate_gain(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
     """What taking ceilings away would gain, if it is anything."""
     left = [each for each in found.ceilings if each.resource not in resources]
     if not left:
@@ -425,32 +433,32 @@ def _if_lifted(found: Roofline, resources: frozenset[Resource], what: str) -> li
     gain = left[0].samples_per_s / found.samples_per_s
     if gain < _gain_min:
         return []
-    rate = _number(left[0].samples_per_s)
+    rate = _format_rate(left[0].samples_per_s)
     return [
-        f"{what}: up to {rate} samples/s, {_times(gain)}, where {NAMES[left[0].resource]} binds"
+        f"{what}: up to {rate} samples/s, {_format_factor(gain)}, where {NAMES[left[0].resource]} binds"
     ]
 
 
-def _cache(data: DataProfile) -> str:
-    size = _size(data.total_bytes)
+def _describe_cache(data: DataProfile) -> str:
+    size = _format_size(data.total_bytes)
     if data.total_bytes <= data.memory_bytes:
         return f"a cache of {size}, which this host's memory holds,"
     hosts = math.ceil(data.total_bytes / max(1, data.memory_bytes))
     return (
-        f"a cache of {size} (this host's memory has room for {_size(data.memory_bytes)}: {hosts:,} "
+        f"a cache of {size} (this host's memory has room for {_format_size(data.memory_bytes)}: {hosts:,} "
         f"such hosts, or a local disk)"
     )
 
 
-def _times(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
 
 
-def _number(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"

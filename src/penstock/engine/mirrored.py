@@ -32,7 +32,7 @@ _poll_ns = 100_000_000
 
 
 @dataclass(slots=True, eq=False)
-class _Ticket:
+class _MirroredTicket:
     """A submission, and how many parts of it are on their way."""
 
     number: int
@@ -44,14 +44,14 @@ class _Ticket:
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _MirroredPart:
     """What one place is asked for as one.
 
     rows:   of the ticket's extents.
     tried:  places that did not bring them.
     """
 
-    ticket: _Ticket
+    ticket: _MirroredTicket
     requests: Requests
     rows: Int
     tried: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class _Part:
         return "demand" if self.tried else self.ticket.purpose
 
 
-class Dispatched:
+class MirroredEngine:
     """Reads from whichever engine has the file and room; see `penstock.engine.Engine`.
 
     members:  engines over the same table of files, each somewhere else; one may be submitted to
@@ -93,13 +93,15 @@ class Dispatched:
         targets = [Target(queued_bytes_max) for _ in members]
         # Parts are of one file each to the queue, and go whole: it neither merges nor cuts them.
         self._queue = RequestQueue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
-        self._waiting: dict[int, _Part] = {}  # by request of the queue
-        self._asked: list[dict[int, tuple[Unit, _Part]]] = [{} for _ in members]  # by its ticket
+        self._waiting: dict[int, _MirroredPart] = {}  # by request of the queue
+        self._asked: list[dict[int, tuple[Unit, _MirroredPart]]] = [
+            {} for _ in members
+        ]  # by its ticket
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
         self._numbers = 0  # of requests so far
         self._submitted = 0
-        self._tickets: set[_Ticket] = set()
-        self._done: list[_Ticket] = []  # with their buffers, until they are reported
+        self._tickets: set[_MirroredTicket] = set()
+        self._done: list[_MirroredTicket] = []  # with their buffers, until they are reported
         self._rerouted = 0
         self._fault: BaseException | None = None
         self._closed = False
@@ -125,8 +127,8 @@ class Dispatched:
         self._check_process()
         check_requests(requests, buffers, len(self._holders))
         check_purpose(purpose)
-        ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
-        parts = self._parts(ticket)
+        ticket = _MirroredTicket(self._submitted, requests, list(buffers), purpose)
+        parts = self._cut_parts(ticket)
         with self._moved:
             self._check_usable()
             if len(self._queue) + len(parts) > limits.pieces_max:
@@ -157,7 +159,7 @@ class Dispatched:
 
     def adopt(self, budget: Budget) -> None:
         """Each takes the budget, and its part of the bandwidth."""
-        part = part_of(budget, len(self._members))
+        part = divide_budget(budget, len(self._members))
         for each in self._members:
             each.adopt(part)
 
@@ -207,7 +209,7 @@ class Dispatched:
         if self._fault is not None:
             raise self._fault
 
-    def _parts(self, ticket: _Ticket) -> list[_Part]:
+    def _cut_parts(self, ticket: _MirroredTicket) -> list[_MirroredPart]:
         """Neighbouring runs of the same holders, of about so many bytes."""
         requests = ticket.requests
         runs = requests.runs
@@ -222,12 +224,16 @@ class Dispatched:
         for first, last in itertools.pairwise(edges):
             a, b = int(runs[first]), int(runs[last])
             rows = np.arange(a, b)
-            found.append(_Part(ticket, _some(requests, rows, runs[first : last + 1] - a), rows))
+            found.append(
+                _MirroredPart(
+                    ticket, _select_extents(requests, rows, runs[first : last + 1] - a), rows
+                )
+            )
         return found
 
     # -- what follows is called with the lock held ---------------------------------------------
 
-    def _put(self, part: _Part) -> None:
+    def _put(self, part: _MirroredPart) -> None:
         """A part waits for one that has not been tried."""
         held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
         holders = tuple(each for each in held if each not in part.tried)
@@ -246,7 +252,7 @@ class Dispatched:
             return
         now_s = time.monotonic()
         for number in [each for each, until_s in self._paused_s.items() if until_s <= now_s]:
-            self._leave_alone(number, None)
+            self._pause_member(number, None)
         while True:
             while (unit := self._queue.take()) is not None:
                 part = self._waiting.pop(unit.requests[0].id)
@@ -257,9 +263,9 @@ class Dispatched:
             if not self._waiting or any(self._asked) or not self._paused_s:
                 return
             for number in list(self._paused_s):  # nobody else has what waits
-                self._leave_alone(number, None)
+                self._pause_member(number, None)
 
-    def _leave_alone(self, number: int, until_s: float | None) -> None:
+    def _pause_member(self, number: int, until_s: float | None) -> None:
         """Or no more, where that is None."""
         if until_s is None:
             self._paused_s.pop(number, None)
@@ -277,7 +283,7 @@ class Dispatched:
         if len(failed) < len(part.rows) and part.tried:  # these could have brought it
             until_s = time.monotonic() + limits.mirror_pause_s
             for each in part.tried:
-                self._leave_alone(each, until_s)
+                self._pause_member(each, until_s)
         tried = (*part.tried, number)
         held = self._holders[part.requests.file[failed]]
         held[:, tried] = False
@@ -291,13 +297,13 @@ class Dispatched:
         for each in range(len(kinds)):
             again = failed[elsewhere & (kind.reshape(-1) == each)]
             if len(again):
-                alone = _some(part.requests, again, np.arange(len(again) + 1))
-                self._put(_Part(ticket, alone, part.rows[again], tried))
+                alone = _select_extents(part.requests, again, np.arange(len(again) + 1))
+                self._put(_MirroredPart(ticket, alone, part.rows[again], tried))
         ticket.parts -= 1
         if not ticket.parts:
             self._finish(ticket)
 
-    def _finish(self, ticket: _Ticket) -> None:
+    def _finish(self, ticket: _MirroredTicket) -> None:
         self._tickets.discard(ticket)
         self._done.append(ticket)
         self._moved.notify_all()
@@ -311,7 +317,7 @@ class Dispatched:
                 self._more[number].acquire()
                 reported = 0
                 while not reported and not self._closed:
-                    reported = self._take(number)
+                    reported = self._collect_reports(number)
                 for _ in range(reported - 1):  # one was acquired above
                     self._more[number].acquire()
         except BaseException as error:  # the user's thread raises it
@@ -319,7 +325,7 @@ class Dispatched:
                 self._fault = self._fault or error
                 self._moved.notify_all()
 
-    def _take(self, number: int) -> int:
+    def _collect_reports(self, number: int) -> int:
         """Reports that came within a while."""
         try:
             reports = self._members[number].poll(_poll_ns)
@@ -337,13 +343,13 @@ class Dispatched:
         return len(reports)
 
 
-def _some(requests: Requests, rows: Int, runs: Int) -> Requests:
+def _select_extents(requests: Requests, rows: Int, runs: Int) -> Requests:
     """These extents alone, in runs of theirs."""
     file, offset, length, buffer, target, _ = requests
     return Requests(file[rows], offset[rows], length[rows], buffer[rows], target[rows], runs)
 
 
-def part_of(budget: Budget, members: int) -> Budget:
+def divide_budget(budget: Budget, members: int) -> Budget:
     """What each of several gets: no more bandwidth together than one would."""
     if budget.bytes_per_s is None:
         return budget

@@ -7,7 +7,7 @@ three backends:
     pread      a pool of threads; works everywhere; the default where storage is not local
     mmap       copies from a map; cheapest for small extents that are in the page cache
 
-`choose` decides from facts about the storage, as the budget allows, and says why.
+`choose_method` decides from facts about the storage, as the budget allows, and says why.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ReadMethod:
 class ReadingEngine(Engine, Protocol):
     """An engine as loaders use it: it says how it reads, and takes another budget.
 
-    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does, to
+    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey_files` does, to
     see whether another way to read has become the better one.
     """
 
@@ -101,27 +101,27 @@ class ReadingEngine(Engine, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-def choose(facts: Facts, budget: Budget) -> ReadMethod:
+def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
     """The backend, O_DIRECT or not, and the number of threads. Pure.
 
     Raises UsageError where the budget requires a fast path that cannot be had.
     """
     reasons: dict[str, str] = {}
-    direct = _wants_direct(facts, budget, reasons)
+    direct = _decide_direct(facts, budget, reasons)
     backend: Backend = "pread"
     if budget.pread == "required":
         reasons["mmap"] = reasons["io_uring"] = "the budget requires pread"
-    elif _wants_mmap(facts, budget, direct, reasons):
+    elif _decide_mmap(facts, budget, direct, reasons):
         backend = "mmap"
         reasons["io_uring"] = "the data is copied from maps"
-    elif _wants_ring(facts, budget, direct, reasons):
+    elif _decide_ring(facts, budget, direct, reasons):
         backend = "io_uring"
     elif budget.pread == "off":
-        backend = _instead_of_pread(facts, budget, direct, reasons)
+        backend = _replace_pread(facts, budget, direct, reasons)
     if budget.threads is not None:
         threads = budget.threads
     elif backend == "pread":
-        threads = _pread_threads(facts)  # a thread for each read in flight
+        threads = _count_pread_threads(facts)  # a thread for each read in flight
     elif backend == "io_uring":
         threads = min(4, facts.cores)
     else:
@@ -130,16 +130,14 @@ def choose(facts: Facts, budget: Budget) -> ReadMethod:
     return ReadMethod(backend, direct, threads, reasons, cached)
 
 
-def _pread_threads(facts: Facts) -> int:
+def _count_pread_threads(facts: Facts) -> int:
     """Reads in flight: what storage needs, and from the page cache a few more than processors."""
     if facts.file_system in LOCAL or facts.resident >= _resident_min:
         return min(16, 2 * facts.cores)
     return limits.remote_threads
 
 
-def _instead_of_pread(
-    facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]
-) -> Backend:
+def _replace_pread(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> Backend:
     """A backend that would not have been chosen, because pread is off."""
     if budget.io_uring != "off" and facts.ring_refusal == 0:
         reasons["io_uring"] += "; but the budget says pread off"
@@ -153,7 +151,7 @@ def _instead_of_pread(
     )
 
 
-def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
+def _decide_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
     if budget.direct == "off":
         reasons["direct"] = "the budget says off"
     elif facts.direct_refusal != 0:
@@ -179,7 +177,7 @@ def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool
     return False
 
 
-def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
+def _decide_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
     if budget.mmap != "auto" or budget.io_uring == "required":
         reasons["mmap"] = (
             f"the budget says {budget.mmap}"
@@ -207,7 +205,7 @@ def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
     return False
 
 
-def _wants_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
+def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
     if budget.io_uring == "off":
         reasons["io_uring"] = "the budget says off"
     elif facts.ring_refusal != 0:
@@ -245,7 +243,7 @@ def open_files_max() -> int:
     return min(limits.open_files_max, soft // 4)
 
 
-def resident_fraction(path: str) -> float | None:
+def measure_resident_fraction(path: str) -> float | None:
     """The part of a file that is in the page cache, from up to 64 places spread over it; None where
     the kernel does not tell."""
     fraction = _core.measure_residency(os.fsencode(path))
@@ -263,12 +261,12 @@ def file_system(path: str) -> str:
     return _core.get_file_system(os.fsencode(path))
 
 
-def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
+def survey_files(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     """Ask the machine for the facts about these files; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
     first = os.fsencode(files.path(0) if count else files.root)
-    resident = [resident_fraction(files.path(i)) for i in probed]
+    resident = [measure_resident_fraction(files.path(i)) for i in probed]
     return Facts(
         file_system=_core.get_file_system(first),
         kept_open=count <= keep_open_max,
@@ -308,8 +306,8 @@ class NativeEngine:
         self.files = files
         self._mean_bytes = mean_bytes
         self._budget = budget
-        self._facts = survey(files, mean_bytes, self._keep_open_max)
-        self.choice = choose(self._facts, budget)
+        self._facts = survey_files(files, mean_bytes, self._keep_open_max)
+        self.choice = choose_method(self._facts, budget)
         self._core = _core.Engine(
             root=os.fsencode(files.root),
             names=files.names,
@@ -349,16 +347,18 @@ class NativeEngine:
         """Apply a changed budget to the running engine, for all that no thread has begun; chosen
         from the last survey: no file is opened."""
         self._check_usable()
-        self._take(self._facts, budget)
+        self._apply_choice(self._facts, budget)
 
     def survey(self) -> None:
         """Look at a few files again, and read as is best now: much may have come into the page
         cache since. Takes opens, which may be slow where storage is."""
         self._check_usable()
-        self._take(survey(self.files, self._mean_bytes, self._keep_open_max), self._budget)
+        self._apply_choice(
+            survey_files(self.files, self._mean_bytes, self._keep_open_max), self._budget
+        )
 
-    def _take(self, facts: Facts, budget: Budget) -> None:
-        choice = choose(facts, budget)
+    def _apply_choice(self, facts: Facts, budget: Budget) -> None:
+        choice = choose_method(facts, budget)
         self._facts, self._budget, self.choice = facts, budget, choice
         self._core.set_backend(_backend_number[choice.backend], choice.direct)
         self._core.set_threads(choice.threads)

@@ -59,7 +59,7 @@ class ObjectInfo(NamedTuple):
     """An object as a listing or an answer describes it.
 
     name:       its key.
-    version:    63 bits that change with its content: see `version_of`.
+    version:    63 bits that change with its content: see `compute_version`.
     written_s:  when it was written, in seconds since 1970; 0 where that is not known.
     """
 
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
     version: int
 
 
-class Location(NamedTuple):
+class ObjectLocation(NamedTuple):
     """A URL taken apart, without secrets.
 
     bucket:  scheme and bucket, container or server: "s3://bucket", "https://server:80".
@@ -94,7 +94,7 @@ class Location(NamedTuple):
         return f"{self.bucket}/{key}" if key else self.bucket
 
 
-def parse_object_url(url: str) -> Location:
+def parse_object_url(url: str) -> ObjectLocation:
     """A URL taken apart; what is secret in it is remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -104,7 +104,7 @@ def parse_object_url(url: str) -> Location:
             " path"
         )
     if scheme.startswith("http"):
-        return _located_http(url)
+        return _parse_http_url(url)
     bucket, _, key = rest.partition("/")
     if "@" in bucket:
         raise UsageError(
@@ -113,35 +113,35 @@ def parse_object_url(url: str) -> Location:
         )
     if not bucket:
         raise UsageError(f"{url!r} names no bucket: use {scheme}://bucket/name")
-    return Location(f"{scheme}://{bucket}", key)
+    return ObjectLocation(f"{scheme}://{bucket}", key)
 
 
-def _located_http(url: str) -> Location:
+def _parse_http_url(url: str) -> ObjectLocation:
     parts = urlsplit(url)
     user, at, server = parts.netloc.rpartition("@")
     if not server:
         raise UsageError("the URL names no server: use http://server/name")
-    where = Location(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
+    where = ObjectLocation(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
     if user or parts.query:
         _private[f"{where.bucket}/{where.key}"] = (user + at, parts.query)
     return where
 
 
-def rooted(root: str) -> Location:
+def parse_root(root: str) -> ObjectLocation:
     """The root of a store, which is in clear, taken apart."""
     scheme, _, rest = root.partition("://")
     bucket, _, key = rest.partition("/")
-    return Location(f"{scheme}://{bucket}", key.rstrip("/"))
+    return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
 
 
-def version_of(e_tag: str | None, modified: str) -> int:
+def compute_version(e_tag: str | None, modified: str) -> int:
     """The version of an object as 63 bits: a digest of its etag, or where it has none of the time
     (to the second) when it was written. Listings quote etags differently from answers."""
     tag = (e_tag or "").strip().removeprefix("W/").strip('"')
-    return digest(b"etag", tag.encode()) if tag else digest(b"time", modified.encode())
+    return hash_content(b"etag", tag.encode()) if tag else hash_content(b"time", modified.encode())
 
 
-def digest(kind: bytes, content: bytes) -> int:
+def hash_content(kind: bytes, content: bytes) -> int:
     """63 bits of a hash."""
     hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
     return int.from_bytes(hashed, "little") >> 1
@@ -172,27 +172,27 @@ class Bucket:
         }
         self._listable = not url.startswith("http")
         self._stores: dict[tuple[str, str], HTTPStore] = {}
-        self._store: Any = self._opened(_no_retries()) if self._listable else None
+        self._store: Any = self._open_client(_configure_no_retries()) if self._listable else None
         self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
         """The bytes [start, stop) of an object, fewer where it ends. `start` must lie in it."""
         try:
-            got = self._obstore.get(self._for(key), key, options={"range": (start, stop)})
+            got = self._obstore.get(self._get_client(key), key, options={"range": (start, stop)})
             meta = got.meta
             data = memoryview(got.bytes())
         except Exception as error:
-            raise refused(error) from None
-        return Answer(data, int(meta["size"]), _version(meta))
+            raise translate_error(error) from None
+        return Answer(data, int(meta["size"]), _read_version(meta))
 
     def head(self, key: str) -> ObjectInfo:
         """What an object is now."""
         if not self._listable:
             return self._head_by_range(key)
         try:
-            return _found(self._obstore.head(self._for(key), key))
+            return _describe_object(self._obstore.head(self._get_client(key), key))
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     def _head_by_range(self, key: str) -> ObjectInfo:
         """A presigned URL is signed for GET alone; and whether a server knows ranges is seen."""
@@ -203,9 +203,9 @@ class Bucket:
                 raise
             problem = error
         try:
-            found = _found(self._obstore.head(self._for(key), key))
+            found = _describe_object(self._obstore.head(self._get_client(key), key))
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
         if found.size:  # a range of nothing may be refused, or answered with all there is
             raise problem
         return found
@@ -220,9 +220,9 @@ class Bucket:
                 part = next(stream, None)
                 if part is None:
                     return
-                found = [_found(meta) for meta in part]
+                found = [_describe_object(meta) for meta in part]
             except Exception as error:
-                raise refused(error) from None
+                raise translate_error(error) from None
             yield found
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
@@ -232,9 +232,9 @@ class Bucket:
         try:
             found = self._obstore.list_with_delimiter(self._store, prefix or None)
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
         folders = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
-        return folders, [_found(meta) for meta in found["objects"]]
+        return folders, [_describe_object(meta) for meta in found["objects"]]
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -244,9 +244,9 @@ class Bucket:
         self._require_listable()
         try:
             mode: Any = "create" if new else "overwrite"
-            self._obstore.put(self._for(key), key, data, mode=mode, use_multipart=False)
+            self._obstore.put(self._get_client(key), key, data, mode=mode, use_multipart=False)
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     def upload(self, key: str, data: Iterable[Buffer], size: int) -> None:
         """Write a large object of so many bytes, in parts, several at a time; each is asked for
@@ -255,7 +255,7 @@ class Bucket:
         self._require_listable()
         _check_process()
         if self._uploads is None:
-            self._uploads = self._opened(_retries(), limits.object_deadline_s)
+            self._uploads = self._open_client(_configure_retries(), limits.object_deadline_s)
         part = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
         failed: list[BaseException] = []
 
@@ -278,9 +278,9 @@ class Bucket:
         except Exception as error:
             if failed:
                 raise failed[0] from None
-            problem = refused(error)
+            problem = translate_error(error)
             if problem.again:
-                raise _in_vain(problem.what, limits.object_deadline_s) from None
+                raise _build_timeout(problem.what, limits.object_deadline_s) from None
             raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -292,9 +292,9 @@ class Bucket:
         except FileNotFoundError as error:
             if len(keys) == 1 and "NoSuchBucket" not in str(error):
                 return  # of some services; many are removed one by one there
-            raise refused(error) from None
+            raise translate_error(error) from None
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     # -- the library's clients ---------------------------------------------------------------------
 
@@ -310,25 +310,25 @@ class Bucket:
                 "such as train-{000..012}.tar"
             )
 
-    def _for(self, key: str) -> Any:
+    def _get_client(self, key: str) -> Any:
         """The client for an object: of a web server one for each set of secrets."""
         _check_process()
         if self._listable:
             return self._store
         user, query = _private.get(f"{self.url}/{key}", ("", ""))
         if (user, query) not in self._stores:
-            self._stores[user, query] = self._opened_http(user, query)
+            self._stores[user, query] = self._open_http(user, query)
         return self._stores[user, query]
 
-    def _opened_http(self, user: str, query: str) -> HTTPStore:
+    def _open_http(self, user: str, query: str) -> HTTPStore:
         from obstore.store import HTTPStore
 
         scheme, _, server = self.url.partition("://")
         options: Any = self._options | {"allow_http": scheme == "http"}
         url = f"{scheme}://{user}{server}/" + (f"?{query}" if query else "")
-        return HTTPStore(url, client_options=options, retry_config=_no_retries())
+        return HTTPStore(url, client_options=options, retry_config=_configure_no_retries())
 
-    def _opened(self, retries: Any, stall_s: float = 0) -> Any:
+    def _open_client(self, retries: Any, stall_s: float = 0) -> Any:
         from obstore.store import AzureStore, GCSStore
 
         scheme, _, name = self.url.partition("://")
@@ -338,7 +338,7 @@ class Bucket:
         more: dict[str, Any] = {"client_options": options, "retry_config": retries}
         try:
             if scheme == "s3":
-                return self._opened_s3(name, more)
+                return self._open_s3(name, more)
             if scheme == "gs":
                 return GCSStore(name, **more)
             return AzureStore(name, **more)
@@ -353,10 +353,10 @@ class Bucket:
                 f"environment's settings for {scheme}:// (docs/objects.md)"
             ) from None
 
-    def _opened_s3(self, name: str, more: dict[str, Any]) -> S3Store:
+    def _open_s3(self, name: str, more: dict[str, Any]) -> S3Store:
         from obstore.store import S3Store
 
-        config = aws_profile(os.environ)
+        config = read_aws_profile(os.environ)
         endpoint = next(
             (
                 value
@@ -386,20 +386,20 @@ def open_bucket(url: str) -> Bucket:
     with one setting."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
     said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _client(url, tuple(sorted(said)))
+    return _open_client(url, tuple(sorted(said)))
 
 
 @functools.lru_cache(maxsize=32)
-def _client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
+def _open_client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
     return Bucket(url)
 
 
-def _no_retries() -> Any:
+def _configure_no_retries() -> Any:
     """Retries are ours, so that they end with the deadline and with the engine."""
     return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
 
 
-def _retries() -> Any:
+def _configure_retries() -> Any:
     """For the parts of an upload, which only the library can send again."""
     first, most = limits.object_pause_s, limits.object_pause_s_max
     return {
@@ -425,13 +425,13 @@ def _check_process() -> None:
         )
 
 
-def _version(meta: Mapping[str, Any]) -> int:
-    return version_of(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
+def _read_version(meta: Mapping[str, Any]) -> int:
+    return compute_version(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
 
 
-def _found(meta: Any) -> ObjectInfo:
+def _describe_object(meta: Any) -> ObjectInfo:
     when_s = meta["last_modified"].timestamp()
-    return ObjectInfo(str(meta["path"]), int(meta["size"]), _version(meta), when_s)
+    return ObjectInfo(str(meta["path"]), int(meta["size"]), _read_version(meta), when_s)
 
 
 # -- what went wrong -------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ _service_code = re.compile(r"<Code>(\w{1,64})</Code>")
 _kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown)\b")
 
 
-def refused(error: Exception) -> ObjectRefused:
+def translate_error(error: Exception) -> ObjectRefused:
     """What an exception of the library means, without its text."""
     text = str(error)
     if isinstance(error, ObjectRefused | UsageError):
@@ -479,10 +479,10 @@ def refused(error: Exception) -> ObjectRefused:
         return ObjectRefused(errno.EIO, words + more)
     if "BareRedirect" in text:
         return ObjectRefused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
-    return _refused_on_the_way(text, name)
+    return _translate_lost_request(text, name)
 
 
-def _refused_on_the_way(text: str, name: str) -> ObjectRefused:
+def _translate_lost_request(text: str, name: str) -> ObjectRefused:
     """What it means that there was no answer."""
     lowered = text.lower()
     if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
@@ -512,7 +512,7 @@ _given_elsewhere = (
 )
 
 
-def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
+def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     """What ~/.aws says of the profile in use: keys, region and endpoint, as far as the environment
     does not say it. `provider` stands for a profile that boto3 has to resolve (roles, sign-on)."""
     profile = environment.get("AWS_PROFILE", "default")
@@ -520,7 +520,7 @@ def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     keys = environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials"))
     settings = environment.get("AWS_CONFIG_FILE", os.path.join(home, "config"))
     section = "default" if profile == "default" else f"profile {profile}"
-    said = _section(settings, section) | _section(keys, profile)
+    said = _read_section(settings, section) | _read_section(keys, profile)
     found: dict[str, Any] = {}
     if "region" in said and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
         found["region"] = said["region"]
@@ -543,7 +543,7 @@ def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _section(path: str, name: str) -> dict[str, str]:
+def _read_section(path: str, name: str) -> dict[str, str]:
     reader = configparser.RawConfigParser()
     try:
         reader.read(path)
@@ -574,13 +574,13 @@ def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float]
             problem = error.what
         pause_s = random.uniform(longest_s / 4, longest_s)
         if time.monotonic() + pause_s > deadline:
-            raise _in_vain(problem, deadline_s)
+            raise _build_timeout(problem, deadline_s)
         if not pause(pause_s):
             raise ObjectRefused(errno.ECANCELED, "given up")
         longest_s = min(2 * longest_s, limits.object_pause_s_max)
 
 
-def _in_vain(problem: str, deadline_s: float) -> ObjectRefused:
+def _build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
     return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
 
 

@@ -23,7 +23,7 @@ from ..budget import Budget
 from ..errors import ForkError, UsageError
 from ..extent import Files, Requests
 from .native import ReadMethod
-from .object_client import Answer, Bucket, ObjectRefused, require_whole, retry_until, rooted
+from .object_client import Answer, Bucket, ObjectRefused, parse_root, require_whole, retry_until
 from .protocol import Buffer, Completion, Failure, check_requests
 from .queue import PATIENCE, Patience, Purpose
 
@@ -50,10 +50,10 @@ class ObjectEngine:
         budget = budget or Budget()
         self._patience = patience
         self.files = files
-        self.choice = _chosen(budget)
+        self.choice = _choose_method(budget)
         self._pid = os.getpid()
         self._submitted = 0
-        self._work = _Work(files, deadline_s, stall_s)
+        self._work = _SharedWork(files, deadline_s, stall_s)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def submit(
@@ -64,7 +64,7 @@ class ObjectEngine:
         turn_ns = time.monotonic_ns() + self._patience.of(purpose)
         number = self._submitted
         self._submitted += 1
-        self._work.add(_Ticket(number, requests, buffers), turn_ns)
+        self._work.add(_ObjectTicket(number, requests, buffers), turn_ns)
         return number
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -80,7 +80,7 @@ class ObjectEngine:
     def adopt(self, budget: Budget) -> None:
         """Apply a changed budget, for all that has not been asked for."""
         self._check_usable()
-        self.choice = _chosen(budget)
+        self.choice = _choose_method(budget)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def survey(self) -> None:
@@ -110,7 +110,7 @@ class ObjectEngine:
             )
 
 
-def _chosen(budget: Budget) -> ReadMethod:
+def _choose_method(budget: Budget) -> ReadMethod:
     requests = budget.requests or limits.object_requests_default
     return ReadMethod(
         "object",
@@ -121,7 +121,7 @@ def _chosen(budget: Budget) -> ReadMethod:
     )
 
 
-class _Ticket:
+class _ObjectTicket:
     """A submission: where its bytes go, how many of its pieces are left, and what went wrong."""
 
     def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
@@ -136,14 +136,14 @@ class _Ticket:
         self.left = 0
         self.failures: dict[int, list[tuple[int, int, int]]] = {}
 
-    def pieces(self) -> list[_Piece]:
+    def pieces(self) -> list[_ObjectPiece]:
         """What to ask for: runs; of one that is too long to be one, its parts."""
         found = []
         for first, last in zip(self.runs, self.runs[1:], strict=False):
             start, stop = self.offset[first], self.offset[last - 1] + self.length[last - 1]
             while start < stop:
                 end = min(stop, start + limits.run_bytes_max)
-                found.append(_Piece(self, first, last, start, end))
+                found.append(_ObjectPiece(self, first, last, start, end))
                 start = end
         self.left = len(found)
         return found
@@ -158,12 +158,12 @@ class _Ticket:
         return Completion(self.number, tuple(failures))
 
 
-class _Piece:
+class _ObjectPiece:
     """The bytes [start, stop) of the object of the extents [first, last)."""
 
     __slots__ = ("first", "last", "start", "stop", "ticket")
 
-    def __init__(self, ticket: _Ticket, first: int, last: int, start: int, stop: int) -> None:
+    def __init__(self, ticket: _ObjectTicket, first: int, last: int, start: int, stop: int) -> None:
         self.ticket, self.first, self.last = ticket, first, last
         self.start, self.stop = start, stop
 
@@ -195,11 +195,11 @@ class _Piece:
         self.ticket.failures.setdefault(extent, []).append((at, code, got))
 
 
-class _Work:
+class _SharedWork:
     """What the threads share. It knows nothing of the engine, which can so be forgotten."""
 
     def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
-        where = rooted(files.root)
+        where = parse_root(files.root)
         self._files = files
         self._prefix = f"{where.key}/" if where.key else ""
         self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
@@ -208,9 +208,9 @@ class _Work:
         lock = threading.Lock()  # guards all that follows
         self._changed = threading.Condition(lock)
         self._closing = threading.Event()
-        self._queue: list[tuple[int, int, _Piece]] = []  # heap: turn, which one, the piece
+        self._queue: list[tuple[int, int, _ObjectPiece]] = []  # heap: turn, which one, the piece
         self._queued = 0  # so far
-        self._tickets: set[_Ticket] = set()
+        self._tickets: set[_ObjectTicket] = set()
         self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
         self._room = threading.Condition(lock)  # less is in flight than before
         self._bytes = 0  # in flight, gaps included
@@ -234,7 +234,7 @@ class _Work:
             self._free_at_s = 0.0
             self._start()
 
-    def add(self, ticket: _Ticket, turn_ns: int) -> None:
+    def add(self, ticket: _ObjectTicket, turn_ns: int) -> None:
         pieces = ticket.pieces()
         with self._changed:
             self._tickets.add(ticket)
@@ -280,9 +280,9 @@ class _Work:
         """Ask for one piece after the other, until there are none."""
         while True:
             with self._changed:
-                self._room.wait_for(self._may_go_on)
+                self._room.wait_for(self._can_go_on)
                 over = self._active > self._requests_max
-                if self.closed or over or not self._queue or not _main_alive():
+                if self.closed or over or not self._queue or not _is_main_alive():
                     self._active -= 1
                     return
                 piece = heappop(self._queue)[-1]
@@ -301,20 +301,20 @@ class _Work:
                 self._bytes -= size
                 self._room.notify_all()
 
-    def _may_go_on(self) -> bool:
+    def _can_go_on(self) -> bool:
         """Whether there is nothing to do, or room for the bytes of the next piece."""
         if self.closed or not self._queue or not self._bytes:
             return True
         piece = self._queue[0][-1]
         return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
 
-    def _read(self, piece: _Piece) -> None:
+    def _read(self, piece: _ObjectPiece) -> None:
         """Bring a piece to its buffers, or note why not."""
         file = piece.ticket.file[piece.first]
         data, code = memoryview(b""), 0
         try:
             self._take_turn(piece.stop - piece.start)
-            data = self._fetched(file, piece.start, piece.stop)
+            data = self._fetch(file, piece.start, piece.stop)
         except ObjectRefused as error:
             code = error.code
         with self._changed:
@@ -336,7 +336,7 @@ class _Work:
                 if self.closed:  # who closes waits for the copies
                     self._changed.notify_all()
 
-    def _fetched(self, file: int, start: int, stop: int) -> memoryview:
+    def _fetch(self, file: int, start: int, stop: int) -> memoryview:
         """The bytes of a range as far as the object goes; Refused where it is not as indexed."""
         key = self._prefix + self._files.name(file)
         size, version = int(self._files.size[file]), int(self._files.mtime_ns[file])
@@ -381,7 +381,7 @@ class _Work:
         """Wait, unless the engine is closed."""
         return not self._closing.wait(seconds)
 
-    def _finish(self, ticket: _Ticket) -> None:
+    def _finish(self, ticket: _ObjectTicket) -> None:
         """Note a ticket for the next report. Call with the lock held."""
         if self.closed:
             return
@@ -397,6 +397,6 @@ class _Work:
         self._changed.notify_all()
 
 
-def _main_alive() -> bool:
+def _is_main_alive() -> bool:
     """Whether the program is still running: at its end the threads are waited for."""
     return threading.main_thread().is_alive()

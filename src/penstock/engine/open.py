@@ -37,23 +37,26 @@ def open_store(root: str) -> stores.Store:
 
 def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     """An engine that reads these files."""
-    engine = _engine_for(files, budget, mean_bytes)
+    engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
     if not asked:
         return engine
-    from .recording import Recorded, trace_path  # jobs that are not recorded do without
+    from .recording import (  # jobs that are not recorded do without
+        RecordedEngine,
+        choose_trace_path,
+    )
 
-    return Recorded(engine, files, trace_path(asked))
+    return RecordedEngine(engine, files, choose_trace_path(asked))
 
 
-def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
+def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     if files.mirrors:
-        from .mirrored import Dispatched, part_of  # most data lies at one place
+        from .mirrored import MirroredEngine, divide_budget  # most data lies at one place
 
         places = (replace(files, mirrors=()), *files.mirrors)
-        part = part_of(budget, len(places))
+        part = divide_budget(budget, len(places))
         holders = np.stack([each.size >= 0 for each in places], axis=1)
-        return Dispatched([_engine_for(each, part, mean_bytes) for each in places], holders)
+        return MirroredEngine([_create_engine(each, part, mean_bytes) for each in places], holders)
     if is_url(files.root):
         from .objects import ObjectEngine
 

@@ -22,7 +22,7 @@ import numpy as np
 from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Files
-from .native import resident_fraction
+from .native import measure_resident_fraction
 from .store import map_in_threads, storage_error
 
 Paths = Files | Sequence[str]
@@ -77,8 +77,8 @@ def measure_residency(
     cached_bytes = total_bytes = files = 0
     exact = True
     until = time.monotonic() + seconds
-    for path in _drawn(paths, files_max):
-        found = _cached_bytes(path)
+    for path in _draw_paths(paths, files_max):
+        found = _measure_cached_bytes(path)
         if found is not None:
             cached_bytes, total_bytes = cached_bytes + found[0], total_bytes + found[1]
             exact = exact and found[2]
@@ -99,11 +99,11 @@ def evict(paths: Paths) -> Residency | None:
     systems, stay: the result shows it. Raises MissingError or StorageError for a file that cannot
     be opened.
     """
-    path_of = _by_number(paths)
+    path_of = _get_path_reader(paths)
 
     def one(number: int) -> None:
         path = path_of(number)
-        file = _opened(path)
+        file = _open_path(path)
         try:
             if not _drop(file, 0, 0):
                 # Syncing clean files costs a flush of the disk each: only those that need it.
@@ -140,8 +140,8 @@ def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
             if file not in opened:
                 if len(opened) == _open_at_once:
                     os.close(opened.pop(next(iter(opened))))
-                opened[file] = _opened(files.path(file))
-                pages = _pages(opened[file], 0, 0)
+                opened[file] = _open_path(files.path(file))
+                pages = _count_pages(opened[file], 0, 0)
                 if pages is not None and 0 < pages.unsettled <= _synced_pages_max:
                     _sync(opened[file])
             if _drop_around(opened[file], first * _page_bytes, last * _page_bytes) is False:
@@ -155,39 +155,39 @@ def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
     return Extents(extents.file[chosen], extents.offset[chosen], extents.length[chosen])
 
 
-def _by_number(paths: Paths) -> Callable[[int], str]:
+def _get_path_reader(paths: Paths) -> Callable[[int], str]:
     return paths.path if isinstance(paths, Files) else paths.__getitem__
 
 
-def _drawn(paths: Paths, most: int) -> list[str]:
+def _draw_paths(paths: Paths, most: int) -> list[str]:
     """Files from everywhere, in no order: who stops early has seen some from everywhere, too."""
     count = len(paths)
     numbers = random.Random(count).sample(range(count), min(count, most))
-    path_of = _by_number(paths)
+    path_of = _get_path_reader(paths)
     return [path_of(number) for number in numbers]
 
 
-def _opened(path: str) -> int:
+def _open_path(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise storage_error(error.errno or errno.EIO, path) from None
 
 
-def _cached_bytes(path: str) -> tuple[int, int, bool] | None:
+def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
     """Bytes that are cached, all bytes, and whether that is exact; None where nobody knows."""
     try:
-        file = _opened(path)
+        file = _open_path(path)
     except PenstockError:
         return None
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             return None
-        pages = _pages(file, 0, 0)
+        pages = _count_pages(file, 0, 0)
         if pages is not None:  # the last page may be of the file in part
             return min(status.st_size, pages.cached * _page_bytes), status.st_size, True
-        fraction = resident_fraction(path)
+        fraction = measure_resident_fraction(path)
         return None if fraction is None else (int(fraction * status.st_size), status.st_size, False)
     finally:
         os.close(file)
@@ -197,7 +197,7 @@ def _drop(file: int, start: int, end: int) -> bool | None:
     """Whether a range of pages left the page cache, None where the kernel does not tell; end 0 is
     that of the file."""
     os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
-    left = _pages(file, start, max(0, end - start))
+    left = _count_pages(file, start, max(0, end - start))
     return None if left is None else left.cached == 0
 
 
@@ -215,7 +215,7 @@ def _sync(file: int) -> None:
         os.fdatasync(file)
 
 
-def _pages(file: int, offset: int, length: int) -> _Pages | None:
+def _count_pages(file: int, offset: int, length: int) -> _Pages | None:
     """What cachestat(2) counts; None where there is none, or not of this file."""
     span = (ctypes.c_uint64 * 2)(offset, length)
     counts = (ctypes.c_uint64 * 5)()  # cached, dirty, being written, evicted, evicted lately

@@ -62,14 +62,14 @@ def time_reads(
             those to be read.
     """
     began = time.perf_counter()
-    reading = _Timed(engine, fault)
+    reading = _TimedReads(engine, fault)
     small = ready(small)
     singles = min(_single_most, max(1, len(small.file) // 2))
-    alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
+    alone = [seconds for seconds, _ in reading.read(small, 0, singles, 1, 1)]
     latency_s = float(np.median(alone))
     per_ticket = _per_ticket if latency_s < 0.002 else max(8, -(-queue // _in_flight))
-    rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
-    bandwidth = reading.rate(ready(large), 0, 1)
+    rate = reading.measure(small, singles if len(small.file) > 1 else 0, per_ticket)
+    bandwidth = reading.measure(ready(large), 0, 1)
     took_s = time.perf_counter() - began
     return ProbeResult(
         latency_s * 1e9,
@@ -109,15 +109,15 @@ class _Rate(NamedTuple):
     took_s: float
 
 
-class _Timed:
+class _TimedReads:
     def __init__(self, engine: Engine, fault: Callable[[Extents, int, int], PenstockError]) -> None:
         self._engine = engine
         self._fault = fault
 
-    def rate(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
+    def measure(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
         """With several tickets in flight, over the time until the last one is back."""
         reads = read_bytes = 0
-        tickets = self.timed(extents, first, len(extents.file), per_ticket, _in_flight)
+        tickets = self.read(extents, first, len(extents.file), per_ticket, _in_flight)
         began = time.perf_counter()
         for _, (a, b) in tickets:
             reads += b - a
@@ -125,7 +125,7 @@ class _Timed:
         took_s = max(1e-9, time.perf_counter() - began)
         return _Rate(reads, read_bytes, took_s)
 
-    def timed(
+    def read(
         self, extents: Extents, first: int, last: int, per_ticket: int, in_flight: int
     ) -> Iterator[tuple[float, tuple[int, int]]]:
         """Read the extents in tickets until the share of time is up, at least one ticket; yields
@@ -148,7 +148,7 @@ class _Timed:
             while first < last and free and (now < until or not (waiting or used)):
                 end = min(last, first + per_ticket)
                 buffer = free.pop()
-                ticket = self._engine.submit(_requests(extents, first, end), [buffer])
+                ticket = self._engine.submit(_build_requests(extents, first, end), [buffer])
                 waiting[ticket] = (time.perf_counter(), first, end)
                 used[ticket] = buffer
                 first = end
@@ -165,7 +165,7 @@ class _Timed:
             raise self._fault(extents, first + failure.extent, failure.errno)
 
 
-def _requests(extents: Extents, first: int, last: int) -> Requests:
+def _build_requests(extents: Extents, first: int, last: int) -> Requests:
     count = last - first
     length = extents.length[first:last]
     return Requests(

@@ -46,7 +46,7 @@ class _Read(NamedTuple):
     duration_ns: Int
 
 
-def trace_path(asked: str) -> str:
+def choose_trace_path(asked: str) -> str:
     """Where the next engine of this process is recorded, beside what was asked for."""
     stem, dot, suffix = asked.rpartition(".")
     if not dot or "/" in suffix:
@@ -54,7 +54,7 @@ def trace_path(asked: str) -> str:
     return f"{stem}.{os.getpid()}.{next(_numbers)}.{suffix}"
 
 
-class Recorded:
+class RecordedEngine:
     """Writes each read of an engine into a trace, and changes nothing.
 
     A read is a run: what goes to storage as one. Requests are timed from submission to report, and
@@ -81,7 +81,9 @@ class Recorded:
         self._inflight: dict[int, tuple[int, Requests]] = {}
         self._pending: list[_Read] = []
         self._rows = 0
-        self._finish = weakref.finalize(self, _finished, self._writer, self._lanes, self._pending)
+        self._finish = weakref.finalize(
+            self, _finish_trace, self._writer, self._lanes, self._pending
+        )
 
     @property
     def choice(self) -> ReadMethod:
@@ -146,20 +148,20 @@ class Recorded:
             return
         used = np.argsort(self._free_ns, kind="stable")[: len(file)]
         begin_ns = np.clip(self._free_ns[used], began_ns, ended_ns)
-        start_ns, duration_ns = _shared(length, begin_ns, ended_ns - begin_ns)
+        start_ns, duration_ns = _divide_time(length, begin_ns, ended_ns - begin_ns)
         self._free_ns[used] = ended_ns
         lane = used[np.arange(len(file)) % len(used)]
-        file = self._named(file)
+        file = self._number_files(file)
         self._pending.append(_Read(lane, file, offset, length, result, start_ns, duration_ns))
         self._rows += len(file)
         if self._rows >= _pending_rows:
             assert self._writer is not None
             self._rows = 0
-            if not _written(self._writer, self._lanes, self._pending):
+            if not _write_pending(self._writer, self._lanes, self._pending):
                 self._writer = None
                 self._inflight.clear()
 
-    def _named(self, file: Int) -> Int:
+    def _number_files(self, file: Int) -> Int:
         """Numbers in the trace, where a file gets one at its first read."""
         assert self._writer is not None
         for number in np.unique(file[self._numbers[file] < 0]).tolist():
@@ -170,7 +172,7 @@ class Recorded:
         return named
 
 
-def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
+def _divide_time(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
     """When each of n reads began and how long it took, where read i is one of lane i % m, whose
     reads fill its room between them."""
     lanes = len(begin_ns)
@@ -184,7 +186,7 @@ def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
     return starts_ns, ends_ns.reshape(-1)[: len(length)] - starts_ns
 
 
-def _written(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
+def _write_pending(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
     """Write what is pending; where that fails, say so and leave no trace."""
     if not pending:
         return True
@@ -206,9 +208,9 @@ def _written(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) ->
     return True
 
 
-def _finished(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
+def _finish_trace(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
     """The end of an engine: by close, by the garbage collector, or with the interpreter."""
-    if not _written(writer, lanes, pending):
+    if not _write_pending(writer, lanes, pending):
         return
     if writer.count == 0:
         writer.discard()

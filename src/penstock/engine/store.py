@@ -232,7 +232,7 @@ class Posix:
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        return all_there(*self.probe(unseen(self.root, names), progress), said_by)
+        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         found, errors = self.probe(unseen(self.root, names))
@@ -327,7 +327,7 @@ def map_in_threads(
     return found
 
 
-def all_there(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
+def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
     """The files that were probed, or the error of the first that could not be."""
     for row in np.flatnonzero(errors)[:1]:
         by = said_by(int(row)) if said_by else ""
@@ -339,7 +339,7 @@ def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> Pe
     """The error for what the operating system said about a path."""
     error: PenstockError
     if "://" in path:
-        return _object_failure(code, path, more, said_by)
+        return _object_error(code, path, more, said_by)
     if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
         error = MissingError(
             f"{said_by}{path} is a link to what does not exist{more}: repair or remove the link"
@@ -364,7 +364,7 @@ def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> Pe
     return error
 
 
-def _object_failure(code: int, url: str, more: str, said_by: str) -> PenstockError:
+def _object_error(code: int, url: str, more: str, said_by: str) -> PenstockError:
     """The error for what an object store said about a URL."""
     error: PenstockError
     if code == errno.ENOENT:
@@ -441,13 +441,13 @@ def braces(pattern: str) -> list[str]:
     """The patterns that one with braces stands for, as in a shell: `{008..010}`, `{train,test}`."""
     found = [pattern]
     while any(_BRACE.search(each) for each in found):
-        found = [one for each in found for one in _expanded(each)]
+        found = [one for each in found for one in _expand_first(each)]
         if len(found) > limits.open_files_max * 256:
             raise UsageError(f"the pattern {pattern!r} stands for over {len(found):,} files")
     return found
 
 
-def _expanded(pattern: str) -> list[str]:
+def _expand_first(pattern: str) -> list[str]:
     """The first innermost pair of braces written out."""
     brace = _BRACE.search(pattern)
     if brace is None:

@@ -92,7 +92,7 @@ class Operations(NamedTuple):
         return Operations(*(column[which] for column in self))
 
 
-def operations(rows: Sequence[Sequence[int]]) -> Operations:
+def build_operations(rows: Sequence[Sequence[int]]) -> Operations:
     """Rows as columns."""
     table = np.array(rows, np.int64).reshape(len(rows), len(Operations._fields))
     return Operations(
@@ -102,10 +102,10 @@ def operations(rows: Sequence[Sequence[int]]) -> Operations:
     )
 
 
-def concatenated(parts: Sequence[Operations]) -> Operations:
+def concatenate_operations(parts: Sequence[Operations]) -> Operations:
     """One after the other."""
     if not parts:
-        return operations([])
+        return build_operations([])
     return Operations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -116,7 +116,7 @@ class Thread(NamedTuple):
     thread: int
 
 
-class Block(NamedTuple):
+class TraceBlock(NamedTuple):
     """Where some operations of a thread are. Times are since 1970 in a file, else since the
     trace began."""
 
@@ -129,7 +129,7 @@ class Block(NamedTuple):
     crc: int
 
 
-class _Part(NamedTuple):
+class _TracePart(NamedTuple):
     """One file of a trace: its bytes, and what numbers its files have in the trace."""
 
     path: str
@@ -156,8 +156,8 @@ class Trace:
     threads: tuple[Thread, ...]
     names: Names
     sizes: Int
-    blocks: tuple[Block, ...]
-    _parts: tuple[_Part, ...]
+    blocks: tuple[TraceBlock, ...]
+    _parts: tuple[_TracePart, ...]
     _part_of: tuple[int, ...]  # of each block
     _of_thread: tuple[tuple[int, ...], ...]  # numbers of its blocks
 
@@ -192,7 +192,7 @@ class Trace:
         for number in queue:
             block = self.blocks[number]
             if rows >= enough:
-                done, pending = _split(pending, block.first_ns)
+                done, pending = _split_at(pending, block.first_ns)
                 rows = sum(len(threads) for threads, _ in pending)
                 enough = max(4 * BLOCK, 2 * rows)
                 if len(done[0]):
@@ -200,29 +200,31 @@ class Trace:
             pending.append((np.full(block.rows, block.thread, np.uint32), self._read(number)))
             rows += block.rows
         if pending:
-            yield _split(pending, _LATEST_NS)[0]
+            yield _split_at(pending, _LATEST_NS)[0]
 
     def _read(self, number: int) -> Operations:
         part = self._parts[self._part_of[number]]
         block = self.blocks[number]
         try:
-            found = _decoded(part.data[block.place : block.place + block.bytes], block)
+            found = _decode_block(part.data[block.place : block.place + block.bytes], block)
         except ValueError as error:
-            raise _damaged(part.path, f"the block at byte {block.place:,}: {error}") from None
+            raise _damage_error(part.path, f"the block at byte {block.place:,}: {error}") from None
         start = found.start_ns - self.began_ns
         if int(found.file.max()) >= len(part.files):
-            raise _damaged(part.path, f"the block at byte {block.place:,}: no such file")
+            raise _damage_error(part.path, f"the block at byte {block.place:,}: no such file")
         if start[0] != block.first_ns or start[-1] + found.duration_ns[-1] != block.end_ns:
-            raise _damaged(part.path, f"the block at byte {block.place:,}: other times than told")
+            raise _damage_error(
+                part.path, f"the block at byte {block.place:,}: other times than told"
+            )
         return found._replace(file=part.files[found.file], start_ns=start)
 
 
-def _split(
+def _split_at(
     pending: list[tuple[FileIds, Operations]], until_ns: int
 ) -> tuple[tuple[FileIds, Operations], list[tuple[FileIds, Operations]]]:
     """What begins before a time, in order, and the rest."""
     threads = np.concatenate([threads for threads, _ in pending])
-    rows = concatenated([each for _, each in pending])
+    rows = concatenate_operations([each for _, each in pending])
     order = np.argsort(rows.start_ns, kind="stable")
     threads, rows = threads[order], rows.at(order)
     cut = int(np.searchsorted(rows.start_ns, until_ns))
@@ -275,7 +277,7 @@ class TraceWriter:
         self._files: dict[bytes, int] = {}
         self._sizes: list[int] = []
         self._pending: list[_Pending] = []  # by thread
-        self._blocks: list[Block] = []
+        self._blocks: list[TraceBlock] = []
         self._pid = os.getpid()
         self._closed = False
         try:
@@ -324,13 +326,13 @@ class TraceWriter:
                 and result <= length
                 and 0 <= start_ns <= start_ns + duration_ns < _LATEST_NS
             ):
-                raise UsageError(f"an operation of a trace cannot be {dict(_named(row))}")
+                raise UsageError(f"an operation of a trace cannot be {dict(_name_values(row))}")
             pending = self._pending[thread]
             pending.follow(start_ns, start_ns, 1)
             pending.rows.append(row)
             if kind == READ and result > 0:
                 self._sizes[file] = max(self._sizes[file], offset + result)
-            self._added(thread, 1)
+            self._count(thread, 1)
 
     def extend(self, thread: int, given: Operations) -> None:
         """Some operations of a thread, each as `add` takes it; `file` was told their sizes."""
@@ -338,17 +340,17 @@ class TraceWriter:
         if count == 0:
             return
         with self._lock:
-            if not _possible(given) or int(given.file.max()) >= len(self._sizes):
+            if not _is_possible(given) or int(given.file.max()) >= len(self._sizes):
                 raise UsageError("operations of a trace have values that cannot be")
             if count > 1 and int(np.diff(given.start_ns).min()) < 0:
                 raise UsageError("operations of a thread go back in time: give them in order")
             pending = self._pending[thread]
             pending.follow(int(given.start_ns[0]), int(given.start_ns[-1]), count)
-            pending.parts += [operations(pending.rows), given]
+            pending.parts += [build_operations(pending.rows), given]
             pending.rows.clear()
-            self._added(thread, count)
+            self._count(thread, count)
 
-    def _added(self, thread: int, count: int) -> None:
+    def _count(self, thread: int, count: int) -> None:
         self.count += count
         if self._pending[thread].count > BLOCK:
             self._flush(thread)
@@ -395,17 +397,19 @@ class TraceWriter:
     def _flush(self, thread: int, everything: bool = False) -> None:
         """Write the whole blocks of a thread; the last operation is cut where the next begins."""
         pending = self._pending[thread]
-        rows = concatenated([*pending.parts, operations(pending.rows)])
+        rows = concatenate_operations([*pending.parts, build_operations(pending.rows)])
         room = np.diff(rows.start_ns, append=_LATEST_NS)
         rows = rows._replace(duration_ns=np.minimum(rows.duration_ns, room))
         place, count = 0, len(rows.kind)
         while count - place > (0 if everything else BLOCK):
             block = rows.at(slice(place, place + BLOCK))
             place += len(block.kind)
-            data = _encoded(block)
+            data = _encode_block(block)
             times = int(block.start_ns[0]), int(block.start_ns[-1] + block.duration_ns[-1])
             self._blocks.append(
-                Block(thread, len(block.kind), *times, self._place, len(data), zlib.crc32(data))
+                TraceBlock(
+                    thread, len(block.kind), *times, self._place, len(data), zlib.crc32(data)
+                )
             )
             self._place += self._out.write(data)
         pending.rows.clear()
@@ -432,11 +436,11 @@ class TraceWriter:
         self._out.close()
 
 
-def _named(row: Sequence[int]) -> Iterator[tuple[str, int]]:
+def _name_values(row: Sequence[int]) -> Iterator[tuple[str, int]]:
     return zip(Operations._fields, row, strict=True)
 
 
-def _encoded(block: Operations) -> bytes:
+def _encode_block(block: Operations) -> bytes:
     start = np.diff(block.start_ns, prepend=0)
     columns = block._replace(start_ns=start)
     return zlib.compress(
@@ -448,7 +452,7 @@ def _encoded(block: Operations) -> bytes:
     )
 
 
-def _decoded(data: memoryview, block: Block) -> Operations:
+def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
     """ValueError where these are not the bytes of such a block."""
     if zlib.crc32(data) != block.crc:
         raise ValueError("its checksum does not match")
@@ -471,12 +475,12 @@ def _decoded(data: memoryview, block: Block) -> Operations:
     found = Operations(*columns)
     found = found._replace(start_ns=np.cumsum(found.start_ns))
     end_ns = found.start_ns + found.duration_ns
-    if not _possible(found) or np.any(end_ns[:-1] > found.start_ns[1:]):
+    if not _is_possible(found) or np.any(end_ns[:-1] > found.start_ns[1:]):
         raise ValueError("it holds operations that cannot be")
     return found
 
 
-def _possible(given: Operations) -> bool:
+def _is_possible(given: Operations) -> bool:
     """Whether there can be such operations, one by one."""
     offset, length, start_ns, duration_ns = given.offset, given.length, *given[5:]
     return bool(
@@ -492,7 +496,7 @@ def _possible(given: Operations) -> bool:
 
 def is_trace(path: str) -> bool:
     """Whether a file begins as traces do. MissingError, UsageError where it cannot be read."""
-    with _opened(path) as file:
+    with _open_trace(path) as file:
         return bool(file.read(len(MAGIC)) == MAGIC)
 
 
@@ -504,14 +508,14 @@ def load(*paths: str) -> Trace:
     """
     if not paths:
         raise UsageError("no trace was named: give the path of one")
-    parts: list[_Part] = []
+    parts: list[_TracePart] = []
     threads: list[Thread] = []
-    blocks: list[tuple[int, Block]] = []
+    blocks: list[tuple[int, TraceBlock]] = []
     numbers: dict[str, int] = {}
     sizes: list[int] = []
     said: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
     for path in paths:
-        data, directory = _directory(path)
+        data, directory = _read_directory(path)
         files = np.array(
             [numbers.setdefault(name, len(numbers)) for name in directory["names"]], np.uint32
         )
@@ -519,10 +523,10 @@ def load(*paths: str) -> Trace:
         for number, size in zip(files.tolist(), directory["sizes"], strict=True):
             sizes[number] = max(sizes[number], size)
         blocks += [
-            (len(parts), Block(row[0] + len(threads), *row[1:])) for row in directory["blocks"]
+            (len(parts), TraceBlock(row[0] + len(threads), *row[1:])) for row in directory["blocks"]
         ]
         threads += [Thread(*pair) for pair in directory["threads"]]
-        parts.append(_Part(path, data, files))
+        parts.append(_TracePart(path, data, files))
         said["source"].append(directory["source"])
         said["timing"].append(directory["timing"])
         said["notes"] += directory["notes"]
@@ -550,7 +554,7 @@ def load(*paths: str) -> Trace:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _open_trace(path: str) -> Iterator[Any]:
     try:
         with open(path, "rb") as file:
             yield file
@@ -560,13 +564,13 @@ def _opened(path: str) -> Iterator[Any]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _damaged(path: str, what: str) -> FormatError:
+def _damage_error(path: str, what: str) -> FormatError:
     return FormatError(f"{path}: {what}: the trace was cut or altered; record it again")
 
 
-def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
+def _read_directory(path: str) -> tuple[memoryview, dict[str, Any]]:
     """The bytes of a trace, and its directory, whose values are of their types and in range."""
-    with _opened(path) as file:
+    with _open_trace(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_PRELUDE.size)
         if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
@@ -575,7 +579,7 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
                 "import` makes traces of logs"
             )
         if size < _PRELUDE.size + _END.size:
-            raise _damaged(path, f"{size} bytes are less than a trace has")
+            raise _damage_error(path, f"{size} bytes are less than a trace has")
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     version = _PRELUDE.unpack(head)[1]
     if version != _VERSION:
@@ -585,10 +589,10 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
         )
     place, length, raw, crc, magic = _END.unpack(data[-_END.size :])
     if magic != _END_MAGIC or place < _PRELUDE.size or place + length + _END.size != size:
-        raise _damaged(path, "its end is missing")
+        raise _damage_error(path, "its end is missing")
     packed = data[place : place + length]
     if zlib.crc32(packed) != crc:
-        raise _damaged(path, "the checksum of its directory does not match")
+        raise _damage_error(path, "the checksum of its directory does not match")
     try:
         text = zlib.decompressobj().decompress(packed, raw + 1)
         if len(text) != raw:
@@ -596,7 +600,7 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
         directory = json.loads(text)
         _check_directory(directory, place)
     except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(path, f"its directory is malformed ({error})") from None
+        raise _damage_error(path, f"its directory is malformed ({error})") from None
     return data, directory
 
 
@@ -610,7 +614,7 @@ def _check_directory(directory: Any, end: int) -> None:
     if directory["timing"] not in get_args(Timing):
         raise ValueError("timing")
     pairs = [number for pair in directory["threads"] for number in Thread(*pair)]
-    rows = [Block(*row) for row in directory["blocks"]]
+    rows = [TraceBlock(*row) for row in directory["blocks"]]
     for number in itertools.chain(pairs, sizes, *rows):
         if type(number) is not int or abs(number) >= _LATEST_NS:
             raise ValueError("numbers")

@@ -34,7 +34,7 @@ from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_by
 from .suite import Suite
 
 
-def _joined(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
+def _join_extents(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
     """The extents in runs: neighbours are merged where that is allowed and a coin says so."""
     runs: list[list[Extent]] = []
     for extent in sorted(extents):
@@ -59,7 +59,7 @@ def readings(draw: st.DrawFn) -> EngineRead:
     sizes = draw(st.lists(st.none() | _sizes, min_size=1, max_size=4))
     contents = [None if size is None else random_bytes(size, seed) for size in sizes]
     extent = st.tuples(st.integers(0, len(sizes) - 1), _sizes, _sizes)
-    runs = _joined(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
+    runs = _join_extents(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
     return EngineRead(contents, runs, draw(st.integers(1, 5)), seed)
 
 
@@ -68,7 +68,7 @@ _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience
 """So far apart that the time that a test takes does not count."""
 
 
-def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
+def _order_turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
     """In which order one target serves requests that come one after the other, by the queue of
     `penstock.engine.queue`."""
     queue = RequestQueue(RoundRobin(patience), [Target()])
@@ -83,7 +83,7 @@ def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
 Bent = tuple[Requests, list[Buffer]]
 
 
-def _with(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
+def _set_values(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
     """A bend of good requests that sets one value in each of the named columns."""
 
     def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
@@ -96,7 +96,7 @@ def _with(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
     return bend
 
 
-def _replaced(
+def _change_columns(
     **columns: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[[Requests, list[Buffer]], Bent]:
     """A bend of good requests that passes the named columns through functions."""
@@ -108,7 +108,7 @@ def _replaced(
     return bend
 
 
-def _read_only(buffer: Buffer) -> Buffer:
+def _make_read_only(buffer: Buffer) -> Buffer:
     view = buffer.view()
     view.flags.writeable = False
     return view
@@ -116,35 +116,37 @@ def _read_only(buffer: Buffer) -> Buffer:
 
 # Each bends four good extents (two of file 0 in one run, one of file 0, one of file 1).
 _bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
-    "negative offset": _with(offset=-1),
-    "negative length": _with(length=-1),
-    "end beyond 2^63": _with(offset=(1 << 63) - 1),
-    "file out of range": _with(file=2),
-    "buffer out of range": _with(buffer=1),
-    "target negative": _with(target=-1),
-    "target beyond the buffer": _with(target=1 << 40),
-    "target wraps round": _with(target=(1 << 63) - 1),
-    "length beyond the buffer": _with(length=1 << 40),
-    "short column": _replaced(offset=lambda column: column[:-1]),
-    "long column": _replaced(target=lambda column: np.append(column, 0)),
-    "float column": _replaced(offset=lambda column: column.astype(np.float64)),
-    "signed files": _replaced(file=lambda column: column.astype(np.int64)),
-    "narrow lengths": _replaced(length=lambda column: column.astype(np.int32)),
-    "two-dimensional column": _replaced(length=lambda column: column.reshape(2, 2)),
-    "no runs": _replaced(runs=lambda runs: runs[:0]),
-    "runs start above 0": _replaced(runs=lambda runs: runs[1:]),
-    "runs end early": _replaced(runs=lambda runs: runs[:-1]),
-    "runs end late": _replaced(runs=lambda runs: runs + np.array([0, 0, 0, 1])),
-    "empty run": _replaced(runs=lambda runs: np.insert(runs, 1, runs[1])),
-    "runs descend": _replaced(runs=lambda runs: runs[[0, 2, 1, 3]]),
-    "run over two files": _replaced(runs=lambda runs: runs[[0, 1, 3]]),
-    "run descends": _replaced(offset=lambda offset: offset[[1, 0, 2, 3]]),
-    "run overlaps itself": _replaced(offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]),
+    "negative offset": _set_values(offset=-1),
+    "negative length": _set_values(length=-1),
+    "end beyond 2^63": _set_values(offset=(1 << 63) - 1),
+    "file out of range": _set_values(file=2),
+    "buffer out of range": _set_values(buffer=1),
+    "target negative": _set_values(target=-1),
+    "target beyond the buffer": _set_values(target=1 << 40),
+    "target wraps round": _set_values(target=(1 << 63) - 1),
+    "length beyond the buffer": _set_values(length=1 << 40),
+    "short column": _change_columns(offset=lambda column: column[:-1]),
+    "long column": _change_columns(target=lambda column: np.append(column, 0)),
+    "float column": _change_columns(offset=lambda column: column.astype(np.float64)),
+    "signed files": _change_columns(file=lambda column: column.astype(np.int64)),
+    "narrow lengths": _change_columns(length=lambda column: column.astype(np.int32)),
+    "two-dimensional column": _change_columns(length=lambda column: column.reshape(2, 2)),
+    "no runs": _change_columns(runs=lambda runs: runs[:0]),
+    "runs start above 0": _change_columns(runs=lambda runs: runs[1:]),
+    "runs end early": _change_columns(runs=lambda runs: runs[:-1]),
+    "runs end late": _change_columns(runs=lambda runs: runs + np.array([0, 0, 0, 1])),
+    "empty run": _change_columns(runs=lambda runs: np.insert(runs, 1, runs[1])),
+    "runs descend": _change_columns(runs=lambda runs: runs[[0, 2, 1, 3]]),
+    "run over two files": _change_columns(runs=lambda runs: runs[[0, 1, 3]]),
+    "run descends": _change_columns(offset=lambda offset: offset[[1, 0, 2, 3]]),
+    "run overlaps itself": _change_columns(
+        offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]
+    ),
     "no buffers": lambda requests, buffers: (requests, []),
     "buffer of other type": lambda requests, buffers: (requests, [buffers[0].view(np.int8)]),
     "buffer with stride": lambda requests, buffers: (requests, [np.repeat(buffers[0], 2)[::2]]),
     "buffer with two dimensions": lambda requests, buffers: (requests, [buffers[0][None]]),
-    "read-only buffer": lambda requests, buffers: (requests, [_read_only(buffers[0])]),
+    "read-only buffer": lambda requests, buffers: (requests, [_make_read_only(buffers[0])]),
 }
 
 
@@ -414,7 +416,7 @@ class EngineSuite(Suite):
                     done += [each for each in found if each.ticket in tickets]
             finally:
                 engine.close()
-        assert [tickets.index(each.ticket) for each in done] == _turns(purposes, patience)
+        assert [tickets.index(each.ticket) for each in done] == _order_turns(purposes, patience)
         for completion in done:
             readings[tickets.index(completion.ticket)].assert_done(completion)
 

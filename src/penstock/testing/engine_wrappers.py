@@ -32,7 +32,7 @@ from ..extent import Requests
 _system_clock = SystemClock()
 
 
-class _Load(NamedTuple):
+class _TicketLoad(NamedTuple):
     """What a ticket weighs."""
 
     ticket: int
@@ -45,7 +45,7 @@ class _Waiting(NamedTuple):
 
     turn_ns: int
     ticket: int
-    load: _Load
+    load: _TicketLoad
     requests: Requests
     buffers: list[Buffer]
     purpose: Purpose
@@ -75,7 +75,7 @@ class Limited:
         self._patience = patience
         self._clock = clock
         self._waiting: list[_Waiting] = []  # heap
-        self._inflight: dict[int, _Load] = {}  # by ticket of the wrapped engine
+        self._inflight: dict[int, _TicketLoad] = {}  # by ticket of the wrapped engine
         self._submitted = 0
 
     def submit(
@@ -83,10 +83,10 @@ class Limited:
     ) -> int:
         """Hand the requests on if there is room, else keep them."""
         check_requests(requests, buffers)  # now: later there is nobody to tell
-        load = _Load(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
+        load = _TicketLoad(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
         turn_ns = self._clock.now_ns() + self._patience.of(purpose)
         first = not self._waiting or turn_ns < self._waiting[0].turn_ns
-        if first and self._fits(load):
+        if first and self._has_room(load):
             self._inflight[self._engine.submit(requests, buffers, purpose)] = load
         else:
             waiting = _Waiting(turn_ns, load.ticket, load, requests, list(buffers), purpose)
@@ -107,7 +107,7 @@ class Limited:
         self._inflight.clear()
         self._engine.close()
 
-    def _fits(self, load: _Load) -> bool:
+    def _has_room(self, load: _TicketLoad) -> bool:
         if not self._inflight:
             return True
         loads = [load, *self._inflight.values()]
@@ -119,7 +119,7 @@ class Limited:
     def _advance(self) -> list[Completion]:
         """Hand on what fits; return the reports on what was refused."""
         refused = []
-        while self._waiting and self._fits(self._waiting[0].load):
+        while self._waiting and self._has_room(self._waiting[0].load):
             _, _, load, requests, buffers, purpose = heapq.heappop(self._waiting)
             try:
                 self._inflight[self._engine.submit(requests, buffers, purpose)] = load
@@ -182,7 +182,7 @@ class Throttled:
         """Report what is finished and due."""
         now_ns = self._clock.now_ns()
         deadline_ns = now_ns + timeout_ns
-        self._arrived(self._engine.poll(0))
+        self._note_reads(self._engine.poll(0))
         while True:
             self._pass(now_ns)
             done = self._release(now_ns)
@@ -192,7 +192,7 @@ class Throttled:
             free_ns = [self._free_ns] if self._waiting else []
             wake_ns = min([deadline_ns, *due_ns, *free_ns])
             arrived = self._engine.poll(wake_ns - now_ns) if self._reading else []
-            self._arrived(arrived)
+            self._note_reads(arrived)
             if not arrived:
                 # The engine may have waited already, but by a clock of its own.
                 self._clock.wait_until_ns(wake_ns)
@@ -212,7 +212,7 @@ class Throttled:
             self._free_ns += passing_ns
             self._due_ns[ticket] = self._free_ns + latency_ns
 
-    def _arrived(self, completions: list[Completion]) -> None:
+    def _note_reads(self, completions: list[Completion]) -> None:
         self._reading -= len(completions)
         self._read |= completions
 
@@ -393,7 +393,7 @@ def seeded_faults(
     """Faults that strike these shares of the extents, decided by seed, ticket and extent alone."""
 
     def fault(ticket: int, extent: int) -> Fault | None:
-        cache_block = _mixed(seed, ticket, extent)
+        cache_block = _mix_bits(seed, ticket, extent)
         share = cache_block / 2**64
         if share < errno_share:
             return Fault(errno=errno.EIO)
@@ -408,10 +408,10 @@ def seeded_faults(
 
 def seeded_holds(seed: int, polls_max: int) -> Callable[[int], int]:
     """Reports held back for 0 to `polls_max` polls, decided by seed and ticket alone."""
-    return lambda ticket: _mixed(seed, ticket) % (polls_max + 1)
+    return lambda ticket: _mix_bits(seed, ticket) % (polls_max + 1)
 
 
-def _mixed(*values: int) -> int:
+def _mix_bits(*values: int) -> int:
     """64 bits that depend on every bit of the values (the finalizer of SplitMix64, chained)."""
     mask = (1 << 64) - 1
     state = 0

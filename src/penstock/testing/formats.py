@@ -228,7 +228,9 @@ class FormatSuite(Suite):
                 else:
                     os.environ["XDG_CACHE_HOME"] = before
             assert made.fingerprint == found.fingerprint == fresh.fingerprint
-            assert found.index.fields == fresh.index.fields or _plain(found) == _plain(fresh)
+            assert found.index.fields == fresh.index.fields or _list_fields(found) == _list_fields(
+                fresh
+            )
             for number, sample in enumerate(found):
                 written.assert_sample(number, sample)
 
@@ -280,9 +282,9 @@ class FormatSuite(Suite):
         if not self.framed:
             pytest.skip("files do not show that they were cut")
         with self.written(5) as (written, folder):
-            for path in _files(folder):
+            for path in _list_files(folder):
                 whole = path.read_bytes()
-                for length in _cuts(len(whole)):
+                for length in _choose_cuts(len(whole)):
                     path.write_bytes(whole[:length])
                     try:
                         found = written.opened()
@@ -303,11 +305,11 @@ class FormatSuite(Suite):
             random = np.random.default_rng(1)
             tracemalloc.start()
             try:
-                files = _files(folder)
+                files = _list_files(folder)
                 each = -(-2 * settings().max_examples // len(files))
                 for path in files:
                     whole = path.read_bytes()
-                    for at, length, other in _damages(whole, random)[:each]:
+                    for at, length, other in _draw_damages(whole, random)[:each]:
                         path.write_bytes(whole[:at] + other + whole[at + length :])
                         try:
                             found = written.opened()
@@ -325,7 +327,7 @@ class FormatSuite(Suite):
         """A file of no bytes is no crash: an error that names it, or no samples of its own."""
         with self.written(5) as (written, folder):
             messages = []
-            for path in _files(folder):
+            for path in _list_files(folder):
                 whole = path.read_bytes()
                 path.write_bytes(b"")
                 try:
@@ -338,7 +340,7 @@ class FormatSuite(Suite):
             assert all(str(folder) in message for message in messages)
 
 
-def _plain(dataset: Dataset) -> list[Any]:
+def _list_fields(dataset: Dataset) -> list[Any]:
     """The fields, with codecs by value."""
     return [
         (part.name, part.dtype, part.shape, part.codec and (part.codec.name, part.codec.options))
@@ -346,11 +348,11 @@ def _plain(dataset: Dataset) -> list[Any]:
     ]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _cuts(size: int) -> list[int]:
+def _choose_cuts(size: int) -> list[int]:
     """Every length of a small file; of a larger one those near both ends, and some between."""
     if size <= 1200:
         return list(range(size))
@@ -358,7 +360,7 @@ def _cuts(size: int) -> list[int]:
     return sorted(ends | set(np.linspace(0, size - 1, 300).astype(int).tolist()))
 
 
-def _damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, bytes]]:
+def _draw_damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, bytes]]:
     """Bytes set to telling values, words to large ones, stretches repeated or left out: each
     as where, how many bytes, and what comes in their place."""
     size = len(whole)

@@ -58,7 +58,7 @@ _targets = st.dictionaries(
 )
 
 
-def _demand(number: int, at_ns: int) -> Request:
+def _make_demand(number: int, at_ns: int) -> Request:
     return Request(number, "read", "demand", 0, 0, 1, at_ns, deadline_ns=0, step=0)
 
 
@@ -114,7 +114,7 @@ class PolicySuite(Suite):
         queue.put(waiting)
         wait_ns = limits.patience_ns_max // 16
         for number in range(1, 20):
-            queue.put(_demand(number, at_ns + (number - 1) * wait_ns))
+            queue.put(_make_demand(number, at_ns + (number - 1) * wait_ns))
             unit = queue.take()
             assert unit is not None
             if 0 in queue.done(unit):
@@ -161,15 +161,15 @@ class PolicySuite(Suite):
     ) -> None:
         """Each byte of each request goes once, to a target that can serve it and has room; reads
         find, and files keep, what they would if everything were done at once as it comes."""
-        run = _Run(self.make(), requests, unit_bytes, np.random.default_rng(seed))
-        run.to_the_end()
-        expected, kept = _in_order(requests)
+        run = _RandomRun(self.make(), requests, unit_bytes, np.random.default_rng(seed))
+        run.run()
+        expected, kept = _execute_in_order(requests)
         assert run.found == expected
         assert run.files == kept
         assert sorted(run.ended) == [each.id for each in requests]
 
 
-def _in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
+def _execute_in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
     """What each read finds, and what files hold in the end: a byte is the id of who wrote it."""
     files = [[-1] * _file_bytes, [-1] * _file_bytes]
     found = {}
@@ -181,7 +181,7 @@ def _in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[l
     return found, files
 
 
-class _Run:
+class _RandomRun:
     """A queue that is driven at random; writes happen at any time while they are under way, reads
     then and at the end, and both must find the same."""
 
@@ -203,7 +203,7 @@ class _Run:
         self.offsets = {each.id: each.offset for each in requests}
         self.ended: list[int] = []
 
-    def to_the_end(self) -> None:
+    def run(self) -> None:
         # Only to the full target there is: such writes would wait for ever.
         self.to_come = [
             replace(each, holders=(0, 2)) if each.holders == (2,) else each for each in self.to_come

@@ -27,8 +27,8 @@ from penstock.engine.queue import (
     Unit,
     WeightedScore,
     Weights,
-    hazard,
-    pieces,
+    find_hazard,
+    split_request,
 )
 from penstock.errors import LimitError, UsageError
 from penstock.testing import PolicySuite
@@ -71,7 +71,7 @@ def test_hazards_are_bytes_in_common(
     one, other = (
         {(each.file, byte) for byte in range(each.offset, each.end)} for each in (earlier, later)
     )
-    found = hazard(earlier, later)
+    found = find_hazard(earlier, later)
     assert (found is not None) == bool(one & other and "write" in (before, after))
     assert found in (None, f"{after} after {before}")
 
@@ -79,7 +79,7 @@ def test_hazards_are_bytes_in_common(
 @given(st.integers(0, 1000), st.integers(0, 300), st.integers(1, 100))
 def test_pieces_are_the_whole(offset: int, length: int, piece_bytes: int) -> None:
     whole = request(3, offset=offset, length=length)
-    parts = list(pieces(whole, piece_bytes))
+    parts = list(split_request(whole, piece_bytes))
     at = offset
     for part in parts:
         assert part.offset == at

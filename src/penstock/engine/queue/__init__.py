@@ -25,7 +25,7 @@ from .policy import (
     WeightedScore,
     Weights,
 )
-from .request import Hazard, Kind, Purpose, Request, check_purpose, hazard, pieces
+from .request import Hazard, Kind, Purpose, Request, check_purpose, find_hazard, split_request
 
 __all__ = [
     "HIGH_BANDWIDTH",
@@ -46,6 +46,6 @@ __all__ = [
     "WeightedScore",
     "Weights",
     "check_purpose",
-    "hazard",
-    "pieces",
+    "find_hazard",
+    "split_request",
 ]

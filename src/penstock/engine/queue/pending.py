@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ... import limits
 from ...errors import LimitError, UsageError
 from .policy import Policy, Target
-from .request import Kind, Request, hazard, pieces
+from .request import Kind, Request, find_hazard, split_request
 
 _Turn = tuple[int, int, int]
 """Rank, step, number: the smallest goes first."""
@@ -43,7 +43,7 @@ class Unit(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
+class _QueuedPiece:
     """A piece of a request that is not done.
 
     turn:    its own, or that of one it holds up, if that is earlier.
@@ -54,8 +54,8 @@ class _Piece:
 
     request: Request
     turn: _Turn
-    before: set[_Piece] = field(default_factory=set)
-    after: list[_Piece] = field(default_factory=list)
+    before: set[_QueuedPiece] = field(default_factory=set)
+    after: list[_QueuedPiece] = field(default_factory=list)
     gone: bool = False
 
     @property
@@ -92,12 +92,12 @@ class RequestQueue:
         self._pieces = 0  # put so far
         self._units = 0
         self._last_ns = 0
-        self._undone: dict[int, list[_Piece]] = {}
+        self._undone: dict[int, list[_QueuedPiece]] = {}
         self._of_file: dict[int, dict[int, Request]] = defaultdict(dict)
-        self._ready: dict[_Group, list[tuple[_Turn, _Piece]]] = defaultdict(list)
-        self._starts: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
-        self._ends: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
-        self._under_way: dict[int, list[_Piece]] = {}
+        self._ready: dict[_Group, list[tuple[_Turn, _QueuedPiece]]] = defaultdict(list)
+        self._starts: dict[tuple[object, ...], list[_QueuedPiece]] = defaultdict(list)
+        self._ends: dict[tuple[object, ...], list[_QueuedPiece]] = defaultdict(list)
+        self._under_way: dict[int, list[_QueuedPiece]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -144,15 +144,15 @@ class RequestQueue:
         conflicting = [
             piece
             for earlier in self._of_file[request.file].values()
-            if hazard(earlier, request)
+            if find_hazard(earlier, request)
             for piece in self._undone[earlier.id]
         ]
         own = []
-        for part in pieces(request, self._unit_bytes):
-            piece = _Piece(part, (rank, step, self._pieces))
+        for part in split_request(request, self._unit_bytes):
+            piece = _QueuedPiece(part, (rank, step, self._pieces))
             self._pieces += 1
             own.append(piece)
-            piece.before.update(each for each in conflicting if hazard(each.request, part))
+            piece.before.update(each for each in conflicting if find_hazard(each.request, part))
             for each in piece.before:
                 each.after.append(piece)
                 self._hasten(each, piece.turn)
@@ -173,7 +173,7 @@ class RequestQueue:
             else:
                 del self._ready[group]
         for _, piece in sorted(heads, key=lambda head: head[0]):
-            open_to = dict(self._open_to(piece.request))
+            open_to = dict(self._list_targets(piece.request))
             if open_to:
                 number = self._policy.choose(piece.request, open_to)
                 if number not in open_to:
@@ -210,12 +210,12 @@ class RequestQueue:
                 ended.append(piece.request.id)
         return ended
 
-    def _open_to(self, request: Request) -> Iterator[tuple[int, Target]]:
+    def _list_targets(self, request: Request) -> Iterator[tuple[int, Target]]:
         for number in request.holders or range(len(self._targets)):
             if self._targets[number].takes(request):
                 yield number, self._targets[number]
 
-    def _hasten(self, piece: _Piece, turn: _Turn) -> None:
+    def _hasten(self, piece: _QueuedPiece, turn: _Turn) -> None:
         """A piece holds up another one: it goes as soon as that would, and so does what holds it
         up."""
         hastened = [piece]
@@ -228,14 +228,14 @@ class RequestQueue:
                 heappush(self._ready[each.group], (each.turn, each))
             hastened += each.before
 
-    def _release(self, piece: _Piece) -> None:
+    def _release(self, piece: _QueuedPiece) -> None:
         """Nothing holds the piece up any more."""
         heappush(self._ready[piece.group], (piece.turn, piece))
         if piece.request.length:
-            self._starts[_edge(piece, piece.request.offset)].append(piece)
-            self._ends[_edge(piece, piece.request.end)].append(piece)
+            self._starts[_get_edge(piece, piece.request.offset)].append(piece)
+            self._ends[_get_edge(piece, piece.request.end)].append(piece)
 
-    def _send(self, piece: _Piece, number: int) -> Unit:
+    def _send(self, piece: _QueuedPiece, number: int) -> Unit:
         """The piece goes, with its neighbours, as far as there is room."""
         target = self._targets[number]
         room = max(
@@ -248,7 +248,7 @@ class RequestQueue:
         for edges, last in ((self._starts, True), (self._ends, False)):
             while length:  # an empty piece has no neighbours
                 at = parts[-1].request.end if last else parts[0].request.offset
-                found = edges.get(_edge(piece, at))
+                found = edges.get(_get_edge(piece, at))
                 if not found or length + found[0].request.length > room:
                     break
                 each = found[0]
@@ -261,7 +261,7 @@ class RequestQueue:
         self._under_way[unit.number] = parts
         return unit
 
-    def _forget(self, piece: _Piece) -> None:
+    def _forget(self, piece: _QueuedPiece) -> None:
         """A piece goes: it waits no more."""
         piece.gone = True
         if not piece.request.length:
@@ -270,13 +270,13 @@ class RequestQueue:
             (self._starts, piece.request.offset),
             (self._ends, piece.request.end),
         ):
-            found = edges[_edge(piece, at)]
+            found = edges[_get_edge(piece, at)]
             found.remove(piece)
             if not found:
-                del edges[_edge(piece, at)]
+                del edges[_get_edge(piece, at)]
 
 
-def _edge(piece: _Piece, at: int) -> tuple[object, ...]:
+def _get_edge(piece: _QueuedPiece, at: int) -> tuple[object, ...]:
     """Where a piece touches another one that may go along with it."""
     request = piece.request
     return request.file, at, request.kind, request.purpose, request.holders

@@ -11,7 +11,7 @@ from ...errors import UsageError
 from .request import Purpose, Request, check_purpose
 
 
-def _fraction(name: str, value: object) -> None:
+def _check_fraction(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UsageError(f"{name} is {value!r}: use a fraction of 0..1")
 
@@ -43,7 +43,7 @@ class Target:
                     f"Target.{name} is {value!r}: use a whole number of {least} or above"
                 )
         for name in ("speed", "free"):
-            _fraction(f"Target.{name}", getattr(self, name))
+            _check_fraction(f"Target.{name}", getattr(self, name))
 
     @property
     def load(self) -> float:
@@ -173,7 +173,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _fraction(f"Weights.{each.name}", getattr(self, each.name))
+            _check_fraction(f"Weights.{each.name}", getattr(self, each.name))
         if abs(sum(astuple(self)) - 1) > 1e-6:
             raise UsageError(f"the sum of {self} is {sum(astuple(self)):g}: let it be 1")
 

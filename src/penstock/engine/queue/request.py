@@ -45,19 +45,19 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise UsageError(f"Request.kind is {self.kind!r}: use one of {_all(Kind)}")
+            raise UsageError(f"Request.kind is {self.kind!r}: use one of {_list_values(Kind)}")
         check_purpose(self.purpose, "Request.purpose")
         for name in ("id", "file", "offset", "length", "arrived_ns"):
-            _whole(name, getattr(self, name))
+            _check_whole(name, getattr(self, name))
         for name in ("deadline_ns", "step"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name))
+                _check_whole(name, getattr(self, name))
         if self.end > 1 << 63:
             raise UsageError(f"Request {self.id} ends at {self.end}: stay below 2^63")
         if not isinstance(self.holders, tuple):
             raise UsageError(f"Request.holders is {self.holders!r}: use a tuple of target numbers")
         for number in self.holders:
-            _whole("holders", number)
+            _check_whole("holders", number)
 
     @property
     def end(self) -> int:
@@ -71,16 +71,16 @@ def check_purpose(purpose: object, where: str = "purpose") -> None:
         raise UsageError(f"{where} is {purpose!r}: use one of {', '.join(_PURPOSES)}")
 
 
-def _whole(name: str, value: object) -> None:
+def _check_whole(name: str, value: object) -> None:
     if type(value) is not int or value < 0:
         raise UsageError(f"Request.{name} is {value!r}: use a whole number of 0 or above")
 
 
-def _all(literal: object) -> str:
+def _list_values(literal: object) -> str:
     return ", ".join(get_args(literal))
 
 
-def hazard(earlier: Request, later: Request) -> Hazard | None:
+def find_hazard(earlier: Request, later: Request) -> Hazard | None:
     """Why the later one must wait until the earlier one is done; None where it need not."""
     if earlier.file != later.file:
         return None
@@ -91,7 +91,7 @@ def hazard(earlier: Request, later: Request) -> Hazard | None:
     return "write after write" if earlier.kind == "write" else "write after read"
 
 
-def pieces(request: Request, piece_bytes: int) -> Iterator[Request]:
+def split_request(request: Request, piece_bytes: int) -> Iterator[Request]:
     """The request in pieces of at most so many bytes, ascending; each has its id."""
     if request.length <= piece_bytes:
         yield request
