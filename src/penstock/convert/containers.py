@@ -30,7 +30,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff%]")
 
 
 def encode_tar_member(key: str, parts: Parts) -> list[Bytes]:
-    """A sample as one member for each part, called "key.name"."""
+    """Encode a sample as one tar member for each part, called "key.name"."""
     pieces: list[Bytes] = []
     for name, data in parts:
         member = tarfile.TarInfo(f"{key}.{name}")
@@ -41,13 +41,15 @@ def encode_tar_member(key: str, parts: Parts) -> list[Bytes]:
 
 
 def encode_tar_end(size: int) -> bytes:
-    """What ends a tar file of so many bytes: two blocks of zeros, and padding as tar does it."""
+    """Return the end of a tar file of `size` bytes: two blocks of zeros, and padding to a whole tar
+    record."""
     return bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _TAR_RECORD)
 
 
 def make_safe_key(name: str) -> str:
-    """A name as the first part of a tar member's: relative, without "..", hidden parts and, in its
-    last part, dots, since an extension follows; names that are safe stay as they are.
+    """Turn a name into the first part of a tar member's name. The result is relative, without "..",
+    without hidden parts, and without dots in its last part, because an extension follows. A safe
+    name is returned unchanged.
 
     Characters that cannot be printed, and "%", become "%" and their number.
     """
@@ -70,7 +72,7 @@ EXTENSIONS = frozenset(
         "npy npz ogg pgm pickle png ppm pt pth pyd ten text tif tiff txt wav webm webp xml yaml",
     )
 )
-"""Endings by which tools know what a part is."""
+"""Extensions by which tools recognise the content of a part."""
 
 _MAGIC = (
     (b"\xff\xd8\xff", "jpg"),
@@ -86,7 +88,7 @@ _MAGIC = (
 
 
 def guess_extension(data: Bytes) -> str:
-    """The ending that fits what the bytes are; "bin" where they say nothing."""
+    """Guess the extension from the bytes; "bin" if they match nothing known."""
     head = bytes(data[:4096])
     for magic, extension in _MAGIC:
         if head.startswith(magic):
@@ -105,14 +107,14 @@ def guess_extension(data: Bytes) -> str:
 
 
 def encode_npy(array: npt.NDArray[Any]) -> bytes:
-    """An array as numpy's own file."""
+    """Encode an array as an .npy file."""
     whole = np.ascontiguousarray(array).reshape(array.shape)  # contiguous() makes () into (1,)
     return encode_npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
 
 
 @functools.lru_cache(maxsize=64)
 def encode_npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What comes before the elements in numpy's own file."""
+    """Encode the header of an .npy file: everything before the elements."""
     out = io.BytesIO()
     header = {"descr": dtype, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(out, header)
@@ -123,18 +125,18 @@ def encode_npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def encode_record(data: Bytes) -> list[Bytes]:
-    """A record: its length and its bytes, each with a checksum."""
+    """Encode a TFRecord record: its length and its bytes, each with a checksum."""
     return [encode_record_head(len(data)), data, mask_crc(crc32c(data))]
 
 
 def encode_record_head(size: int) -> bytes:
-    """What comes before a record of so many bytes."""
+    """Encode the bytes before a TFRecord record of `size` bytes."""
     length = struct.pack("<Q", size)
     return length + mask_crc(crc32c(length))
 
 
 def mask_crc(crc: int) -> bytes:
-    """A checksum as TFRecord writes it."""
+    """Encode a CRC-32C in TFRecord's masked form."""
     turned = (crc >> 15 | crc << 17) + 0xA282EAD8
     return struct.pack("<I", turned & 0xFFFFFFFF)
 
@@ -143,13 +145,14 @@ def mask_crc(crc: int) -> bytes:
 
 
 def join_example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> bytes:
-    """A tf.train.Example: bytes as bytes_list; arrays of integers, of up to 64 bits, as int64_list;
-    of floats, of up to 32, as float_list; of others as bytes_list."""
+    """Encode a tf.train.Example as one byte string. Bytes become a bytes_list, arrays of integers
+    (up to 64 bits) an int64_list, arrays of floats (up to 32 bits) a float_list, other arrays a
+    bytes_list."""
     return b"".join(encode_example(features))
 
 
 def encode_example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> list[Bytes]:
-    """The same as bytes that belong one after the other, among them the given ones themselves."""
+    """Encode a tf.train.Example as consecutive pieces; the given bytes are among them, uncopied."""
     entries: list[Bytes] = []
     for name in sorted(features):
         key = _encode_field(1, name.encode("utf-8", "replace"))
@@ -170,7 +173,7 @@ def _encode_feature(value: Bytes | npt.NDArray[Any]) -> list[Bytes]:
 
 
 def encode_datum(data: Bytes, label: int, shape: tuple[int, int, int] | None) -> bytes:
-    """Caffe's Datum: an array of (channels, height, width) bytes, or an encoded image."""
+    """Encode Caffe's Datum: an array of (channels, height, width) bytes, or an encoded image."""
     held = b"".join(_encode_field(4, data))
     if shape is None:
         return held + _encode_number(5, label) + _encode_number(7, 1)
@@ -196,7 +199,8 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _encode_varints(values: npt.NDArray[Any]) -> bytes:
-    """Numbers one after the other, seven bits a byte, the lowest first; no loop over the values."""
+    """Encode numbers one after the other, seven bits a byte, lowest first. No loop over the
+    values."""
     words = values.view(np.uint64)
     shifts = np.arange(0, 70, 7, dtype=np.uint64)
     groups = words[:, None] >> np.minimum(shifts, 63)

@@ -51,7 +51,8 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Converted:
-    """Write all samples of `source` below the folder `destination`, or go on where that ended.
+    """Write all samples of `source` below the folder `destination`, or resume an interrupted
+    conversion.
 
     to:           "tar" (WebDataset), "tfrecord", "records" (fixed size) or "lmdb".
     shard_bytes:  a shard is closed before it grows beyond this (256 MiB); or
@@ -103,7 +104,8 @@ def convert(
 
 
 def _check_outside(source: Dataset, path: str) -> None:
-    """Writing must not change what is read."""
+    """Raise UsageError if the destination lies inside the source: writing must not change what is
+    read."""
     root = source.index.files.root
     if is_url(root):
         return
@@ -117,7 +119,8 @@ def _check_outside(source: Dataset, path: str) -> None:
 
 
 def _check_unchanged(source: Dataset) -> None:
-    """The files are as they were indexed, so that all that is written is of one state."""
+    """Raise ChangedError unless the files are as they were indexed, so that everything written is
+    of one state."""
     files = source.index.files
     now, errors = open_store(files.root).probe(files)
     wrong = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)

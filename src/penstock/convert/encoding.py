@@ -1,4 +1,4 @@
-"""How a sample is held by the container that `penstock convert` writes, and read back from it."""
+"""Encoding of samples for the containers that `penstock convert` writes, and reading them back."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .containers import Parts
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]
-"""What samples are called: by their own names, by their numbers in the new sequence, or by both."""
+"""Names of samples in the container: their own, their numbers in the new sequence, or both."""
 
 SUFFIXES = {"tar": ".tar", "tfrecord": ".tfrecord", "records": ".bin", "lmdb": ".mdb"}
-"""Of the files of each container."""
+"""File suffix of each container."""
 
 _ENDING = re.compile(r"[A-Za-z0-9]{1,10}")
 _KEY_BYTES_MAX = 511  # of LMDB
 
 
 class StoredSample(NamedTuple):
-    """A sample as a container holds it: its name there ("" where it has none), parts and label."""
+    """A sample as a container stores it: its name there ("" if it has none), parts and label."""
 
     key: str
     parts: Parts
     label: int | None
 
     def digest(self) -> bytes:
-        """128 bits over all of it."""
+        """Return 128 bits over name, label and parts."""
         state = hashlib.blake2b(repr((self.key, self.label)).encode(), digest_size=16)
         for name, data in self.parts:
             state.update(f"{name}:{len(data)};".encode())
@@ -58,16 +58,16 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodingRecipe:
-    """How one data set goes into one kind of container.
+    """Encoding of one data set into one kind of container.
 
     suffix:   of the files.
-    hold:     a sample as it will be held.
-    pieces:   what to append to a file for a sample.
-    end:      what to append at last to a file of so many bytes.
-    opened:   what `penstock.open` is told to read it back.
+    hold:     turns a sample into its stored form.
+    pieces:   the bytes to append to a file for a sample.
+    end:      the bytes that end a file of so many bytes.
+    opened:   options of `penstock.open` for reading the files back.
     stored:   the names of the parts.
-    advised:  what `penstock.open` has to be told to read it as users do.
-    keyed, labelled:  whether keys and labels can be read back from it.
+    advised:  options that users have to give to `penstock.open`.
+    keyed, labelled:  whether keys and labels can be read back from the container.
     beside:   labels are not in the container, and are written beside it.
     """
 
@@ -84,7 +84,7 @@ class EncodingRecipe:
     beside: bool = False
 
     def samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
-        """The samples of a batch whose first has position `start`."""
+        """Yield the samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
         labels = _read_labels(index, batch)
         columns = [_get_row_reader(part, batch[part.name]) for part in self.fields]
@@ -94,7 +94,7 @@ class EncodingRecipe:
             yield Sample(number, start + row, name, values, labels[row] if labels else None)
 
     def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
-        """The samples of a batch of what was written, as they are held."""
+        """Yield the samples of a batch of written files in their stored form."""
         names = self.stored
         keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
         labels = _read_labels(index, batch) if self.labelled else None
@@ -112,7 +112,8 @@ def _read_labels(index: Index, batch: Batch) -> list[int] | None:
 
 
 def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
-    """The value of each row: bytes of a raw field, else an array, of any shape and be it ()."""
+    """Return a function of a row's value: bytes of a raw field, else an array of any shape, ()
+    included."""
     if is_raw(part):
         return lambda row: column[row].data
     if part.shape == ():
@@ -121,7 +122,7 @@ def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
 
 
 def is_raw(part: Field) -> bool:
-    """Whether a field is bytes rather than an array."""
+    """True if a field is bytes rather than an array."""
     return part.dtype == np.uint8 and (part.shape is None or len(part.shape) == 1)
 
 
@@ -134,7 +135,7 @@ def choose_recipe(
     raw: bool,
     as_datum: bool,
 ) -> EncodingRecipe:
-    """The way of a data set into a container, or UsageError where there is none."""
+    """Return the recipe for a data set and a container; UsageError if there is none."""
     chosen = _choose_fields(source.index, fields)
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
@@ -160,7 +161,8 @@ def choose_recipe(
 
 
 def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
-    """The fields to be written: all but those that only carry the label, which is written so."""
+    """Return the fields to write: by default all but those that only carry the label, which is
+    written as the label."""
     known = {part.name: part for part in index.fields}
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
@@ -193,7 +195,7 @@ def _view_bytes(value: Any) -> Bytes:
 def _create_namer(
     index: Index, keys: Keys, plain: Callable[[str], str], unique: bool
 ) -> Callable[[Sample], str]:
-    """What samples are called in the container; `plain` makes a name fit for it."""
+    """Return a function that names samples in the container; `plain` makes a name fit for it."""
     width = max(8, len(str(index.count - 1)))
     if keys == "numbers":
         return lambda sample: f"{sample.position:0{width}d}"
@@ -222,7 +224,8 @@ def _hash_key(key: str) -> int:
 
 
 def _find_repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
-    """Hashes of the names that several samples would have. 8 bytes of memory for each sample."""
+    """Return hashes of the names that several samples would have. 8 bytes of memory for each
+    sample."""
     if index.names is None and isinstance(index.layouts[0], Fixed):
         return frozenset()  # a file's name and a number
     hashes = np.empty(index.count, np.int64)
@@ -238,7 +241,8 @@ def _find_repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
 
 
 def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
-    """Members "key.extension", with the label as "key.cls": what WebDataset reads."""
+    """Plan members "key.extension", with the label as "key.cls": the layout that WebDataset
+    reads."""
     index = source.index
     alone = len(fields) == 1 and is_raw(fields[0])
     endings = _collect_endings(index) if alone else set()
@@ -278,7 +282,7 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
 
 
 def _collect_endings(index: Index) -> set[str]:
-    """What the names of files end in: up to a few different ones."""
+    """Collect the extensions of the sample names; stops after 64 different ones."""
     found: set[str] = set()
     for names in _read_names(index):
         for name in names:
@@ -290,8 +294,9 @@ def _collect_endings(index: Index) -> set[str]:
 
 
 def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
-    """The extension of each field: its name where that is one, the ending of all the files, or
-    what the first sample's bytes show; of several fields, after the field's name."""
+    """Choose the extension of each field: its name if that is one, else the common extension of all
+    the files, else the one guessed from the first sample's bytes. With several fields, it follows
+    the field's name."""
     names = []
     first: dict[str, Any] | None = None
     for part in fields:
@@ -322,7 +327,7 @@ def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[
 def _create_tfrecord_recipe(
     source: Dataset, fields: tuple[Field, ...], keys: Keys
 ) -> EncodingRecipe:
-    """Each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
+    """Plan each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
     namer = _create_namer(source.index, keys, lambda name: name, unique=False)
     names = [part.name for part in fields]
 
@@ -346,7 +351,7 @@ def _create_tfrecord_recipe(
 
 
 def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Each sample's bytes as a record; labels lie beside it."""
+    """Plan each sample's bytes as a record; labels lie beside the shards."""
     _require_single(fields, "a plain record")
     beside = source.index.label_column is not None
     # Among the shards lies a file of labels then, which is none.
@@ -381,7 +386,7 @@ def _create_framed_recipe(
 
 
 def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Records of one size, back to back; labels lie beside them."""
+    """Plan records of one size, back to back; labels lie beside them."""
     part = _require_single(fields, "a file of records")
     index = source.index
     row_bytes = index.row_bytes[[each.name for each in index.fields].index(part.name)]
@@ -414,7 +419,8 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
 def _create_lmdb_recipe(
     source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
 ) -> EncodingRecipe:
-    """One value a key: a sample's bytes, or Caffe's Datum; without that, labels lie beside it."""
+    """Plan one value a key: a sample's bytes, or Caffe's Datum. Without Datum, labels lie
+    beside."""
     part = _require_single(fields, "an LMDB value")
     index = source.index
     shape: tuple[int, int, int] | None = None

@@ -1,9 +1,9 @@
-"""Conversion into an LMDB environment: commit by commit in DESTINATION.tmp, renamed at the end.
+"""Conversion into an LMDB environment: written in DESTINATION.tmp commit by commit, then renamed.
 
-What a commit holds is told by the environment itself: as many samples as it has entries. Their
-digests lie in a file beside it, made durable before each commit. A run that was ended and taken up
-gives the same entries on the same pages; only bytes of pages that nothing uses may differ, since
-liblmdb does not clear them.
+The environment itself tells how far it got: as many samples as it has entries. The samples'
+digests lie in a file beside it, made durable before each commit. A conversion that was
+interrupted and resumed gives the same entries on the same pages. Only bytes of unused pages may
+differ, because liblmdb does not clear them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LmdbConversion(Conversion):
     """A conversion into one LMDB environment."""
 
     def run(self) -> Converted:
-        """Write what is missing."""
+        """Write the samples that are missing."""
         try:
             import lmdb
         except ModuleNotFoundError:
@@ -69,7 +69,7 @@ class LmdbConversion(Conversion):
     # -- writing -------------------------------------------------------------------------------
 
     def _write(self, folder: str) -> int:
-        """Write from the last commit on; returns where that was."""
+        """Write from the last commit on; return the number of samples that it held."""
         environment = self._lmdb.open(folder, map_size=self._compute_map_bytes(), max_dbs=0)
         try:
             start = int(environment.stat()["entries"])
@@ -124,7 +124,8 @@ class LmdbConversion(Conversion):
             raise mismatch_error(self.path, f"the key {held.key!r} is there twice")
 
     def _compute_map_bytes(self) -> int:
-        """Address space, not disk: enough for every sample, whatever the pages waste."""
+        """Compute the size of the map: address space, not disk, enough for every sample whatever
+        the pages waste."""
         index = self.source.index
         each = _PAGE if index.mean_bytes > _PAGE // 4 else 256
         wanted = 2 * index.total_bytes + index.count * (2 * each + 64) + 64 * limits.MIB
@@ -146,8 +147,8 @@ class LmdbConversion(Conversion):
     # -- verifying -----------------------------------------------------------------------------
 
     def _compare(self, folder: str) -> npt.NDArray[np.int64] | None:
-        """All that was written reads back. Returns the position of each entry, or None where
-        entries, which are in order of keys, are in the order of writing."""
+        """Read everything back and compare. Returns the position of each entry, or None if the
+        entries, which are in order of keys, are also in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
         found = np.fromiter(
             map(_split_digest, self.read_back(folder, self.count)), _DIGEST, self.count
@@ -166,7 +167,7 @@ class LmdbConversion(Conversion):
         return positions
 
     def _complete(self, folder: str) -> None:
-        """Note that all is verified: what is left to do is to tidy up."""
+        """Note in the manifest that all is verified; only tidying up is left to do."""
         size = os.path.getsize(os.path.join(folder, DATA))
         self.manifest.shards = [{"name": DATA, "first": 0, "end": self.count, "bytes": size}]
         self.manifest.complete = True
@@ -195,7 +196,7 @@ class LmdbConversion(Conversion):
 
 
 def _copy_bytes(held: StoredSample) -> StoredSample:
-    """The same with bytes of its own, so that no batch is kept for it."""
+    """Copy the parts, so that the sample keeps no batch alive."""
     return StoredSample(
         held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label
     )

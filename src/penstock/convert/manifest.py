@@ -1,4 +1,4 @@
-"""What all conversions share: the manifest, taking up one that ended, reading, comparing."""
+"""Parts that all conversions share: the manifest, resuming, reading in order, and comparing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .encoding import SUFFIXES, EncodingRecipe, StoredSample
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"
 DATA, LOCK, DIGESTS = "data.mdb", "lock.mdb", ".digests"
-"""Files of an LMDB environment, and the digests of what is in it."""
+"""Files of an LMDB environment, and the file of the digests of its samples."""
 _VERSION = 1
 _BATCH_BYTES = 4 * limits.MIB
 _BATCH_SAMPLES_MAX = 4096
@@ -35,17 +35,17 @@ REPORTED_EVERY = 64
 """Samples between two reports of progress."""
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many samples of how many are written."""
+"""Function that is called now and then with the samples written and the samples in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written.
+    """Result of a conversion.
 
     path:     the folder.
     files:    its shards, in order.
-    options:  of `penstock.open`, which reads it.
-    labels:   an .npy file of labels beside the shards, where these hold none.
+    options:  options of `penstock.open` that read it.
+    labels:   an .npy file of labels beside the shards, if these hold none.
     written:  samples written by this run; the others were there.
     """
 
@@ -59,7 +59,7 @@ class Converted:
 
     @property
     def call(self) -> str:
-        """The call that reads it."""
+        """The Python call that opens the result."""
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"penstock.open({self.path!r}{options})"
 
@@ -69,7 +69,7 @@ class Converted:
 
 @dataclass(slots=True)
 class ConversionManifest:
-    """What a destination says of itself; `shards` are finished, in order."""
+    """State of a destination: what is converted, how, and which `shards` are finished, in order."""
 
     source: dict[str, Any]
     options: dict[str, Any]
@@ -78,11 +78,11 @@ class ConversionManifest:
 
     @property
     def samples(self) -> int:
-        """How many are in finished shards."""
+        """Number of samples in finished shards."""
         return int(self.shards[-1]["end"]) if self.shards else 0
 
     def save(self, folder: str) -> None:
-        """Replace the saved one, at once."""
+        """Replace the saved manifest atomically."""
         text = {
             "version": _VERSION,
             "source": self.source,
@@ -97,7 +97,7 @@ class ConversionManifest:
 
     @classmethod
     def load(cls, folder: str) -> ConversionManifest | None:
-        """The one in a folder, or None; UsageError where it cannot be understood."""
+        """Return the manifest in a folder, or None; UsageError if it cannot be understood."""
         path = os.path.join(folder, MANIFEST)
         try:
             with open(path, "rb") as file:
@@ -123,7 +123,7 @@ class ConversionManifest:
             ) from None
 
     def describe_difference(self, wanted: ConversionManifest) -> str | None:
-        """How this conversion differs from the one that is wanted, or None."""
+        """Describe how this conversion differs from the wanted one; None if it does not."""
         was, now = self.source, wanted.source
         if was.get("fingerprint") != now["fingerprint"]:
             return f"of other data ({was.get('path')}, now {now['path']})"
@@ -136,7 +136,7 @@ class ConversionManifest:
 
 
 def _hash_files(source: Dataset) -> str:
-    """What the source's files are, times included: a changed one must not be mixed in."""
+    """Hash the source's file table, times included: files that changed must not be mixed in."""
     files = source.index.files
     state = hashlib.blake2b(digest_size=16)
     for column in (files.names, files.ends, files.size, files.mtime_ns):
@@ -146,8 +146,8 @@ def _hash_files(source: Dataset) -> str:
 
 @contextmanager
 def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
-    """The folder, made where there is none; nobody else writes into it so meanwhile, where the file
-    system can lock at all."""
+    """Lock the folder against other writers, and create it if it is missing. No lock is taken on
+    file systems without locks."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is there and no folder: choose another destination")
     with storage_errors(folder):
@@ -171,7 +171,7 @@ def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
 
 
 class Conversion:
-    """What shards and LMDB share: taking up the manifest, reading in order, reporting."""
+    """Base of the conversions into shards and LMDB: resuming, reading in order, reporting."""
 
     def __init__(
         self,
@@ -200,9 +200,9 @@ class Conversion:
         return self.manifest.options
 
     def take_up(self, folder: str) -> bool:
-        """Whether the folder holds this conversion, finished or not; False where it holds nothing,
-        or, with force, nothing any more. UsageError where it holds anything else.
-        """
+        """Return True if the folder holds this conversion, finished or not; False if it holds
+        nothing, or, with force, after removing another conversion. UsageError if it holds anything
+        else."""
         found = ConversionManifest.load(folder)
         if found is None:
             held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
@@ -225,7 +225,7 @@ class Conversion:
         return True
 
     def held(self, start: int) -> Iterator[list[StoredSample]]:
-        """The samples from position `start` on, as they will be held, batch after batch."""
+        """Yield the samples from position `start` on in their stored form, batch by batch."""
         index, seed = self.source.index, self.options["shuffle"]
         size = _choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
@@ -241,13 +241,13 @@ class Conversion:
                 at += len(batch)
 
     def report(self, done: int) -> None:
-        """Tell how many samples are written."""
+        """Report how many samples are written."""
         if self.progress is not None:
             self.progress(done, self.count)
 
     def write_labels(self, folder: str, positions: Int | None = None) -> None:
-        """Write the labels beside what has no place for them: those of all positions, or of the
-        given ones."""
+        """Write the labels beside a container that has no place for them. With `positions`, the
+        labels of those positions; else of all."""
         labels = self.source.index.label_column
         if not self.recipe.beside or labels is None:
             return
@@ -264,12 +264,12 @@ class Conversion:
     # -- comparing -----------------------------------------------------------------------------
 
     def opened(self, path: str | Sequence[str]) -> Dataset:
-        """What was written, through penstock's own reader."""
+        """Open written files with penstock's own reader."""
         options = {"format": self.options["to"], **self.recipe.opened}
         return open_dataset(path, index="memory", **options)
 
     def read_back(self, path: str, count: int) -> Iterator[bytes]:
-        """The digest of each sample of a written file, which has so many."""
+        """Yield the digest of each sample of a written file that must have `count` samples."""
         opened = self.opened(path)
         if len(opened) != count:
             raise mismatch_error(
@@ -284,14 +284,15 @@ class Conversion:
 
 
 def _choose_batch_size(source: Dataset) -> int:
-    """Samples read at once: of compressed ones the stored size says little."""
+    """Choose how many samples are read at once. The decoded size counts, because the stored size of
+    compressed samples says little."""
     decoded = sum(part.nbytes or 0 for part in source.fields)
     each = max(source.index.mean_bytes, decoded, 1)
     return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // each)))
 
 
 def mismatch_error(path: str, how: str) -> StorageError:
-    """The error for what does not read back as it was written."""
+    """Build the error for a file that does not read back as it was written."""
     error = StorageError(
         f"{path} is not what was written: {how}: disk or memory of this machine may be damaged, or "
         f"this is a defect of penstock; nothing of it was kept, run it again"
@@ -301,7 +302,7 @@ def mismatch_error(path: str, how: str) -> StorageError:
 
 
 def _remove_conversion(folder: str, found: ConversionManifest) -> None:
-    """Remove what another conversion wrote, and nothing else; the manifest goes last."""
+    """Remove the files that another conversion wrote, and nothing else; the manifest goes last."""
     suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
     name = os.path.basename(str(found.options.get("name")))
     # The one after the last may have been named just before the end of the run.

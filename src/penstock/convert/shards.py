@@ -17,7 +17,7 @@ class ShardsConversion(Conversion):
     """A conversion into NAME-000000.suffix and so on, below the destination."""
 
     def run(self) -> Converted:
-        """Write what is missing."""
+        """Write the shards that are missing."""
         with lock_folder(self.path):
             if self.take_up(self.path):
                 self._check_finished()
@@ -45,7 +45,7 @@ class ShardsConversion(Conversion):
             first = self._write_shard(first, samples)
 
     def _write_shard(self, first: StoredSample, samples: Any) -> StoredSample | None:
-        """Write one shard, from its first sample on; returns the next one's."""
+        """Write one shard, from its first sample on; return the first sample of the next one."""
         number, start = len(self.manifest.shards), self.manifest.samples
         if number >= limits.shards_max:
             raise LimitError(
@@ -84,7 +84,7 @@ class ShardsConversion(Conversion):
         return os.path.join(self.path, f"{self.options['name']}-{number:06d}{self.recipe.suffix}")
 
     def _compute_end(self, number: int) -> int:
-        """Where a shard ends at the latest."""
+        """Return the last possible end of a shard."""
         shards = self.options["shards"]
         return self.count if shards is None else (number + 1) * self.count // int(shards)
 
@@ -96,7 +96,7 @@ class ShardsConversion(Conversion):
                 raise mismatch_error(path, f"sample {at:,} of it differs")
 
     def _check_finished(self) -> None:
-        """Shards that are finished are still there, and of their sizes."""
+        """Raise UsageError unless the finished shards are still there, with their sizes."""
         for shard in self.manifest.shards:
             path = os.path.join(self.path, shard["name"])
             size = os.path.getsize(path) if os.path.isfile(path) else None
@@ -108,7 +108,7 @@ class ShardsConversion(Conversion):
                 )
 
     def _check_all(self) -> None:
-        """All shards together are all samples."""
+        """Raise StorageError unless the shards together hold all samples."""
         if self.manifest.samples != self.count:
             raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
         self._check_finished()

@@ -1,4 +1,4 @@
-"""Ceilings: what this machine and the place of some data give at most, each measured by itself.
+"""Ceilings: the most that this machine and the storage of some data deliver, each measured alone.
 
 Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has begun),
 works with the data's own files, and says how it was made. What cannot be measured is None.
@@ -42,12 +42,12 @@ _planned_samples = 64
 
 
 class StorageCeiling(NamedTuple):
-    """What reading some data gives.
+    """Read rates of some data.
 
-    bandwidth:  bytes/s of large reads, several in flight, or of samples where these gave more.
-    iops:       reads/s of samples, many in flight, each with the opening that it takes.
-    latency_ns: of one such read, alone.
-    cold:       whether the page cache was kept out of it.
+    bandwidth:  bytes/s of large reads, several in flight, or of samples if these were faster.
+    iops:       reads/s of samples, many in flight; each includes the open that it needs.
+    latency_ns: duration of one such read, alone.
+    cold:       True if the reads did not come from the page cache.
     """
 
     bandwidth: Supply
@@ -58,10 +58,10 @@ class StorageCeiling(NamedTuple):
 
 
 class DecodingCeiling(NamedTuple):
-    """What a decode function gives.
+    """Rates of a decode function.
 
-    one, all_cores: samples/s of one thread, and of one on each core.
-    decoded_bytes:  of what it returns for a sample, on average.
+    one, all_cores: samples/s of one thread, and of one thread on each core.
+    decoded_bytes:  mean size of its result for a sample.
     """
 
     one: Supply
@@ -72,12 +72,13 @@ class DecodingCeiling(NamedTuple):
 def measure_storage(
     dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
 ) -> StorageCeiling | None:
-    """What reading this data gives, through the engine that a loader would use; takes 0.5 s.
+    """Measure reads of this data through the engine that a loader would use; takes 0.5 s.
 
-    cold:  what is read is first dropped from the page cache, and only that. Where it cannot be
-           (memory file systems, maps of others), or with False, it is read as it lies.
+    cold:  drop the extents to be read, and only those, from the page cache first. If that is
+           impossible (memory file systems, maps of other processes), or with False, the data is
+           read as it is.
 
-    None where there are no bytes to read. Raises the error of a read that failed.
+    None if there are no bytes to read. Raises the error of a read that failed.
     """
     index = dataset.index
     if index.count == 0 or index.total_bytes == 0:
@@ -129,11 +130,11 @@ def _describe_engine(choice: ReadMethod) -> str:
 
 
 def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
-    """What a sample takes of storage and memory, where samples come in an exact shuffle; where they
-    are decoded in bands, in blocks of these.
+    """Estimate the storage and memory traffic of a sample in an exact shuffle. Data in compressed chunks
+    is assumed to be read chunk by chunk.
 
     choice:         how the engine reads.
-    decoded_bytes:  that a decode function makes of it, and that are copied into a batch.
+    decoded_bytes:  size of a decode function's result, which is copied into a batch.
     """
     index = dataset.index
     if index.count == 0:
@@ -163,7 +164,7 @@ def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float =
 
 
 def _count_reads(requests: Requests) -> int:
-    """Read operations, of which one brings `limits.run_bytes_max` at most."""
+    """Count the read operations; one reads at most `limits.run_bytes_max`."""
     if not len(requests.length):
         return 0
     sizes = np.add.reduceat(requests.length, requests.runs[:-1])
@@ -171,7 +172,8 @@ def _count_reads(requests: Requests) -> int:
 
 
 def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
-    """Opens a second of these files, by so many threads; takes 0.25 s. None of objects.
+    """Measure how many of these files a second `threads` threads open; takes 0.25 s. None for
+    objects.
 
     The names of files that were opened lately are known to the kernel, and it cannot be told to
     forget those alone: on shared storage the first opening may be slower.
@@ -200,7 +202,7 @@ def _format_count(count: int, what: str) -> str:
 
 
 def measure_copy_rate() -> Supply:
-    """Bytes a second that all cores together copy from memory to memory; takes 0.1 s."""
+    """Measure the bytes a second that all cores together copy in memory; takes 0.1 s."""
     cores = len(os.sched_getaffinity(0))
     return Supply(measure_copying(cores), f"{cores} threads, 32 MiB each")
 
@@ -208,8 +210,8 @@ def measure_copy_rate() -> Supply:
 def measure_decoding(
     dataset: Dataset, decode: Decode, threads: int | None = None
 ) -> DecodingCeiling:
-    """Samples a second that a decode function takes, as loaders call it; takes 0.5 s, and reading
-    a few samples.
+    """Measure the samples a second of a decode function, called as loaders call it; takes 0.5 s,
+    and the time to read a few samples.
 
     Raises UsageError where it fails, naming the sample.
     """
@@ -239,7 +241,7 @@ def measure_decoding(
 
 
 def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
-    """Some samples from everywhere, as decode takes them; one at least."""
+    """Read some samples from everywhere, in the form that decode receives; at least one."""
     count = min(len(dataset), limits.ceiling_samples_max)
     if count == 0:
         raise UsageError(f"{dataset.path} holds no samples: there is nothing to decode")
@@ -255,7 +257,7 @@ def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _sum_bytes(value: Any) -> int:
-    """Bytes of the arrays and byte strings in what samples are made of."""
+    """Sum the bytes of the arrays and byte strings of a sample."""
     if isinstance(value, Mapping):
         return sum(_sum_bytes(each) for each in value.values())
     if isinstance(value, (bytes, bytearray)):
@@ -269,7 +271,8 @@ def _sum_bytes(value: Any) -> int:
 
 
 def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
-    """What the fastest network device that is up says of its speed; None where none says it.
+    """Return the nominal speed of the fastest network device that is up; None if no device reports
+    one.
 
     Nominal, of one device: what other hosts and storage really give has to be measured with them.
     """
@@ -287,8 +290,8 @@ def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
 
 
 def measure_writing(folder: str) -> Supply:
-    """Bytes a second that a file in this folder takes, 8 MiB at a time and each on the disk before
-    the next; takes 0.25 s, and leaves nothing.
+    """Measure the bytes a second written to a file in this folder, 8 MiB at a time, each synced
+    before the next; takes 0.25 s, and leaves nothing behind.
 
     Raises MissingError or StorageError where that cannot be.
     """
@@ -319,7 +322,8 @@ def _write_error(error: OSError, folder: str) -> PenstockError:
 
 
 def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
-    """Calls a second by so many threads, for a while, and how many there were; one at least.
+    """Call `one` from several threads for a while; return calls a second and the number of calls,
+    at least one.
 
     The number of the call is its argument.
     """
@@ -353,7 +357,7 @@ def measure_supplies(
     cold: bool = True,
     decode: Decode | None = None,
 ) -> dict[Resource, Supply]:
-    """All ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
+    """Measure all ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
     found: dict[Resource, Supply] = {"copy": measure_copy_rate()}
     read = measure_storage(dataset, budget, cold=cold)
     if read is not None:

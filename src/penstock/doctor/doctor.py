@@ -1,8 +1,8 @@
-"""What is to be said of some data on this machine before a run: limits that bite, what a loader
-would choose, and which resource would bind.
+"""Examination of some data on this machine before a run.
 
-`examine` opens the data, measures, and changes nothing; what it says are values, to be printed or
-written as JSON.
+It lists limits of the machine, the settings a loader would choose, and the resource that would
+bind. `examine` opens the data, measures, and changes nothing. Its results are values, to be
+printed or written as JSON.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Level = Literal["good", "note", "warning"]
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at, and what it means; a warning says what to do."""
+    """One property of the machine or the data, and its meaning; a warning says what to do."""
 
     level: Level
     about: str
@@ -71,7 +71,7 @@ class Finding(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What penstock chooses where nothing is said, and why."""
+    """A setting that penstock chooses by default, with the reason."""
 
     name: str
     value: str
@@ -80,8 +80,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """What is to be done with the data. step_s: of compute, for one batch; None where not known.
+    """The job that will use the data.
 
+    step_s: compute time for one batch; None if not known.
     ranks:  on this host.
     """
 
@@ -93,8 +94,11 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All that was found. first: of an epoch that reads storage; later: of those after it, where
-    the page cache holds the data by then."""
+    """All findings about some data on this machine.
+
+    first: roofline of an epoch that reads storage.
+    later: roofline of the epochs after it, if the page cache holds the data by then.
+    """
 
     path: str
     dataset: Dataset | None
@@ -112,7 +116,7 @@ class Examination:
     later: Roofline | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the examination as JSON values."""
         data = self.dataset
         return {
             "path": self.path,
@@ -137,19 +141,18 @@ class Examination:
 
 
 Seen = Callable[[int, int], object]
-"""Told how many of how many measurements are done."""
+"""Function called with the number of finished measurements, and of all."""
 
 
 def is_empty(path: str) -> bool:
-    """Whether a path is a folder that holds no data yet. Raises StorageError where it cannot be
-    listed."""
+    """True if a path is a folder that holds no data yet. StorageError if it cannot be listed."""
     return not is_url(path) and os.path.isdir(path) and not Posix(path).some(1)
 
 
 def examine_folder(path: str, *, write: bool = False) -> Examination:
-    """What can be said of a folder that data is to be put in.
+    """Examine a folder that data will be put in.
 
-    write:  measures how fast it is written to, too.
+    write:  also measure how fast it can be written to.
     """
     if not os.path.isdir(path):
         raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
@@ -176,11 +179,11 @@ def examine(
     write: bool = False,
     seen: Seen = lambda done, total: None,
 ) -> Examination:
-    """What can be said of data that was opened; takes 2 to 3 s.
+    """Examine data that was opened; takes 2 to 3 s.
 
-    write:  measures how fast its folder is written to, too.
+    write:  also measure how fast its folder can be written to.
 
-    Raises the error of a read that fails, and UsageError where the decode function does.
+    Raises the error of a read that fails, and UsageError if the decode function fails.
     """
     steps = 5
     seen(0, steps)
@@ -244,7 +247,7 @@ def _find_mount(dataset: Dataset) -> Mount | None:
 
 
 def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
-    """What may be kept up: a short measurement may take the time of a whole period."""
+    """Reduce a rate to the CPU quota: a short measurement may use the time of a whole period."""
     part = machine.usable_cores / machine.cores
     if part == 1:
         return supply
@@ -497,7 +500,7 @@ _WANTED = (
     ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[jpeg]"),
     ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[jpeg]"),
 )
-"""Endings of samples, libraries of which one decodes them, and the extra that installs one."""
+"""Endings of samples, libraries of which any one decodes them, and the extra that installs one."""
 
 
 def _examine_extras(dataset: Dataset) -> list[Finding]:

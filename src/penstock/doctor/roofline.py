@@ -1,13 +1,13 @@
-"""Which resource binds: what each gives over what a sample takes of it. Pure.
+"""Roofline of a training job: which resource limits the samples a second, and what would help. Pure.
 
     samples/s  <=  min over resources of  supply per second / demand of a sample
 
-Supplies are measured apart from each other (`ceilings`), so that this is a bound, not a
-forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
-the one that binds; how much the next is above it is what can be gained before that one binds.
+Supplies are measured one at a time (`ceilings`), so the result is a bound, not a forecast:
+resources that are busy at the same time may slow each other down. The lowest ceiling binds. Its
+distance to the next one is the most that can be gained before that one binds.
 
-`estimate_roofline` works on what was measured before a run, `judge_run` adds what a run has counted,
-of any loader. A loader of penstock knows more of itself than that: `penstock.loader.explain_run`.
+`estimate_roofline` uses measurements made before a run. `judge_run` adds the counters of a run of
+any loader. For runs of penstock's own loader `penstock.loader.explain_run` knows more.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ NAMES: Mapping[Resource, str] = {
     "copy": "copying memory",
     "staging": "staging",
 }
-"""What a resource is called in a sentence."""
+"""Name of each resource in a sentence."""
 
 _waiting_min = 0.05
-"""Who waits for less than this part of the time is not kept waiting."""
+"""Part of the time below which a run is not considered to be waiting."""
 _large_read_bytes = 1 << 20
-"""Reads of this size are limited by bandwidth; their rate says the same in other words."""
+"""Size from which reads are limited by bandwidth, so that their rate adds no information."""
 _gain_min = 1.05
-"""Advice that would gain less is not given."""
+"""Smallest factor for which advice is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What a resource gives a second, at most, and how that is known.
+    """The most that a resource delivers a second, and how that was measured.
 
     per_s:  bytes of bandwidth, network and copy; reads of iops; opens of metadata; samples of
             compute, decode and staging.
@@ -62,7 +62,7 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one sample takes, on average.
+    """Average use of each resource by one sample.
 
     bytes, reads:   from storage; a read that brings several samples counts as a part for each.
     opens:          of files, where they are not kept open.
@@ -83,7 +83,7 @@ class Demand:
                 raise UsageError(f"Demand.{name} is {value!r}: give a number from 0 on")
 
     def of(self, resource: Resource) -> float:
-        """In the unit of the resource's supply."""
+        """Return the use of a resource, in the unit of its supply."""
         match resource:
             case "bandwidth":
                 return self.bytes
@@ -98,7 +98,8 @@ class Demand:
         return 1.0
 
     def cached(self, hit: float) -> Demand:
-        """Where this part of the samples comes from a cache in memory instead of storage."""
+        """Return the demand if this part of the samples comes from a cache in memory instead of
+        storage."""
         rest = 1.0 - hit
         return replace(
             self, bytes=self.bytes * rest, reads=self.reads * rest, opens=self.opens * rest
@@ -107,7 +108,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProfile:
-    """What advice depends on.
+    """Properties of the data and the host that advice depends on.
 
     total_bytes:   of the data set.
     memory_bytes:  of this host, that a cache may take.
@@ -121,7 +122,7 @@ class DataProfile:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Samples a second that a resource allows."""
+    """Samples a second that one resource allows."""
 
     resource: Resource
     samples_per_s: float
@@ -130,7 +131,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Ceilings, the lowest first: that one binds.
+    """Ceilings in ascending order: the first one binds.
 
     measured:  samples/s that a run reached; None without one.
     advice:    sentences: what binds, and what would help by which factor.
@@ -147,25 +148,25 @@ class Roofline:
 
     @property
     def samples_per_s(self) -> float:
-        """What the binding resource allows."""
+        """Samples a second that the binding resource allows."""
         return self.ceilings[0].samples_per_s
 
     @property
     def headroom(self) -> float:
-        """The next ceiling over the lowest; infinite where there is no other."""
+        """The second-lowest ceiling divided by the lowest; infinite if there is only one."""
         if len(self.ceilings) < 2:
             return math.inf
         return self.ceilings[1].samples_per_s / self.samples_per_s
 
     @property
     def utilisation(self) -> float | None:
-        """The part of its time that the accelerator computes, at most; None where it is not
-        known how long it takes."""
+        """The largest possible part of its time that the accelerator computes; None if the step
+        time is not known."""
         compute = next((each for each in self.ceilings if each.resource == "compute"), None)
         return None if compute is None else self.samples_per_s / compute.samples_per_s
 
     def as_json(self) -> dict[str, Any]:
-        """As records hold it. headroom is None where it is infinite."""
+        """Return the form that records hold. headroom is None if it is infinite."""
         return {
             "measured": self.measured,
             "ceilings": [
@@ -182,7 +183,8 @@ class Roofline:
 
 
 def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
-    """What accelerators take that need so long for a step of so many samples each."""
+    """Compute the supply of accelerators that take `step_s` for a step of `batch_size` samples
+    each."""
     if not step_s > 0:
         raise UsageError(f"a step takes {step_s!r} s: give more than 0")
     each = f"{batch_size} samples in {step_s:g} s"
@@ -190,7 +192,8 @@ def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
 
 
 def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
-    """What copying all data to a nearer place first allows, dealt to the epochs that read it."""
+    """Compute the supply of copying all data to a nearer place first, spread over the epochs that
+    read it."""
     if not staged_s > 0:
         raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
     how = f"{staged_s:g} s of staging, dealt to {epochs} epoch{'s' * (epochs != 1)}"
@@ -207,7 +210,8 @@ def estimate_roofline(
     measured: float | None = None,
     data: DataProfile | None = None,
 ) -> Roofline:
-    """The ceilings of these supplies, and advice. What a sample takes nothing of does not bind.
+    """Compute the ceilings of these supplies, and advice. A resource that a sample does not use
+    does not bind.
 
     Where two are equal, the one that is first in `RESOURCES` is said to bind. UsageError where
     there is no ceiling at all.
@@ -231,7 +235,7 @@ def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """What a run counted within an interval.
+    """Counters of a run within an interval.
 
     seconds:        of the interval.
     samples:        that were handed over.
@@ -261,7 +265,7 @@ class RunCounts:
             raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
 
     def demand(self) -> Demand:
-        """Of one sample."""
+        """Return the demand of one sample."""
         return Demand(
             bytes=self.bytes / self.samples,
             reads=self.reads / self.samples,
@@ -274,7 +278,7 @@ class RunCounts:
 def judge_run(
     counted: RunCounts, supplies: Mapping[Resource, Supply], *, data: DataProfile | None = None
 ) -> Roofline:
-    """What binds a run that goes on, from what it counted and from what was measured before.
+    """Find the resource that binds a run in progress, from its counters and earlier measurements.
 
     The run itself knows compute (the time in which nobody waited) and decode (the time in which
     its threads were busy). Both ways it is believed rather than the supplies: what it reached no
@@ -426,7 +430,7 @@ def _describe_spare(found: Roofline) -> list[str]:
 
 
 def _estimate_gain(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
-    """What taking ceilings away would gain, if it is anything."""
+    """Describe the gain if these ceilings were gone; [] if it is too small."""
     left = [each for each in found.ceilings if each.resource not in resources]
     if not left:
         return [f"{what}; nothing else that could bind is known"]

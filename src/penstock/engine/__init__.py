@@ -1,4 +1,14 @@
-"""The engine folder."""
+"""Engines: they execute read requests and report completions; they decide nothing.
+
+The face of everything that touches storage. Its nouns: an *engine* (io_uring, pread, mmap,
+objects, mirrors) reads the *extents* of a *request* into *buffers* and reports each *ticket* once
+as a *completion*; a *store* lists, probes and parses files, on this machine or behind a URL; a
+*request queue* orders what waits by *purpose* and *policy*; a *probe* measures a storage; a
+*trace* records reads; an *arena* recycles memory; an *atomic file* appears whole or not at all.
+
+The folder must not know samples, fields, orders, plans or batches: it is given files, extents and
+a budget. What to read, and when, is decided above it.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ..errors import StorageError
 Bytes = bytes | memoryview
 
 _BUFFER_BYTES = 256 << 10
-"""Of a file that is written; what is larger is not copied into a buffer first."""
+"""Size of a file's write buffer. Larger pieces are written without being copied into it."""
 
 
 _AGAIN = "run it again: it goes on after what is finished"
@@ -26,13 +26,13 @@ _NOT_SYNCED = frozenset(
     (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
     + (errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM)
 )
-"""What file systems say that do not let a folder be synced."""
+"""Error codes of file systems that do not let a folder be synced."""
 
 
 @contextlib.contextmanager
 def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
-    """Turns what the operating system says against writing `path` into a StorageError; `again` is
-    what helps once the cause is gone."""
+    """Turn an OSError about writing `path` into a StorageError. `again` tells the user what to do
+    once the cause is gone."""
     try:
         yield
     except OSError as error:
@@ -49,7 +49,7 @@ def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
 
 
 def write_all(file: int, data: Bytes, at: int) -> None:
-    """All of the data from byte `at` of a file on; short writes go on."""
+    """Write all of the data from byte `at` of the file; a short write is continued."""
     rest = memoryview(data)
     while len(rest):
         done = os.pwrite(file, rest, at)
@@ -59,8 +59,9 @@ def write_all(file: int, data: Bytes, at: int) -> None:
 
 
 def sync_folder(folder: str, again: str = _AGAIN) -> None:
-    """Make renames in a folder durable. Not every file system lets a folder be synced; StorageError
-    where one did, and could not: `again` is what helps once the cause is gone."""
+    """Make renames in a folder durable. File systems that do not let a folder be synced are
+    accepted; StorageError if syncing is possible and fails. `again` tells the user what to do once
+    the cause is gone."""
     try:
         file = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -74,7 +75,7 @@ def sync_folder(folder: str, again: str = _AGAIN) -> None:
 
 
 class AtomicFile:
-    """A file on its way: written under a hidden name, durable after `sync`, seen after `commit`.
+    """A file being written: under a hidden name, durable after `sync`, visible after `commit`.
 
     size, crc32:  of what `write` wrote so far.
     file:         the file under its hidden name, for libraries that write into one themselves;
@@ -91,7 +92,7 @@ class AtomicFile:
             self.file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
 
     def write(self, *pieces: Bytes) -> None:
-        """Append."""
+        """Append the pieces."""
         with storage_errors(self.path):
             for piece in pieces:
                 self.file.write(piece)
@@ -99,15 +100,15 @@ class AtomicFile:
                 self.size += len(piece)
 
     def sync(self) -> None:
-        """All of it is on the device when this returns; nothing can be written after."""
+        """Put all of the file on the device before returning. Nothing can be written afterwards."""
         with storage_errors(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
 
     def commit(self, *, durable: bool = True) -> None:
-        """The file appears under its own name, whole. durable: the name, too, is on the device when
-        this returns; where not, the caller syncs the folder after several."""
+        """Make the whole file appear under its own name. durable: the name, too, is on the device
+        when this returns; if False, the caller syncs the folder after several commits."""
         with storage_errors(self.path):
             os.replace(self.temporary, self.path)
         if durable:
@@ -120,7 +121,7 @@ class AtomicFile:
         self.discard()
 
     def discard(self) -> None:
-        """Leave nothing under the hidden name; what was committed stays."""
+        """Remove the hidden file, if it is there; a committed file stays."""
         with contextlib.suppress(OSError):
             self.file.close()
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""This machine as the kernel describes it: memory, cores, and what a container leaves of them.
+"""This machine as the kernel describes it: memory, cores, and the limits of its container.
 
-Read from /proc and /sys; a figure that is not there is None, never a guess.
+Read from /proc and /sys. A figure that is missing there is None, never a guess.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 
 class Machine(NamedTuple):
-    """What this process may use.
+    """Resources that this process may use.
 
     cores:           processors it may run on.
     cpu_quota:       processors' worth of time that its control groups allow; None without a limit.
-    memory_bytes:    of the machine.
-    available_bytes: of it, what could be allocated now, which the page cache may take as well.
-    memory_limit_bytes: the least of its control groups; page cache counts; None without a limit.
-    memory_used_bytes:  of that limit, by the group that has it, cached files not counted.
+    memory_bytes:    memory of the machine.
+    available_bytes: memory that could be allocated now; the page cache may take it as well.
+    memory_limit_bytes: lowest limit of its control groups; page cache counts; None without a limit.
+    memory_used_bytes:  use of that limit, by the group that has it, without cached files.
     shm_bytes:       free in /dev/shm, where worker processes and caches share memory.
-    open_files:      that the process may have open; None without a limit.
+    open_files:      files that the process may have open; None without a limit.
     """
 
     cores: int
@@ -37,12 +37,12 @@ class Machine(NamedTuple):
 
     @property
     def usable_cores(self) -> float:
-        """Cores that can be busy all the time."""
+        """Number of cores that can be busy all the time."""
         return self.cores if self.cpu_quota is None else min(float(self.cores), self.cpu_quota)
 
     @property
     def room_bytes(self) -> int:
-        """Memory that is left to be filled, by a cache or by pages of files."""
+        """Memory that is left for a cache or for pages of files."""
         room = self.memory_bytes if self.available_bytes is None else self.available_bytes
         if self.memory_limit_bytes is not None:
             room = min(room, max(0, self.memory_limit_bytes - (self.memory_used_bytes or 0)))
@@ -50,12 +50,12 @@ class Machine(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """Where a path lies.
+    """A mounted file system.
 
-    device:      major and minor number, as "254:0"; the major is 0 where no block device is behind.
-    folder:      that it is mounted at.
+    device:      major and minor number, as "254:0"; the major is 0 without a block device.
+    folder:      the folder at which it is mounted.
     file_system: its type, as the kernel calls it ("ext4", "nfs4", "fuse.gcsfuse").
-    source:      what is mounted.
+    source:      the device or share that is mounted.
     """
 
     device: str
@@ -66,7 +66,8 @@ class Mount(NamedTuple):
 
 
 def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
-    """The machine, and what of it is left to this process. root: of /proc and /sys, for others."""
+    """Read the machine's resources, and the part that is left to this process. root: the folder of
+    /proc and /sys, for tests and other machines."""
     at = Path(root)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = _read_meminfo(at)
@@ -86,7 +87,7 @@ def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
 
 
 def find_mount(path: str) -> Mount | None:
-    """The mount that a file or folder lies in; None where it cannot be told."""
+    """Find the mount that a file or folder lies in; None if it cannot be determined."""
     try:
         device = os.stat(path).st_dev
         real = os.path.realpath(path)
@@ -106,7 +107,7 @@ def find_mount(path: str) -> Mount | None:
 
 
 def readahead_bytes(mount: Mount) -> int | None:
-    """What the kernel reads ahead of a program that reads a file from one end to the other."""
+    """Return how far the kernel reads ahead of a program that reads a file sequentially."""
     text = _read_text(Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb"))
     if text is None:
         text = _read_text(Path(f"/sys/dev/block/{mount.device}/bdi/read_ahead_kb"))
@@ -154,7 +155,7 @@ def _read_mounts(root: Path) -> Iterator[Mount]:
 
 
 def _unescape(text: str) -> str:
-    """Spaces and such are octal numbers there."""
+    """Decode the octal escapes of mountinfo: spaces and such are octal numbers there."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
@@ -162,8 +163,8 @@ def _unescape(text: str) -> str:
 
 
 def _list_groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control groups that may limit it, from its own up; those of
-    version 2 where it has the controller there, else of version 1."""
+    """Yield the folders of the control groups that may limit this process, from its own up: of
+    version 2 if the controller is there, else of version 1."""
     for line in (_read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         second = controllers == ""
@@ -186,7 +187,7 @@ def _list_groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _read_memory_limit(root: Path) -> tuple[int | None, int | None]:
-    """The least limit above this process, and what is used of it."""
+    """Return the lowest limit above this process, and the use of it."""
     least: tuple[int, int | None] | None = None
     for group in _list_groups(root, "memory"):
         for limit, usage in (

@@ -1,11 +1,11 @@
-"""An engine over several engines: the same files at several places, of which any may serve a read.
+"""Mirrored reads: one engine over several engines that hold copies of the same files.
 
-What is submitted waits here in parts of about `limits.unit_bytes_default`, by purpose, in a
-`penstock.engine.RequestQueue`; a policy gives each part to a place that has the file and room for it.
-What a place does not bring is asked of the others. A place that failed where another one did not
-is left alone for a while.
+Submissions are cut into parts of about `limits.unit_bytes_default` and queued by purpose in a
+`penstock.engine.RequestQueue`. A policy assigns each part to a member that has the file and room
+for the part. Extents that one member fails to read are requested from the others. A member that
+failed where another one succeeded is left alone for a while.
 
-A thread for each place waits for its reports, and hands on what waits.
+One thread for each member waits for its reports and hands on queued parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _poll_ns = 100_000_000
 
 @dataclass(slots=True, eq=False)
 class _MirroredTicket:
-    """A submission, and how many parts of it are on their way."""
+    """A submission, with the number of its parts that are not finished."""
 
     number: int
     requests: Requests
@@ -45,10 +45,10 @@ class _MirroredTicket:
 
 @dataclass(slots=True, eq=False)
 class _MirroredPart:
-    """What one place is asked for as one.
+    """A part of a submission that one member is asked for.
 
-    rows:   of the ticket's extents.
-    tried:  places that did not bring them.
+    rows:   its extents, as numbers within the ticket.
+    tried:  members that failed to read them.
     """
 
     ticket: _MirroredTicket
@@ -58,20 +58,21 @@ class _MirroredPart:
 
     @property
     def purpose(self) -> Purpose:
-        """What has been tried has had its turn."""
+        """Purpose of the part; "demand" once a member failed, because the part has already waited
+        its turn."""
         return "demand" if self.tried else self.ticket.purpose
 
 
 class MirroredEngine:
-    """Reads from whichever engine has the file and room; see `penstock.engine.Engine`.
+    """Reads from whichever member has the file and room; see `penstock.engine.Engine`.
 
-    members:  engines over the same table of files, each somewhere else; one may be submitted to
-              while another thread polls it, and this engine closes them.
-    holders:  bool (files, members), who has which file; each is somewhere.
-    policy:   whose turn it is, and which of those with room is asked.
-    queued_bytes_max:  that one of them is asked for at a time.
+    members:  engines over the same table of files, each at another place. One thread may submit to
+              a member while another polls it. This engine closes them.
+    holders:  bool (files, members), True where a member has the file; each file has a holder.
+    policy:   which part goes next, and to which member with room for it.
+    queued_bytes_max:  most bytes that one member is asked for at a time.
 
-    An extent fails once nobody brings it, as the last one says who was asked. Threads end with
+    An extent fails once every holder has failed, with the error of the last one. Threads end with
     `close`.
     """
 
@@ -117,7 +118,7 @@ class MirroredEngine:
 
     @property
     def choice(self) -> ReadMethod:
-        """How the first one reads."""
+        """Read method of the first member."""
         return self._members[0].choice
 
     def submit(
@@ -158,19 +159,20 @@ class MirroredEngine:
         return [Completion(each.number, tuple(sorted(each.failures))) for each in done]
 
     def adopt(self, budget: Budget) -> None:
-        """Each takes the budget, and its part of the bandwidth."""
+        """Divide the budget's bandwidth among the members."""
         part = divide_budget(budget, len(self._members))
         for each in self._members:
             each.adopt(part)
 
     def survey(self) -> None:
-        """Each looks at its files again."""
+        """Let each member survey its files again."""
         for each in self._members:
             each.survey()
 
     def counters(self) -> dict[str, int]:
-        """Sums over all, where tickets are parts; `busy_ns` is the most of any, `rerouted` counts
-        extents that were asked of another one."""
+        """Return sums over all members; their tickets are parts here. `busy_ns` is the largest of
+        any member; `rerouted` counts extents that were requested from another member after a
+        failure."""
         found = [each.counters() for each in self._members]
         total = {name: sum(each.get(name, 0) for each in found) for name in found[0]}
         if "busy_ns" in total:
@@ -178,7 +180,7 @@ class MirroredEngine:
         return total | {"rerouted": self._rerouted}
 
     def close(self) -> None:
-        """Close all, and end the threads."""
+        """Close all members, and end the threads."""
         if os.getpid() != self._pid:
             return
         with self._moved:
@@ -210,7 +212,8 @@ class MirroredEngine:
             raise self._fault
 
     def _cut_parts(self, ticket: _MirroredTicket) -> list[_MirroredPart]:
-        """Neighbouring runs of the same holders, of about so many bytes."""
+        """Cut a submission into parts: neighbouring runs with the same holders, of about
+        `limits.unit_bytes_default` bytes."""
         requests = ticket.requests
         runs = requests.runs
         if len(runs) == 1:
@@ -234,7 +237,7 @@ class MirroredEngine:
     # -- what follows is called with the lock held ---------------------------------------------
 
     def _put(self, part: _MirroredPart) -> None:
-        """A part waits for one that has not been tried."""
+        """Queue a part for the holders that have not been tried."""
         held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
         holders = tuple(each for each in held if each not in part.tried)
         number = self._numbers
@@ -247,7 +250,7 @@ class MirroredEngine:
         part.ticket.parts += 1
 
     def _feed(self) -> None:
-        """Hand on what there is room for."""
+        """Hand on the queued parts that there is room for."""
         if self._closed or self._fault is not None:
             return
         now_s = time.monotonic()
@@ -266,7 +269,7 @@ class MirroredEngine:
                 self._pause_member(number, None)
 
     def _pause_member(self, number: int, until_s: float | None) -> None:
-        """Or no more, where that is None."""
+        """Leave a member alone until a time; None makes it available again."""
         if until_s is None:
             self._paused_s.pop(number, None)
         else:
@@ -275,7 +278,7 @@ class MirroredEngine:
         self._queue.update(number, replace(target, available=until_s is None))
 
     def _report(self, number: int, completion: Completion) -> None:
-        """A member has read a part, or has not."""
+        """Record that a member has read a part, or failed to."""
         unit, part = self._asked[number].pop(completion.ticket)
         self._queue.done(unit)
         ticket = part.ticket
@@ -311,7 +314,7 @@ class MirroredEngine:
     # -- the threads ---------------------------------------------------------------------------
 
     def _watch(self, number: int) -> None:
-        """Wait for the reports of one, of which there are as many as were asked for."""
+        """Wait for the reports of one member, as many as parts were submitted to it."""
         try:
             while not self._closed:
                 self._more[number].acquire()
@@ -326,7 +329,7 @@ class MirroredEngine:
                 self._moved.notify_all()
 
     def _collect_reports(self, number: int) -> int:
-        """Reports that came within a while."""
+        """Process the reports that arrive within `_poll_ns`; return their number."""
         try:
             reports = self._members[number].poll(_poll_ns)
         except UsageError:
@@ -344,13 +347,14 @@ class MirroredEngine:
 
 
 def _select_extents(requests: Requests, rows: Int, runs: Int) -> Requests:
-    """These extents alone, in runs of theirs."""
+    """Return these extents alone, grouped in the given runs."""
     file, offset, length, buffer, target, _ = requests
     return Requests(file[rows], offset[rows], length[rows], buffer[rows], target[rows], runs)
 
 
 def divide_budget(budget: Budget, members: int) -> Budget:
-    """What each of several gets: no more bandwidth together than one would."""
+    """Return the budget of each of several members: together no more bandwidth than one would
+    have."""
     if budget.bytes_per_s is None:
         return budget
     return replace(budget, bytes_per_s=budget.bytes_per_s / members)

@@ -38,7 +38,7 @@ if _core.get_sanitizers():  # nobody should time this build
     )
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
-"""How is read; "object" is `penstock.engine.objects`, which shares the words for it."""
+"""How data is read. "object" is `penstock.engine.objects`, which uses the same type."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _resident_min = 0.9
@@ -47,16 +47,16 @@ _counted = ("bytes", "runs", "extents", "tickets", "opens", "open_ns", "work_ns"
 
 
 class Facts(NamedTuple):
-    """What the choice of a backend depends on.
+    """Facts that the choice of a read method depends on.
 
     file_system:    of the first file ("ext4", "tmpfs", "fuse", "nfs", ...).
     kept_open:      whether the files are few enough to be kept open.
     mean_bytes:     mean length of an extent.
-    total_bytes:    of all files together.
-    resident:       part of the files found in the page cache; -1 where unknown.
+    total_bytes:    size of all files together.
+    resident:       part of the files found in the page cache; -1 if unknown.
     memory_bytes:   memory of the machine.
-    ring_refusal:   errno of io_uring_setup; 0 where it works.
-    direct_refusal: errno of O_DIRECT on the first file; 0 where it works.
+    ring_refusal:   errno of io_uring_setup; 0 if it works.
+    direct_refusal: errno of O_DIRECT on the first file; 0 if it works.
     cores:          processors this process may use.
     """
 
@@ -73,7 +73,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadMethod:
-    """How the engine reads, and why it does not read otherwise.
+    """How the engine reads, with the reasons against the other ways.
 
     cached:     whether the data was found in the page cache, so that reading is copying.
     gap_bytes:  unwanted bytes between two extents that are cheaper to read than to skip.
@@ -88,7 +88,7 @@ class ReadMethod:
 
 
 class ReadingEngine(Engine, Protocol):
-    """An engine as loaders use it: it says how it reads, and takes another budget.
+    """An engine as loaders use it: it reports how it reads, and accepts another budget.
 
     `adopt` may be called in the middle of any step: it asks storage for nothing. `survey_files` does, to
     see whether another way to read has become the better one.
@@ -102,7 +102,7 @@ class ReadingEngine(Engine, Protocol):
 
 
 def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
-    """The backend, O_DIRECT or not, and the number of threads. Pure.
+    """Choose the backend, O_DIRECT or not, and the number of threads. Pure.
 
     Raises UsageError where the budget requires a fast path that cannot be had.
     """
@@ -131,14 +131,15 @@ def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
 
 
 def _count_pread_threads(facts: Facts) -> int:
-    """Reads in flight: what storage needs, and from the page cache a few more than processors."""
+    """Count the reads in flight: as many as storage needs; from the page cache a few more than
+    processors."""
     if facts.file_system in LOCAL or facts.resident >= _resident_min:
         return min(16, 2 * facts.cores)
     return limits.remote_threads
 
 
 def _replace_pread(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> Backend:
-    """A backend that would not have been chosen, because pread is off."""
+    """Choose a backend that would otherwise not have been chosen, because pread is off."""
     if budget.io_uring != "off" and facts.ring_refusal == 0:
         reasons["io_uring"] += "; but the budget says pread off"
         return "io_uring"
@@ -236,7 +237,8 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, 
 
 
 def open_files_max() -> int:
-    """Files an engine keeps open: a quarter of the process's limit, so that the user's own fit."""
+    """Return how many files an engine keeps open: a quarter of the process's limit, so that the
+    user's own fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.open_files_max
@@ -244,25 +246,26 @@ def open_files_max() -> int:
 
 
 def measure_resident_fraction(path: str) -> float | None:
-    """The part of a file that is in the page cache, from up to 64 places spread over it; None where
-    the kernel does not tell."""
+    """Measure the part of a file that is in the page cache, from up to 64 places spread over it;
+    None if the kernel does not tell."""
     fraction = _core.measure_residency(os.fsencode(path))
     return None if fraction < 0 else fraction
 
 
 def io_uring_refusal() -> int:
-    """Why the kernel makes no ring for this process: an errno; 0 where it does."""
+    """Return the errno with which the kernel refuses io_uring to this process; 0 if it is
+    allowed."""
     return _core.probe_io_uring()
 
 
 def file_system(path: str) -> str:
-    """What the file system of a file or folder is called ("ext4", "tmpfs", "nfs", ...), or its
-    number in hexadecimal."""
+    """Return the name of a path's file system ("ext4", "tmpfs", "nfs", ...), or its number in
+    hexadecimal."""
     return _core.get_file_system(os.fsencode(path))
 
 
 def survey_files(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
-    """Ask the machine for the facts about these files; probes a few of them."""
+    """Collect the facts about these files from the machine; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
     first = os.fsencode(files.path(0) if count else files.root)
@@ -344,14 +347,14 @@ class NativeEngine:
             self._core.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget to the running engine, for all that no thread has begun; chosen
-        from the last survey: no file is opened."""
+        """Apply a changed budget to all reads that no thread has begun. The last survey is reused:
+        no file is opened."""
         self._check_usable()
         self._apply_choice(self._facts, budget)
 
     def survey(self) -> None:
-        """Look at a few files again, and read as is best now: much may have come into the page
-        cache since. Takes opens, which may be slow where storage is."""
+        """Survey a few files again, and read in the way that is best now: much may have entered the
+        page cache since. Opens files, which may be slow on slow storage."""
         self._check_usable()
         self._apply_choice(
             survey_files(self.files, self._mean_bytes, self._keep_open_max), self._budget
@@ -365,11 +368,11 @@ class NativeEngine:
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def counters(self) -> dict[str, int]:
-        """Totals of finished tickets: bytes, runs (read operations), extents, tickets.
+        """Return totals of finished tickets: bytes, runs (read operations), extents, tickets.
 
-        And of all that was begun: opens, of files; open_ns, that threads spent on that and on
-        closing them, which is part of work_ns, that they spent at work or waiting for storage;
-        busy_ns, while there was something to read.
+        And totals of all work begun: opens (of files); open_ns, time that threads spent opening and
+        closing files, part of work_ns; work_ns, time that threads spent at work or waiting for storage;
+        busy_ns, time while there was something to read.
         """
         self._check_process()
         return dict(zip(_counted, self._core.counters(), strict=True))
@@ -388,7 +391,7 @@ class NativeEngine:
 
 
 class Arena:
-    """Recycled, touched, page-aligned memory for batches.
+    """Recycled, pre-faulted, page-aligned memory for batches.
 
     An array from `take` returns its memory when the last view of it is gone.
     """
@@ -397,7 +400,7 @@ class Arena:
         self._core = _core.Arena(kept_bytes_max)
 
     def take(self, size_bytes: int) -> Buffer:
-        """A writable uint8 array of the given size; its content is whatever was there before."""
+        """Return a writable uint8 array of the given size; its content is undefined."""
         try:
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
@@ -408,10 +411,10 @@ class Arena:
 
     @property
     def lent_bytes(self) -> int:
-        """Memory in arrays that are alive."""
+        """Bytes in arrays that are alive."""
         return int(self._core.lent_bytes)
 
     @property
     def kept_bytes(self) -> int:
-        """Memory waiting to be used again."""
+        """Bytes that are kept for reuse."""
         return int(self._core.kept_bytes)

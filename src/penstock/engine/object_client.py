@@ -1,11 +1,10 @@
-"""One bucket, container or web server, reached by obstore: ranges, facts and listings of objects,
-and objects written and removed.
+"""Client of one bucket, container or web server: reads, lists, writes and deletes objects by obstore.
 
-The only importer of obstore. Whatever goes wrong is a `ObjectRefused`, made of a status, an error code of
-the service and our own words: no text of the library, the service or the URL gets through, because
-those hold keys, signatures and user names.
+The only importer of obstore. Every failure becomes an `ObjectRefused`, made of a status, an error
+code of the service and our own words. No text of the library, the service or the URL is passed
+on, because those hold keys, signatures and user names.
 
-Credentials come from where the services' own tools find them; docs/objects.md lists the places.
+Credentials come from the places where the services' own tools look; docs/objects.md lists them.
 Secrets in a URL (user:password@, or the query of a presigned one) are kept in this process only.
 """
 
@@ -43,9 +42,9 @@ Buffer = bytes | memoryview
 
 
 class ObjectRefused(Exception):
-    """An object could not be had.
+    """Error of a request for an object.
 
-    code:   the errno that says why.
+    code:   the errno that gives the reason.
     what:   the reason in words, without secrets.
     again:  whether asking again may help.
     """
@@ -70,7 +69,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The bytes of a range, and the object that they are of."""
+    """The bytes of a range, with the size and version of their object."""
 
     data: memoryview
     size: int
@@ -78,7 +77,7 @@ class Answer(NamedTuple):
 
 
 class ObjectLocation(NamedTuple):
-    """A URL taken apart, without secrets.
+    """The parts of a URL, without secrets.
 
     bucket:  scheme and bucket, container or server: "s3://bucket", "https://server:80".
     key:     the name in it, decoded.
@@ -95,7 +94,7 @@ class ObjectLocation(NamedTuple):
 
 
 def parse_object_url(url: str) -> ObjectLocation:
-    """A URL taken apart; what is secret in it is remembered by this process, and only here."""
+    """Parse a URL. Its secrets are remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
@@ -128,21 +127,21 @@ def _parse_http_url(url: str) -> ObjectLocation:
 
 
 def parse_root(root: str) -> ObjectLocation:
-    """The root of a store, which is in clear, taken apart."""
+    """Parse the root of a store, which holds no secrets."""
     scheme, _, rest = root.partition("://")
     bucket, _, key = rest.partition("/")
     return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
 
 
 def compute_version(e_tag: str | None, modified: str) -> int:
-    """The version of an object as 63 bits: a digest of its etag, or where it has none of the time
-    (to the second) when it was written. Listings quote etags differently from answers."""
+    """Compute the version of an object, 63 bits: a digest of its etag, or, without one, of the time
+    (to the second) at which it was written. Listings quote etags differently from answers."""
     tag = (e_tag or "").strip().removeprefix("W/").strip('"')
     return hash_content(b"etag", tag.encode()) if tag else hash_content(b"time", modified.encode())
 
 
 def hash_content(kind: bytes, content: bytes) -> int:
-    """63 bits of a hash."""
+    """Return 63 bits of a hash."""
     hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
     return int.from_bytes(hashed, "little") >> 1
 
@@ -150,7 +149,7 @@ def hash_content(kind: bytes, content: bytes) -> int:
 class Bucket:
     """The objects of one bucket, container or server.
 
-    Each method asks once, and raises Refused. May be used by many threads.
+    Each method asks once, and raises ObjectRefused. May be used by many threads.
 
     stall_s:  how long an answer may make no progress.
     """
@@ -176,7 +175,8 @@ class Bucket:
         self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
-        """The bytes [start, stop) of an object, fewer where it ends. `start` must lie in it."""
+        """Read the bytes [start, stop) of an object, fewer if it ends within them. `start` must lie
+        in it."""
         try:
             got = self._obstore.get(self._get_client(key), key, options={"range": (start, stop)})
             meta = got.meta
@@ -186,7 +186,7 @@ class Bucket:
         return Answer(data, int(meta["size"]), _read_version(meta))
 
     def head(self, key: str) -> ObjectInfo:
-        """What an object is now."""
+        """Return size and version of an object now."""
         if not self._listable:
             return self._head_by_range(key)
         try:
@@ -195,7 +195,8 @@ class Bucket:
             raise translate_error(error) from None
 
     def _head_by_range(self, key: str) -> ObjectInfo:
-        """A presigned URL is signed for GET alone; and whether a server knows ranges is seen."""
+        """Describe an object by reading one byte: a presigned URL is signed for GET alone, and this
+        shows whether the server answers ranges."""
         try:
             return ObjectInfo(key, *self.fetch(key, 0, 1)[1:])
         except ObjectRefused as error:
@@ -211,7 +212,7 @@ class Bucket:
         return found
 
     def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """All objects below a prefix, which ends at a slash; in parts."""
+        """Yield all objects below a prefix, which ends with a slash, in parts."""
         self._require_listable()
         _check_process()
         stream = iter(self._obstore.list(self._store, prefix or None, chunk_size=1000))
@@ -226,7 +227,7 @@ class Bucket:
             yield found
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
-        """The folders (by their last name) and the objects just below a prefix."""
+        """Return the folders (by their last name) and the objects directly below a prefix."""
         self._require_listable()
         _check_process()
         try:
@@ -239,8 +240,8 @@ class Bucket:
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, key: str, data: Buffer, *, new: bool = False) -> None:
-        """Write an object, in one request. new: Refused with EEXIST where there is one; with
-        ENOTSUP where the service has no such condition."""
+        """Write an object in one request. new: ObjectRefused with EEXIST if the object exists, with
+        ENOTSUP if the service has no such condition."""
         self._require_listable()
         try:
             mode: Any = "create" if new else "overwrite"
@@ -249,9 +250,9 @@ class Bucket:
             raise translate_error(error) from None
 
     def upload(self, key: str, data: Iterable[Buffer], size: int) -> None:
-        """Write a large object of so many bytes, in parts, several at a time; each is asked for
-        again for a while where that may help. It is there whole or not at all. What `data` raises
-        ends it, and is raised."""
+        """Write a large object of `size` bytes in parts, several at a time; a part is sent again
+        for a while if that may help. The object appears whole or not at all. An exception raised by
+        `data` ends the upload, and is raised here."""
         self._require_listable()
         _check_process()
         if self._uploads is None:
@@ -284,7 +285,7 @@ class Bucket:
             raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Delete objects; it is no error if they do not exist."""
         self._require_listable()
         _check_process()
         try:
@@ -300,7 +301,7 @@ class Bucket:
 
     @property
     def listable(self) -> bool:
-        """Whether there are listings."""
+        """True if the objects can be listed."""
         return self._listable
 
     def _require_listable(self) -> None:
@@ -311,7 +312,7 @@ class Bucket:
             )
 
     def _get_client(self, key: str) -> Any:
-        """The client for an object: of a web server one for each set of secrets."""
+        """Return the client for an object: on a web server one for each set of secrets."""
         _check_process()
         if self._listable:
             return self._store
@@ -382,8 +383,8 @@ class Bucket:
 
 
 def open_bucket(url: str) -> Bucket:
-    """The bucket of a URL. Connections are kept by the client, so one serves all that is opened
-    with one setting."""
+    """Return the bucket of a URL. The client keeps connections, so all users of one setting share a
+    bucket."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
     said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
     return _open_client(url, tuple(sorted(said)))
@@ -395,12 +396,12 @@ def _open_client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
 
 
 def _configure_no_retries() -> Any:
-    """Retries are ours, so that they end with the deadline and with the engine."""
+    """Disable obstore's retries: ours end with the deadline and with the engine."""
     return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
 
 
 def _configure_retries() -> Any:
-    """For the parts of an upload, which only the library can send again."""
+    """Configure retries for the parts of an upload, which only the library can send again."""
     first, most = limits.object_pause_s, limits.object_pause_s_max
     return {
         "max_retries": 1000,
@@ -414,7 +415,8 @@ def _configure_retries() -> Any:
 
 
 def _check_process() -> None:
-    """The library's threads do not exist in a forked child, and waiting for them never ends."""
+    """Raise ForkError in a forked child: the library's threads do not exist there, and waiting for
+    them never ends."""
     global _started_in
     if _started_in is None:
         _started_in = os.getpid()
@@ -442,7 +444,7 @@ _kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown
 
 
 def translate_error(error: Exception) -> ObjectRefused:
-    """What an exception of the library means, without its text."""
+    """Translate an exception of the library into an ObjectRefused, without its text."""
     text = str(error)
     if isinstance(error, ObjectRefused | UsageError):
         raise error
@@ -483,7 +485,7 @@ def translate_error(error: Exception) -> ObjectRefused:
 
 
 def _translate_lost_request(text: str, name: str) -> ObjectRefused:
-    """What it means that there was no answer."""
+    """Translate an exception of a request that got no answer."""
     lowered = text.lower()
     if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
         return ObjectRefused(errno.EACCES, "no credentials were found")
@@ -513,8 +515,8 @@ _given_elsewhere = (
 
 
 def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What ~/.aws says of the profile in use: keys, region and endpoint, as far as the environment
-    does not say it. `provider` stands for a profile that boto3 has to resolve (roles, sign-on)."""
+    """Read keys, region and endpoint of the profile in use from ~/.aws, unless the environment sets
+    them. `provider` marks a profile that boto3 has to resolve (roles, sign-on)."""
     profile = environment.get("AWS_PROFILE", "default")
     home = os.path.join(os.path.expanduser("~"), ".aws")
     keys = environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials"))
@@ -558,10 +560,10 @@ T = TypeVar("T")
 
 
 def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
-    """The answer, asking again while that may help and until the deadline; else Refused.
+    """Call `ask` until it succeeds, while repeating may help and until the deadline; else ObjectRefused.
 
-    Pauses double, and are a random part of that, so that many who were refused together do not
-    come back together. `pause` waits so many seconds, and says whether to go on.
+    Pauses double, and are a random part of that, so that many clients refused together do not come
+    back together. `pause` waits so many seconds, and returns whether to go on.
     """
     deadline = time.monotonic() + deadline_s
     longest_s = limits.object_pause_s
@@ -585,7 +587,8 @@ def _build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
 
 
 def require_whole(answer: Answer, start: int, stop: int) -> Answer:
-    """The answer, if it has all there is of [start, stop): a body may be cut short in silence."""
+    """Return the answer if it holds all that exists of [start, stop): a body may be cut short
+    silently."""
     if len(answer.data) != min(stop, answer.size) - start:
         raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
     return answer

@@ -1,8 +1,9 @@
 """Objects behind a URL as a store: s3://, gs://, az://, http:// and https://.
 
-A prefix is taken for a folder. Objects have no modification times: where a table of files has one,
-an object has its *version* (63 bits of a digest of its etag) and a folder a digest of what lies
-just in it, names, sizes and versions, so that a file that is added, removed or changed is noticed.
+A prefix is treated as a folder. Objects have no modification times. Where a table of files has a
+time, an object has its *version* (63 bits of a digest of its etag) and a folder a digest of its
+direct content (names, sizes and versions), so that a file that is added, removed or changed is
+noticed.
 
 HTTP has no listings: a file has to be named there, and its folder never changes.
 """
@@ -51,7 +52,8 @@ from .store import (
 T = TypeVar("T")
 
 _LISTED_PER_NAME = 16
-"""A page of a listing costs as much as a few questions for one object, and describes a thousand."""
+"""Listed objects for which one request for a single object is saved: a page of a listing costs as
+much as a few such requests, and describes a thousand objects."""
 _ASKED_SINGLY_MAX = 64
 
 
@@ -167,19 +169,20 @@ class ObjectStore:
     # -- asking --------------------------------------------------------------------------------
 
     def _build_key(self, name: str) -> str:
-        """The key of a file; a name may also be a whole URL below the bucket."""
+        """Build the key of a file; the name may also be a whole URL below the bucket."""
         name = name.removeprefix(f"{self.root}/")
         return posixpath.normpath(self._prefix + name) if name else self._prefix.rstrip("/")
 
     def _ask(self, url: str, ask: Callable[[], T]) -> T:
-        """The answer, or the error that says why there is none."""
+        """Call `ask` with retries; a failure becomes the storage error for the URL."""
         try:
             return retry_until(ask, limits.object_listing_deadline_s, _sleep)
         except ObjectRefused as error:
             raise storage_error(error.code, url, f" ({error.what})") from None
 
     def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
-        """The bytes of a range, and the size and version of the object; 0 where nothing is read."""
+        """Read the bytes of a range, and the size and version of the object; 0 and 0 if nothing is
+        read."""
         if length <= 0:
             return b"", 0, 0
         key = self._build_key(name)
@@ -200,8 +203,8 @@ class ObjectStore:
         return self._ask(f"{self.root}/{name}", ask)
 
     def _look_up(self, name: str) -> _State:
-        """What a name stands for now. An error where that cannot be known: a service that does not
-        answer is no reason to take data for gone."""
+        """Look up a name. A service that does not answer raises an error, because data must not be
+        taken for missing then."""
 
         def ask() -> _State:
             try:
@@ -218,7 +221,8 @@ class ObjectStore:
         return state
 
     def _describe_names(self, names: Sequence[str]) -> dict[str, _State]:
-        """The files of folders that so many names lie in that listing is cheaper than asking."""
+        """Describe files by listing their folders, for folders with so many of the names that
+        listing is cheaper than single requests."""
         if len(names) < _ASKED_SINGLY_MAX or not self._bucket.listable:
             return {}
         per_folder: dict[str, list[str]] = defaultdict(list)
@@ -252,12 +256,12 @@ class ObjectStore:
     # -- listing -------------------------------------------------------------------------------
 
     def _build_prefix(self, folder: str) -> str:
-        """The prefix of all that lies below a folder."""
+        """Build the prefix of everything below a folder."""
         key = self._build_key(folder)
         return f"{key}/" if key and key != "." else ""
 
     def _list_files(self, folder: str, progress: Progress | None = None) -> list[ObjectInfo]:
-        """All files below a folder, with their names relative to the root."""
+        """List all files below a folder, with names relative to the root."""
 
         def ask() -> list[ObjectInfo]:
             found: list[ObjectInfo] = []
@@ -270,7 +274,7 @@ class ObjectStore:
         return self._ask(f"{self.root}/{folder}" if folder else self.root, ask)
 
     def _select_visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
-        """The objects with their names relative to the root, without hidden ones and sidecars."""
+        """Return the objects with names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
         found = []
         for each in part:
@@ -329,7 +333,7 @@ class ObjectStore:
 
 
 class _State(NamedTuple):
-    """What a name stands for; `code` is 0, EISDIR or the errno without it."""
+    """State of a name; `code` is 0, EISDIR, or the errno of the failure."""
 
     size: int
     version: int
@@ -345,12 +349,12 @@ def _sleep(seconds: float) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    """Hidden files, what lies in hidden folders, and sidecars are no data."""
+    """True for hidden files, files in hidden folders, and sidecars, which are no data."""
     return name.startswith(".") or "/." in name or name.endswith(".penstock")
 
 
 def _drop_markers(found: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Without the empty objects that some tools write for folders."""
+    """Leave out the empty objects that some tools write for folders."""
     if not any(each.size == 0 for each in found):
         return found
     folders: set[str] = set()
@@ -363,7 +367,7 @@ def _drop_markers(found: list[ObjectInfo]) -> list[ObjectInfo]:
 
 
 def _group_by_folder(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
-    """The folders that files lie in, the root first, and their versions."""
+    """Return the folders of these files, the root first, and their versions."""
     files: dict[str, list[ObjectInfo]] = {"": []}
     folders: dict[str, set[str]] = {"": set()}
     for each in found:
@@ -390,14 +394,15 @@ def _compute_folder_version(files: Iterable[ObjectInfo], folders: Iterable[str])
 
 
 def _find_fixed_folder(pattern: str) -> str:
-    """The folder below which everything lies that a pattern matches."""
+    """Return the folder that holds everything a pattern can match."""
     parts = pattern.split("/")[:-1]
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return "/".join(parts[:fixed])
 
 
 def _translate_pattern(pattern: str) -> str:
-    """A shell pattern as a regular expression: `**` is any folders, nothing else crosses one."""
+    """Translate a shell pattern into a regular expression: `**` is any folders, nothing else
+    crosses one."""
     form = ""
     at = 0
     while at < len(pattern):
@@ -424,7 +429,7 @@ def _translate_pattern(pattern: str) -> str:
 
 
 class ObjectSource(NamedTuple):
-    """What URLs stand for: a folder, one file or patterns, in a store."""
+    """Objects named by URLs: a folder, one file or patterns, in a store."""
 
     kind: Literal["folder", "file", "pattern"]
     names: tuple[str, ...]
@@ -433,7 +438,8 @@ class ObjectSource(NamedTuple):
 
 
 def locate_objects(*given: str) -> ObjectSource:
-    """What URLs stand for. `path` and the store's root are without what is secret in the URLs."""
+    """Locate the folder, file or patterns that URLs name. `path` and the store's root hold none of
+    the URLs' secrets."""
     places = [parse_object_url(url) for url in given]
     if len({place.bucket for place in places}) > 1:
         first, other, *_ = dict.fromkeys(place.bucket for place in places)
@@ -459,13 +465,13 @@ def locate_objects(*given: str) -> ObjectSource:
 
 
 def _cut_at_special(key: str) -> str:
-    """A key up to its first special character."""
+    """Cut a key before its first special character."""
     special = re.search(r"[*?\[{]", key)
     return key[: special.start()] if special else key
 
 
 def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
-    """The bytes of one extent, or an error: ChangedError unless the object is as it was indexed."""
+    """Read the bytes of one extent; ChangedError unless the object is as it was indexed."""
     store = ObjectStore(files.root)
     if length == 0:
         return b""
@@ -479,7 +485,7 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
 
 
 def _check_same(size: int, version: int, now_size: int, now_version: int, where: str) -> None:
-    """ChangedError unless an object has the size and version of the table."""
+    """Raise ChangedError unless an object has the size and version of the table."""
     if now_size != size:
         raise changed_error(where, f"the object has {now_size:,} bytes and had {size:,}")
     if now_version != version:

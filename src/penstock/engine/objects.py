@@ -1,9 +1,9 @@
 """The engine for objects: each run is one ranged request, many of them in flight.
 
-A pool of threads, each of which waits for one request: of the ways to use obstore that was the
-cheapest in processor time (docs/decisions). The bytes of an answer are scattered to where they
-belong, and nowhere else are they copied. What may pass (a service that is too busy, connections
-that are lost, answers that are cut short or do not come) is asked for again until a deadline.
+A pool of threads, each of which waits for one request: of the ways to use obstore this used the
+least processor time (docs/decisions). The bytes of an answer are copied once, to their
+destinations. Temporary failures (a busy service, lost connections, answers that are cut short or
+missing) are retried until a deadline.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .queue import PATIENCE, Patience, Purpose
 class ObjectEngine:
     """Reads the objects of an index; see `penstock.engine.Engine`.
 
-    An object whose size or etag is not that of `files` is reported with ESTALE, one that is gone
-    with ENOENT, one that may not be read with EACCES, and one that does not arrive within
-    `deadline_s`, asking again and again, with ETIMEDOUT.
+    An object whose size or etag differs from `files` is reported with ESTALE, a missing one with
+    ENOENT, a forbidden one with EACCES, and one that does not arrive within `deadline_s`, repeats
+    included, with ETIMEDOUT.
     Threads end with `close`, which the garbage collector also calls.
     """
 
@@ -72,24 +72,24 @@ class ObjectEngine:
         return self._work.finished(timeout_ns * 1e-9)
 
     def close(self) -> None:
-        """Drop what is not in a buffer yet. Requests in flight are not waited for, and write
-        nothing any more."""
+        """Drop everything that is not in a buffer yet. Requests in flight are not waited for, and
+        write nothing any more."""
         if os.getpid() == self._pid:
             self._work.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget, for all that has not been asked for."""
+        """Apply a changed budget to all requests that have not been sent."""
         self._check_usable()
         self.choice = _choose_method(budget)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def survey(self) -> None:
-        """There is one way to read objects."""
+        """Do nothing: there is one way to read objects."""
         self._check_usable()
 
     def counters(self) -> dict[str, int]:
-        """Totals of finished tickets: bytes, runs, extents, tickets; and of all requests, and those
-        of them that asked again."""
+        """Return totals of finished tickets: bytes, runs, extents, tickets; and of all requests,
+        and those of them that were repeats."""
         self._check_process()
         return dict(self._work.counters)
 
@@ -122,7 +122,7 @@ def _choose_method(budget: Budget) -> ReadMethod:
 
 
 class _ObjectTicket:
-    """A submission: where its bytes go, how many of its pieces are left, and what went wrong."""
+    """A submission: destinations of its bytes, number of its pieces that are left, and failures."""
 
     def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
         self.number = number
@@ -137,7 +137,8 @@ class _ObjectTicket:
         self.failures: dict[int, list[tuple[int, int, int]]] = {}
 
     def pieces(self) -> list[_ObjectPiece]:
-        """What to ask for: runs; of one that is too long to be one, its parts."""
+        """Return the pieces to request: one for each run, several for a run that is too long for
+        one."""
         found = []
         for first, last in zip(self.runs, self.runs[1:], strict=False):
             start, stop = self.offset[first], self.offset[last - 1] + self.length[last - 1]
@@ -149,8 +150,8 @@ class _ObjectTicket:
         return found
 
     def completion(self) -> Completion:
-        """The report. Of an extent in several parts the first failure counts: all before it is
-        there."""
+        """Return the report. Of an extent in several parts the first failure counts: all bytes
+        before it arrived."""
         failures = []
         for extent in sorted(self.failures):
             at, code, got = min(self.failures[extent])
@@ -159,7 +160,7 @@ class _ObjectTicket:
 
 
 class _ObjectPiece:
-    """The bytes [start, stop) of the object of the extents [first, last)."""
+    """The bytes [start, stop) of an object, for the extents [first, last)."""
 
     __slots__ = ("first", "last", "start", "stop", "ticket")
 
@@ -168,7 +169,7 @@ class _ObjectPiece:
         self.start, self.stop = start, stop
 
     def scatter(self, data: memoryview) -> None:
-        """Put the bytes where they belong, and note what is missing."""
+        """Copy the bytes to their destinations, and note the missing ones."""
         ticket = self.ticket
         end = self.start + len(data)
         source = np.frombuffer(data, np.uint8)
@@ -196,7 +197,8 @@ class _ObjectPiece:
 
 
 class _SharedWork:
-    """What the threads share. It knows nothing of the engine, which can so be forgotten."""
+    """State that the threads share. It holds no reference to the engine, so the engine can be
+    collected."""
 
     def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
         where = parse_root(files.root)
@@ -270,14 +272,14 @@ class _SharedWork:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """More threads for what is waiting. Call with the lock held."""
+        """Start threads for the pieces that wait. Call with the lock held."""
         wanted = min(self._requests_max, self._active + len(self._queue)) - self._active
         for _ in range(wanted):
             self._active += 1
             self._threads.submit(self._run)
 
     def _run(self) -> None:
-        """Ask for one piece after the other, until there are none."""
+        """Read one piece after the other, until there are none."""
         while True:
             with self._changed:
                 self._room.wait_for(self._can_go_on)
@@ -302,14 +304,14 @@ class _SharedWork:
                 self._room.notify_all()
 
     def _can_go_on(self) -> bool:
-        """Whether there is nothing to do, or room for the bytes of the next piece."""
+        """True if there is nothing to do, or room for the bytes of the next piece."""
         if self.closed or not self._queue or not self._bytes:
             return True
         piece = self._queue[0][-1]
         return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
 
     def _read(self, piece: _ObjectPiece) -> None:
-        """Bring a piece to its buffers, or note why not."""
+        """Read a piece into its buffers, or note its failure."""
         file = piece.ticket.file[piece.first]
         data, code = memoryview(b""), 0
         try:
@@ -337,7 +339,8 @@ class _SharedWork:
                     self._changed.notify_all()
 
     def _fetch(self, file: int, start: int, stop: int) -> memoryview:
-        """The bytes of a range as far as the object goes; Refused where it is not as indexed."""
+        """Read the bytes of a range up to the object's end; ObjectRefused if it is not as
+        indexed."""
         key = self._prefix + self._files.name(file)
         size, version = int(self._files.size[file]), int(self._files.mtime_ns[file])
         stop = min(stop, size)
@@ -367,7 +370,7 @@ class _SharedWork:
                 self.counters["retries"] += asked - 1
 
     def _take_turn(self, length: int) -> None:
-        """Wait until the bandwidth allows to ask for so many bytes."""
+        """Wait until the bandwidth allows a request of `length` bytes."""
         with self._changed:
             if self._bytes_per_s is None:
                 return
@@ -378,7 +381,7 @@ class _SharedWork:
             self._pause(begin_s - now_s)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait, unless the engine is closed."""
+        """Wait, unless the engine is closed; return True if it is open."""
         return not self._closing.wait(seconds)
 
     def _finish(self, ticket: _ObjectTicket) -> None:
@@ -398,5 +401,5 @@ class _SharedWork:
 
 
 def _is_main_alive() -> bool:
-    """Whether the program is still running: at its end the threads are waited for."""
+    """True if the program is still running: at its end the interpreter waits for the threads."""
     return threading.main_thread().is_alive()

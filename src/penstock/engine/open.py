@@ -1,6 +1,6 @@
-"""Which store and which engine serve a place: files of this machine, or objects behind a URL.
+"""Choice of a store and an engine by place: files of this machine, or objects behind a URL.
 
-The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". Where
+The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". If
 PENSTOCK_TRACE is set, engines are recorded (`penstock.engine.recording`).
 """
 
@@ -22,12 +22,12 @@ from .native import ReadingEngine as ReadingEngine
 
 
 def is_url(place: str) -> bool:
-    """Whether a path or root is that of an object store."""
+    """True if a path or root is that of an object store."""
     return "://" in place
 
 
 def open_store(root: str) -> stores.Store:
-    """The store of everything below a root."""
+    """Open the store of everything below a root."""
     if is_url(root):
         from .object_store import ObjectStore  # its library is optional
 
@@ -36,7 +36,7 @@ def open_store(root: str) -> stores.Store:
 
 
 def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
-    """An engine that reads these files."""
+    """Open an engine that reads these files."""
     engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
     if not asked:
@@ -65,7 +65,7 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
 
 
 def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
-    """The table with what lies below other roots under the same names, of the same sizes.
+    """Return the table with mirrors: files of the same names and sizes below other roots.
 
     UsageError where there is nothing of it.
     """
@@ -91,7 +91,7 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
 
 
 def read_extent(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
-    """The bytes of one extent, or an error: ChangedError unless the file is as it was indexed."""
+    """Read the bytes of one extent; ChangedError unless the file is as it was indexed."""
     try:
         return _read_extent(files, file, offset, length, where)
     except PenstockError:

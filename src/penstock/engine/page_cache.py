@@ -1,8 +1,9 @@
-"""The page cache: how much of files is in it, and out of it with them.
+"""The page cache: how much of some files is in it, and dropping files from it.
 
-The kernel is asked by cachestat(2), which counts pages and touches none; where there is none
-(before Linux 6.5, or forbidden), by mincore at up to 64 places of each file. It tells neither of
-files that one may read but not write. A figure that cannot be had is None, never a guess.
+The kernel is asked by cachestat(2), which counts pages and touches none. Without cachestat
+(before Linux 6.5, or forbidden) mincore is asked at up to 64 places of each file. Neither reports
+on files that the process may read but not write. A figure that cannot be measured is None, never
+a guess.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _synced_pages_max = (256 << 20) // _page_bytes  # where time matters, more is no
 
 
 class Residency(NamedTuple):
-    """How much of files is in the page cache.
+    """Part of some files that is in the page cache.
 
-    cached_bytes, total_bytes: of the files that were looked at.
-    files, of_files:           how many these were, and of how many they were drawn.
-    how:                       "cachestat" (exact), or "mincore" (some places of a file, at least).
+    cached_bytes, total_bytes: of the files that were examined.
+    files, of_files:           how many were examined, and from how many they were drawn.
+    how:                       "cachestat" (exact), or "mincore" (a lower bound, from some places).
     """
 
     cached_bytes: int
@@ -51,12 +52,12 @@ class Residency(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The part of what was looked at that is cached; 1 where that is nothing."""
+        """Cached part of the examined bytes; 1 if there are none."""
         return self.cached_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
 class _Pages(NamedTuple):
-    """Of a range of a file. unsettled: those that are dirty, or being written."""
+    """Pages of a range of a file. unsettled: dirty pages and pages being written."""
 
     cached: int
     unsettled: int
@@ -68,7 +69,8 @@ def measure_residency(
     files_max: int = limits.residency_files_max,
     seconds: float = limits.residency_s,
 ) -> Residency | None:
-    """How much of these files is cached now; None where the kernel does not tell of any of them.
+    """Measure how much of these files is cached now; None if the kernel does not tell of any of
+    them.
 
     Of more than `files_max` files so many are drawn, the same each time, and fewer where the time
     runs out. What has gone or is no regular file is left out. Memory file systems (tmpfs) are
@@ -92,8 +94,8 @@ def measure_residency(
 
 
 def evict(paths: Paths) -> Residency | None:
-    """Drop all of these files from the page cache; returns what is in it afterwards, None where
-    the kernel does not tell.
+    """Drop all of these files from the page cache; return their residency afterwards, None if the
+    kernel does not tell.
 
     What is not yet written is written first. Pages that somebody has mapped, and memory file
     systems, stay: the result shows it. Raises MissingError or StorageError for a file that cannot
@@ -119,7 +121,8 @@ def evict(paths: Paths) -> Residency | None:
 
 
 def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
-    """The first of these extents, as many as could be dropped from the page cache in time.
+    """Drop extents from the page cache, in order, while there is time; return those that were
+    dropped.
 
     Only what they touch is dropped, so that others lose little. None is returned twice, or
     with a page of one before; one that stays, as far as the kernel tells, ends them.
@@ -160,7 +163,8 @@ def _get_path_reader(paths: Paths) -> Callable[[int], str]:
 
 
 def _draw_paths(paths: Paths, most: int) -> list[str]:
-    """Files from everywhere, in no order: who stops early has seen some from everywhere, too."""
+    """Draw files from everywhere, in random order, so that stopping early still covers
+    everywhere."""
     count = len(paths)
     numbers = random.Random(count).sample(range(count), min(count, most))
     path_of = _get_path_reader(paths)
@@ -175,7 +179,8 @@ def _open_path(path: str) -> int:
 
 
 def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
-    """Bytes that are cached, all bytes, and whether that is exact; None where nobody knows."""
+    """Return the cached bytes, all bytes, and whether the count is exact; None if the kernel does
+    not tell."""
     try:
         file = _open_path(path)
     except PenstockError:
@@ -194,15 +199,15 @@ def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
 
 
 def _drop(file: int, start: int, end: int) -> bool | None:
-    """Whether a range of pages left the page cache, None where the kernel does not tell; end 0 is
-    that of the file."""
+    """Drop a range of pages; return True if it left the page cache, None if the kernel does not
+    tell. An `end` of 0 is the end of the file."""
     os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
     left = _count_pages(file, start, max(0, end - start))
     return None if left is None else left.cached == 0
 
 
 def _drop_around(file: int, start: int, end: int) -> bool | None:
-    """The same for a range that may begin and end within folios, which are dropped as a whole."""
+    """Drop a range that may begin and end within folios, which are dropped as a whole."""
     done = _drop(file, start, end)
     if done is False:
         _drop(file, start // _folio_bytes * _folio_bytes, -(-end // _folio_bytes) * _folio_bytes)
@@ -216,7 +221,8 @@ def _sync(file: int) -> None:
 
 
 def _count_pages(file: int, offset: int, length: int) -> _Pages | None:
-    """What cachestat(2) counts; None where there is none, or not of this file."""
+    """Count pages by cachestat(2); None if the kernel has no such call, or refuses it for this
+    file."""
     span = (ctypes.c_uint64 * 2)(offset, length)
     counts = (ctypes.c_uint64 * 5)()  # cached, dirty, being written, evicted, evicted lately
     if _libc.syscall(_cachestat, file, span, counts, 0) != 0:

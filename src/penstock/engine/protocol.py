@@ -42,7 +42,7 @@ _system_clock = SystemClock()
 
 
 class Failure(NamedTuple):
-    """An extent that did not arrive whole.
+    """An extent that did not arrive completely.
 
     extent:  its number within the submitted requests.
     errno:   the operating system's reason; 0 where the file ended early; ENOENT where the file is
@@ -56,7 +56,7 @@ class Failure(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """The report on one ticket: `failures` is empty when every byte arrived.
+    """The report on one ticket: `failures` is empty if every byte arrived.
 
     A failure concerns its extent alone: the others of the ticket arrived. An extent of length 0
     always arrives, unless its file cannot be opened.
@@ -67,7 +67,7 @@ class Completion(NamedTuple):
 
 
 class Engine(Protocol):
-    """Reads extents into buffers."""
+    """An engine that reads extents into buffers."""
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
@@ -114,7 +114,7 @@ def check_requests(
 
 
 def refuse_first(bad: Mask, message: Callable[[int], str]) -> None:
-    """Raise UsageError with the message for the first number at which `bad` holds."""
+    """Raise UsageError with the message for the first index at which `bad` is True."""
     if np.count_nonzero(bad):  # `any` goes through Python: four times the time for a small step
         raise UsageError(message(int(bad.argmax())))
 
@@ -232,7 +232,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
 
 
 def describe_argument(value: object) -> str:
-    """What an argument is, for messages."""
+    """Describe an argument for an error message."""
     if not isinstance(value, np.ndarray):
         return f"a {type(value).__name__}"
     words = [f"{value.dtype} of shape {value.shape}"]

@@ -1,4 +1,4 @@
-"""Recording what penstock itself reads, as traces: PENSTOCK_TRACE=run.trace, and nothing else.
+"""Recording penstock's own reads as traces: enabled by PENSTOCK_TRACE=run.trace alone.
 
 Each engine writes a trace of its own, run.PID.NUMBER.trace beside the name given, so that ranks
 and worker processes need not know of each other; `penstock.engine.load` takes them together. A job
@@ -35,7 +35,7 @@ _bytes_per_ns = 1.0
 
 
 class _Read(NamedTuple):
-    """Reads that are not written yet, each with its lane."""
+    """Reads that are not written to the trace yet, each with its lane."""
 
     lane: Int
     file: Int
@@ -47,7 +47,7 @@ class _Read(NamedTuple):
 
 
 def choose_trace_path(asked: str) -> str:
-    """Where the next engine of this process is recorded, beside what was asked for."""
+    """Choose the path of the next engine's trace in this process, beside the path asked for."""
     stem, dot, suffix = asked.rpartition(".")
     if not dot or "/" in suffix:
         stem, suffix = asked, "trace"
@@ -55,7 +55,7 @@ def choose_trace_path(asked: str) -> str:
 
 
 class RecordedEngine:
-    """Writes each read of an engine into a trace, and changes nothing.
+    """Writes each read of an engine into a trace, and changes nothing else.
 
     A read is a run: what goes to storage as one. Requests are timed from submission to report, and
     their reads get parts of that by their bytes, in as many threads of the trace as the engine has
@@ -87,25 +87,25 @@ class RecordedEngine:
 
     @property
     def choice(self) -> ReadMethod:
-        """How the engine reads."""
+        """Read method of the engine."""
         return self._engine.choice
 
     def adopt(self, budget: Budget) -> None:
-        """Pass a changed budget on."""
+        """Pass a changed budget to the engine."""
         self._engine.adopt(budget)
 
     def survey(self) -> None:
-        """Pass it on."""
+        """Let the engine survey its files."""
         self._engine.survey()
 
     def counters(self) -> dict[str, int]:
-        """Those of the engine."""
+        """Return the engine's counters."""
         return self._engine.counters()
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand the requests on, and remember when."""
+        """Submit the requests, and remember the time."""
         began_ns = time.time_ns()
         ticket = self._engine.submit(requests, buffers, purpose)
         if self._writer is not None:
@@ -113,7 +113,7 @@ class RecordedEngine:
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report what the engine does, and write down what was read."""
+        """Poll the engine, and record the reads that finished."""
         done = self._engine.poll(timeout_ns)
         if done and self._writer is not None:
             ended_ns = time.time_ns()
@@ -162,7 +162,7 @@ class RecordedEngine:
                 self._inflight.clear()
 
     def _number_files(self, file: Int) -> Int:
-        """Numbers in the trace, where a file gets one at its first read."""
+        """Return the files' numbers in the trace; a file gets one at its first read."""
         assert self._writer is not None
         for number in np.unique(file[self._numbers[file] < 0]).tolist():
             path = self._files.path(number)
@@ -173,8 +173,8 @@ class RecordedEngine:
 
 
 def _divide_time(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
-    """When each of n reads began and how long it took, where read i is one of lane i % m, whose
-    reads fill its room between them."""
+    """Return the start and duration of each of n reads. Read i belongs to lane i % m, and the reads
+    of a lane fill its time between them."""
     lanes = len(begin_ns)
     rows = -(-len(length) // lanes)
     weights = np.zeros(rows * lanes)
@@ -187,7 +187,7 @@ def _divide_time(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
 
 
 def _write_pending(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
-    """Write what is pending; where that fails, say so and leave no trace."""
+    """Write the pending reads; on failure, warn, remove the trace and return False."""
     if not pending:
         return True
     read = _Read(*(np.concatenate(columns) for columns in zip(*pending, strict=True)))
@@ -209,7 +209,8 @@ def _write_pending(writer: TraceWriter, lanes: Sequence[int], pending: list[_Rea
 
 
 def _finish_trace(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
-    """The end of an engine: by close, by the garbage collector, or with the interpreter."""
+    """Finish the trace when its engine ends: by close, by the garbage collector, or with the
+    interpreter."""
     if not _write_pending(writer, lanes, pending):
         return
     if writer.count == 0:

@@ -1,9 +1,9 @@
-"""Traces: what a job read, with the place and time of every operation, in a file of their own.
+"""Traces: the reads of a job, with the place and time of every operation, in a file of their own.
 
-A trace holds *operations* by *thread*. A thread is whoever did one operation after the other: a
-thread of the job, or one of as many as explain what overlapped, where its threads are not known.
-The time between two operations of a thread, its think time, is therefore what the job did with
-what it had read, and a trace can be done again (`penstock.bench.replay`).
+A trace holds *operations* by *thread*. A thread performs one operation after the other: it is a
+thread of the job, or, if the job's threads are not known, one of the fewest threads that explain
+the overlaps. The time between two operations of a thread, its think time, is the time that the
+job spent on the data it had read. A trace can therefore be replayed (`penstock.bench.replay`).
 
 The file, all numbers little-endian:
 
@@ -18,8 +18,9 @@ The file, all numbers little-endian:
     end         uint64 offset of the directory, uint64 its bytes, uint64 its bytes as JSON,
                 uint32 crc32 of it, 8 bytes magic
 
-Blocks are written as the job goes and read one by one, so a trace of any length takes as much
-memory as its threads have blocks; what is not exactly as it was written is a FormatError.
+Blocks are written while the job runs and read one by one, so a trace of any length takes as much
+memory as its threads have blocks. Anything that is not exactly as it was written is a
+FormatError.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Int, Names
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
-"""Kinds of operations. OPEN_DIRECT is an open with O_DIRECT; MAP maps what the job then reads
-unseen."""
+"""Kinds of operations. OPEN_DIRECT is an open with O_DIRECT. MAP is a memory map, whose reads are
+not seen."""
 KINDS = ("read", "open", "open_direct", "stat", "close", "map")
 
 BLOCK = 4096
-"""Operations of a block at most: 0.2 MB while it is looked at."""
+"""Most operations of a block: 0.2 MB in memory while it is used."""
 
 MAGIC = b"\x93PENTRC\n"
 _END_MAGIC = b"\x93PENTND\n"
@@ -63,8 +64,8 @@ _LATEST_NS = 1 << 62
 _DTYPES: dict[str, np.dtype[Any]] = {"kind": np.dtype(np.uint8), "file": np.dtype(np.uint32)}
 
 Timing = Literal["exact", "shared"]
-"""exact: each operation was timed. shared: operations were timed together, by request; their times
-are their parts of that."""
+"""Precision of a trace's times. exact: each operation was timed. shared: operations were timed
+together, by request; each gets its part of that time."""
 
 
 class Operations(NamedTuple):
@@ -88,12 +89,12 @@ class Operations(NamedTuple):
     duration_ns: Int
 
     def at(self, which: Any) -> Operations:
-        """Those of a mask, slice or array of numbers."""
+        """Select operations by a mask, slice or array of numbers."""
         return Operations(*(column[which] for column in self))
 
 
 def build_operations(rows: Sequence[Sequence[int]]) -> Operations:
-    """Rows as columns."""
+    """Turn rows into columns."""
     table = np.array(rows, np.int64).reshape(len(rows), len(Operations._fields))
     return Operations(
         table[:, 0].astype(np.uint8),
@@ -103,21 +104,21 @@ def build_operations(rows: Sequence[Sequence[int]]) -> Operations:
 
 
 def concatenate_operations(parts: Sequence[Operations]) -> Operations:
-    """One after the other."""
+    """Concatenate operations."""
     if not parts:
         return build_operations([])
     return Operations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 class Thread(NamedTuple):
-    """Whose operations: numbers of the process and of the thread, as the system gave them."""
+    """Identity of a thread: the process and thread numbers that the system gave."""
 
     process: int
     thread: int
 
 
 class TraceBlock(NamedTuple):
-    """Where some operations of a thread are. Times are since 1970 in a file, else since the
+    """Place of consecutive operations of a thread. Times are since 1970 in a file, else since the
     trace began."""
 
     thread: int
@@ -130,7 +131,7 @@ class TraceBlock(NamedTuple):
 
 
 class _TracePart(NamedTuple):
-    """One file of a trace: its bytes, and what numbers its files have in the trace."""
+    """One file of a trace: its bytes, and the numbers that its files have in the trace."""
 
     path: str
     data: memoryview
@@ -139,12 +140,12 @@ class _TracePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The operations of a job, on disk; made by `load`.
+    """The operations of a job, on disk; created by `load`.
 
-    source:     where it came from, in words.
-    timing:     how exact the times are.
+    source:     where the trace came from, in words.
+    timing:     precision of the times.
     notes:      what was left out or not seen, in words.
-    began_ns:   when its first operation began, since 1970.
+    began_ns:   time at which its first operation began, since 1970.
     names:      paths of the files, or their URLs.
     sizes:      int64, bytes of each file when recorded, as far as known; no less than was read.
     """
@@ -163,16 +164,16 @@ class Trace:
 
     @property
     def count(self) -> int:
-        """Operations in all."""
+        """Number of operations."""
         return sum(block.rows for block in self.blocks)
 
     @property
     def end_ns(self) -> int:
-        """When the last operation ended."""
+        """Time at which the last operation ended."""
         return max((block.end_ns for block in self.blocks), default=0)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Of each thread, when its first operation began and its last ended."""
+        """Return for each thread the time at which its first operation began and its last ended."""
         spans = [(_LATEST_NS, 0)] * len(self.threads)
         for block in self.blocks:
             first, last = spans[block.thread]
@@ -180,12 +181,13 @@ class Trace:
         return spans
 
     def of_thread(self, thread: int) -> Iterator[Operations]:
-        """What one thread did, block by block. FormatError where a block is damaged."""
+        """Yield the operations of one thread, block by block. FormatError if a block is damaged."""
         for number in self._of_thread[thread]:
             yield self._read(number)
 
     def in_order(self) -> Iterator[tuple[FileIds, Operations]]:
-        """All operations as they began, some at a time, with the thread of each."""
+        """Yield all operations in the order in which they began, some at a time, with the thread of
+        each."""
         pending: list[tuple[FileIds, Operations]] = []
         rows, enough = 0, 4 * BLOCK
         queue = sorted(range(len(self.blocks)), key=lambda i: self.blocks[i].first_ns)
@@ -222,7 +224,7 @@ class Trace:
 def _split_at(
     pending: list[tuple[FileIds, Operations]], until_ns: int
 ) -> tuple[tuple[FileIds, Operations], list[tuple[FileIds, Operations]]]:
-    """What begins before a time, in order, and the rest."""
+    """Split operations into those that begin before a time, in order, and the rest."""
     threads = np.concatenate([threads for threads, _ in pending])
     rows = concatenate_operations([each for _, each in pending])
     order = np.argsort(rows.start_ns, kind="stable")
@@ -236,7 +238,7 @@ def _split_at(
 
 
 class _Pending:
-    """What a thread did and is not written yet: columns, and rows after them."""
+    """Operations of a thread that are not written yet: columns, and rows after them."""
 
     __slots__ = ("count", "last_ns", "parts", "rows")
 
@@ -247,7 +249,7 @@ class _Pending:
         self.last_ns = 0
 
     def follow(self, first_ns: int, last_ns: int, count: int) -> None:
-        """UsageError where what follows begins before what is there."""
+        """Note that operations follow; UsageError if they begin before the ones that are there."""
         if first_ns < self.last_ns:
             raise UsageError(
                 f"operations of a thread go back in time, by {self.last_ns - first_ns} ns: give"
@@ -258,10 +260,10 @@ class _Pending:
 
 
 class TraceWriter:
-    """Writes a trace as its operations come; with `with`, it is there when all of it is.
+    """Writes a trace while its operations come; in a `with` statement, the file appears when complete.
 
-    Until then it is PATH.partial, which an error removes. Times are nanoseconds since 1970. Any
-    thread may call it.
+    Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds since
+    1970. Any thread may call it.
     """
 
     def __init__(self, path: str, source: str, timing: Timing = "exact") -> None:
@@ -287,8 +289,8 @@ class TraceWriter:
         self._place = self._out.write(_PRELUDE.pack(MAGIC, _VERSION))
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
-        """The number of a thread in this trace, the same each time; new: it is another one, which
-        the system numbered alike."""
+        """Return the number of a thread in this trace, the same each time. new: it is another
+        thread, to which the system gave the same number."""
         with self._lock:
             who = Thread(process, thread)
             if new or who not in self._known:
@@ -298,7 +300,7 @@ class TraceWriter:
             return self._known[who]
 
     def file(self, name: str | bytes, size: int = 0) -> int:
-        """The number of a file in this trace, the same each time; size: if known."""
+        """Return the number of a file in this trace, the same each time. size: if known."""
         with self._lock:
             number = self._files.setdefault(os.fsencode(name), len(self._files))
             if number == len(self._sizes):
@@ -307,15 +309,15 @@ class TraceWriter:
             return number
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """The files so far, by number."""
+        """Yield the numbers and names of the files so far."""
         for name, number in list(self._files.items()):
             yield number, os.fsdecode(name)
 
     def add(self, thread: int, *row: int) -> None:
-        """One operation, as in `Operations`; those of a thread come in order.
+        """Add one operation, as in `Operations`; those of a thread come in order.
 
-        One that runs into the next of its thread is cut there. UsageError where it begins before
-        the one that was given before it, or has values that cannot be.
+        An operation that overlaps the next one of its thread is cut there. UsageError if it begins before
+        the previous one, or has values that are impossible.
         """
         kind, file, offset, length, result, start_ns, duration_ns = row
         with self._lock:
@@ -335,7 +337,8 @@ class TraceWriter:
             self._count(thread, 1)
 
     def extend(self, thread: int, given: Operations) -> None:
-        """Some operations of a thread, each as `add` takes it; `file` was told their sizes."""
+        """Add several operations of a thread, each as `add` takes it; their sizes were given to
+        `file`."""
         count = len(given.kind)
         if count == 0:
             return
@@ -356,7 +359,7 @@ class TraceWriter:
             self._flush(thread)
 
     def close(self) -> None:
-        """Finish the file; after that nothing can be added. May be called again."""
+        """Finish the file; nothing can be added afterwards. May be called again."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return  # a forked child has no part in it
@@ -383,7 +386,7 @@ class TraceWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Leave nothing; after `close` it does nothing."""
+        """Remove the unfinished file; after `close` it does nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._remove()
@@ -395,7 +398,7 @@ class TraceWriter:
             os.unlink(self._partial)
 
     def _flush(self, thread: int, everything: bool = False) -> None:
-        """Write the whole blocks of a thread; the last operation is cut where the next begins."""
+        """Write the full blocks of a thread; an operation is cut at the start of the next."""
         pending = self._pending[thread]
         rows = concatenate_operations([*pending.parts, build_operations(pending.rows)])
         room = np.diff(rows.start_ns, append=_LATEST_NS)
@@ -453,7 +456,7 @@ def _encode_block(block: Operations) -> bytes:
 
 
 def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
-    """ValueError where these are not the bytes of such a block."""
+    """Decode a block's bytes; ValueError if they do not belong to it."""
     if zlib.crc32(data) != block.crc:
         raise ValueError("its checksum does not match")
     expected = block.rows * _BYTES
@@ -481,7 +484,7 @@ def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
 
 
 def _is_possible(given: Operations) -> bool:
-    """Whether there can be such operations, one by one."""
+    """True if each of the operations is possible on its own."""
     offset, length, start_ns, duration_ns = given.offset, given.length, *given[5:]
     return bool(
         np.all(given.kind < len(KINDS))
@@ -495,16 +498,16 @@ def _is_possible(given: Operations) -> bool:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file begins as traces do. MissingError, UsageError where it cannot be read."""
+    """True if a file begins like a trace. MissingError or UsageError if it cannot be read."""
     with _open_trace(path) as file:
         return bool(file.read(len(MAGIC)) == MAGIC)
 
 
 def load(*paths: str) -> Trace:
-    """The trace in a file; of several files, such as those of the ranks of a job, all together.
+    """Open the trace in a file, or the traces in several files, such as those of a job's ranks, as one.
 
-    MissingError where one is not there, UsageError where it may not be read, FormatError where it
-    is no trace, was cut or altered; blocks are looked at when they are read.
+    MissingError if a file does not exist, UsageError if it may not be read, FormatError if it is no
+    trace, was cut or altered. Blocks are checked when they are read.
     """
     if not paths:
         raise UsageError("no trace was named: give the path of one")
@@ -569,7 +572,8 @@ def _damage_error(path: str, what: str) -> FormatError:
 
 
 def _read_directory(path: str) -> tuple[memoryview, dict[str, Any]]:
-    """The bytes of a trace, and its directory, whose values are of their types and in range."""
+    """Return the bytes of a trace, and its directory, with all values checked for type and
+    range."""
     with _open_trace(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_PRELUDE.size)
@@ -605,7 +609,8 @@ def _read_directory(path: str) -> tuple[memoryview, dict[str, Any]]:
 
 
 def _check_directory(directory: Any, end: int) -> None:
-    """ValueError, TypeError or KeyError unless blocks lie where blocks may."""
+    """Raise ValueError, TypeError or KeyError unless the directory is well-formed and every block
+    lies in the file."""
     names, sizes = directory["names"], directory["sizes"]
     threads = len(directory["threads"])
     texts = [directory["source"], directory["timing"], *directory["notes"], *names]
@@ -632,8 +637,8 @@ def _check_directory(directory: Any, end: int) -> None:
 
 
 def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For spans of time in the order in which they begin, the lane of each: as few lanes as the
-    most that overlap, none of which is in two spans at once."""
+    """Assign a lane to each of some spans of time, given in the order in which they begin: as few
+    lanes as the most spans that overlap, with no two overlapping spans in one lane."""
     lane_of: list[int] = []
     busy: list[tuple[int, int]] = []  # until, lane
     for first, last in spans:

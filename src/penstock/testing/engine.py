@@ -1,4 +1,4 @@
-"""What every engine must do: `EngineSuite`."""
+"""The conformance suite of engines: `EngineSuite`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .suite import Suite
 
 
 def _join_extents(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
-    """The extents in runs: neighbours are merged where that is allowed and a coin says so."""
+    """Group the extents into runs: neighbours are merged where that is allowed, at random."""
     runs: list[list[Extent]] = []
     for extent in sorted(extents):
         if runs:
@@ -54,7 +54,7 @@ _sizes = st.sampled_from([0, 1, 511, 512, 4095, 4096, 4097, 65_536]) | st.intege
 
 @st.composite
 def readings(draw: st.DrawFn) -> EngineRead:
-    """Any requests to a few files, some of which are short or not there."""
+    """Strategy: any requests to a few files, some of which are short or missing."""
     seed = draw(st.integers(0, 1 << 32))
     sizes = draw(st.lists(st.none() | _sizes, min_size=1, max_size=4))
     contents = [None if size is None else random_bytes(size, seed) for size in sizes]
@@ -65,11 +65,11 @@ def readings(draw: st.DrawFn) -> EngineRead:
 
 _purposes: tuple[Purpose, ...] = get_args(Purpose)
 _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience_ns_max // 3))
-"""So far apart that the time that a test takes does not count."""
+"""Patiences so far apart that the duration of a test does not matter."""
 
 
 def _order_turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
-    """In which order one target serves requests that come one after the other, by the queue of
+    """Return the order in which one target serves successive requests, by the queue of
     `penstock.engine.queue`."""
     queue = RequestQueue(RoundRobin(patience), [Target()])
     for number, purpose in enumerate(purposes):
@@ -84,7 +84,8 @@ Bent = tuple[Requests, list[Buffer]]
 
 
 def _set_values(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
-    """A bend of good requests that sets one value in each of the named columns."""
+    """Return a function that spoils good requests: it sets one value in each of the named
+    columns."""
 
     def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
         for name, value in columns.items():
@@ -99,7 +100,8 @@ def _set_values(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
 def _change_columns(
     **columns: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[[Requests, list[Buffer]], Bent]:
-    """A bend of good requests that passes the named columns through functions."""
+    """Return a function that spoils good requests: it passes the named columns through
+    functions."""
 
     def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
         changed = {name: change(getattr(requests, name)) for name, change in columns.items()}
@@ -163,20 +165,23 @@ class EngineSuite(Suite):
     """Far more than an engine has in flight; fewer where each takes long."""
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
-        """An engine over files with these contents; `folder` is empty, and removed afterwards."""
+        """Create an engine over files with these contents; `folder` is empty, and removed
+        afterwards."""
         raise NotImplementedError("an EngineSuite says how to make its engine")
 
     def held(
         self, contents: list[bytes | None], folder: Path, patience: Patience
     ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
-        """An engine of this patience that is busy: it begins nothing that is submitted before the
-        function was called, and then reads one ticket after the other. It may report tickets that
-        were submitted before."""
+        """Create a busy engine of this patience.
+
+        It begins nothing that is submitted before the function is called, and then reads one ticket after
+        the other. It may report tickets that were submitted earlier.
+        """
         raise NotImplementedError("an EngineSuite says how to make an engine that is busy")
 
     @contextmanager
     def opened(self, contents: Contents) -> Iterator[Engine]:
-        """An engine over the contents in a folder of its own, closed at the end."""
+        """Open an engine over the contents in a folder of its own; it is closed at the end."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             engine = self.make(list(contents), Path(folder))
             try:
@@ -187,7 +192,7 @@ class EngineSuite(Suite):
     def assert_reads(
         self, contents: Contents, runs: Sequence[Sequence[Extent]], buffer_count: int = 1
     ) -> None:
-        """One submission of the runs ends as the oracle says."""
+        """Submit the runs once, and compare the result with the oracle."""
         reading = EngineRead(contents, runs, buffer_count)
         with self.opened(contents) as engine:
             ticket = engine.submit(reading.requests, reading.buffers)
@@ -393,9 +398,9 @@ class EngineSuite(Suite):
     )
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
-        """What waits goes in the order of the queue of `penstock.engine`: the urgent before what
-        has more patience, but not before what has waited for longer than that; else in the order
-        of submission."""
+        """Waiting requests go in the order of the queue of `penstock.engine`: urgent ones first, unless
+        others have waited for longer than their patience; of equals, in the order of submission.
+        """
         contents = [random_bytes(1000, 1)]
         readings = [EngineRead(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
         with (
@@ -421,7 +426,7 @@ class EngineSuite(Suite):
             readings[tickets.index(completion.ticket)].assert_done(completion)
 
     def test_unknown_purpose(self) -> None:
-        """A purpose that there is not is refused, and the engine goes on."""
+        """An unknown purpose is refused, and the engine goes on."""
         contents = [random_bytes(1000, 1)]
         refused, reading = EngineRead(contents, [[(0, 0, 9)]]), EngineRead(contents, [[(0, 0, 9)]])
         with self.opened(contents) as engine:

@@ -1,4 +1,4 @@
-"""What every format must do: `FormatSuite`."""
+"""The conformance suite of formats: `FormatSuite`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Values = Sequence[bytes | np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Written:
-    """What a format's own library wrote, and what therefore must be read.
+    """Data written by a format's own library, which penstock must read back.
 
-    path:     what is opened: a path, or several.
+    path:     the argument of `open`: a path, or several.
     fields:   the fields by name, each with a value for every sample.
-    options:  of `penstock.open`.
-    labels:   of each sample, where there are any; keys likewise: None says nothing of them.
+    options:  options of `penstock.open`.
+    labels:   of each sample, if there are any; keys likewise; None leaves them unchecked.
     """
 
     path: Path | list[Path]
@@ -50,11 +50,11 @@ class Written:
         return len(next(iter(self.fields.values())))
 
     def opened(self, index: str = "memory") -> Dataset:
-        """The data set."""
+        """Open the data set."""
         return open_dataset(self.path, index=index, **self.options)
 
     def assert_sample(self, number: int, sample: Mapping[str, Any]) -> None:
-        """A sample, by number or as `decode` gets it, is the one that was written."""
+        """Assert that a sample, by number or as `decode` gets it, is the one that was written."""
         assert set(sample) - {"__key__", "__id__", "__epoch__", "label"} == set(self.fields) - {
             "label"
         }
@@ -67,7 +67,7 @@ class Written:
 
 
 def assert_same(found: Any, expected: bytes | np.ndarray[Any, Any], what: str) -> None:
-    """The same bytes; and where an array was written, the same dtype and shape."""
+    """Assert the same bytes, and, if an array was written, the same dtype and shape."""
     if isinstance(expected, np.ndarray):
         # A row of one number is a scalar where decode gets it.
         assert isinstance(found, np.ndarray if expected.ndim else np.ndarray | np.generic), what
@@ -78,10 +78,10 @@ def assert_same(found: Any, expected: bytes | np.ndarray[Any, Any], what: str) -
 
 
 _past_ns = 10**18 + 1
-"""When the data was written: long ago, so that a saved index of it is kept."""
+"""Time at which the data was written: long ago, so that a saved index of it is kept."""
 
 _damaged_peak_bytes = 64 * limits.MIB
-"""No damaged file, of a few KiB, makes the parser allocate more."""
+"""Most memory that parsing a damaged file, of a few KiB, may allocate."""
 
 _budgets = {
     "default": Budget(),
@@ -116,7 +116,7 @@ class FormatSuite(Suite):
 
     @contextmanager
     def written(self, *counts: int) -> Iterator[tuple[Written, Path]]:
-        """A data set, and the folder that holds it, removed afterwards."""
+        """Write a data set; yield it and its folder, which is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as parent:
             folder = Path(parent) / "data"
             folder.mkdir()
@@ -174,7 +174,7 @@ class FormatSuite(Suite):
             assert seen != sorted(seen)
 
     def test_decoded(self) -> None:
-        """What `decode` gets is the sample, with its key and label."""
+        """The sample that `decode` gets is the one written, with its key and label."""
         with self.written(*self._counts) as (written, _):
             by_key: dict[int, bool] = {}
 
@@ -192,7 +192,7 @@ class FormatSuite(Suite):
             assert len(by_key) == written.count
 
     def test_resume(self) -> None:
-        """A run that is taken up at any step goes on as if it had not been interrupted."""
+        """A run that is resumed at any step goes on as if it had not been interrupted."""
         with self.written(*self._counts) as (written, _):
             dataset = written.opened()
 
@@ -341,7 +341,7 @@ class FormatSuite(Suite):
 
 
 def _list_fields(dataset: Dataset) -> list[Any]:
-    """The fields, with codecs by value."""
+    """Return the fields, with codecs by value."""
     return [
         (part.name, part.dtype, part.shape, part.codec and (part.codec.name, part.codec.options))
         for part in dataset.fields
@@ -353,7 +353,8 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _choose_cuts(size: int) -> list[int]:
-    """Every length of a small file; of a larger one those near both ends, and some between."""
+    """Return every length of a small file; of a larger one those near both ends, and some
+    between."""
     if size <= 1200:
         return list(range(size))
     ends = {*range(300), *range(size - 300, size)}
@@ -361,8 +362,8 @@ def _choose_cuts(size: int) -> list[int]:
 
 
 def _draw_damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, bytes]]:
-    """Bytes set to telling values, words to large ones, stretches repeated or left out: each
-    as where, how many bytes, and what comes in their place."""
+    """Draw damages: bytes set to critical values, words to large ones, stretches repeated or left
+    out. Each is an offset, a number of bytes, and their replacement."""
     size = len(whole)
     if not size:
         return []

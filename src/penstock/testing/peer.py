@@ -1,4 +1,4 @@
-"""What every peer must do: `PeerSuite`."""
+"""The conformance suite of peers: `PeerSuite`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .reading import deadline_s, random_bytes, second_ns
 from .suite import Suite
 
 Answer = Callable[[Peer, PeerRequest], None]
-"""What a node does about a request."""
+"""Function by which a node answers a request."""
 
 
 def held(node: int, key: int, length: int) -> bytes:
-    """The bytes that a node has of a key."""
+    """Return the bytes that a node has of a key."""
     return random_bytes(length, node << 32 | key)
 
 
@@ -79,17 +79,19 @@ class Fetching:
         peer.answer(request.number, [memoryview(whole)[a:b] for a, b in ends], self.refused)
 
     def assert_untouched(self) -> None:
-        """Nothing has been written to the buffer."""
+        """Assert that nothing was written to the buffer."""
         np.testing.assert_array_equal(self.buffer, self._before)
 
     def assert_done(self, completion: PeerCompletion) -> None:
-        """Every key that is not refused arrived, and nothing between them was touched."""
+        """Assert that every key that is not refused arrived, and nothing between them was
+        touched."""
         assert completion.reason is None
         np.testing.assert_array_equal(completion.failures, self.refused)
         self._assert_buffer(self.refused)
 
     def assert_failed(self, completion: PeerCompletion, *reasons: Reason) -> None:
-        """Every key failed, for one of the reasons, and nothing between them was touched."""
+        """Assert that every key failed, for one of the reasons, and nothing between them was
+        touched."""
         assert completion.reason in reasons
         np.testing.assert_array_equal(completion.failures, np.arange(len(self.keys)))
         self._assert_buffer(completion.failures)
@@ -143,7 +145,7 @@ def drive(
 
 
 def requested(peers: Sequence[Peer], count: int) -> list[PeerRequest]:
-    """Let all peers take steps until the last one has got so many requests."""
+    """Let all peers take steps until the last one has received `count` requests."""
     found: list[PeerRequest] = []
     deadline = time.monotonic() + deadline_s
     while len(found) < count:
@@ -161,7 +163,7 @@ _lengths |= st.integers(0, 9000)
 
 @st.composite
 def fetchings(draw: st.DrawFn) -> Fetching:
-    """Any fetch from node 1, some keys of which are refused."""
+    """Strategy: any fetch from node 1, some keys of which are refused."""
     lengths = draw(st.lists(_lengths, max_size=20))
     refused = draw(st.sets(st.integers(0, len(lengths) - 1))) if lengths else set()
     return Fetching(lengths, refused, draw(st.integers(0, 1 << 32)), in_order=draw(st.booleans()))
@@ -215,12 +217,12 @@ class PeerSuite(Suite):
     subject = "peer"
 
     def make(self, count: int, timeout_s: float) -> Sequence[Peer]:
-        """The nodes 0 to count - 1, in this process, which know each other."""
+        """Create the nodes 0 to count - 1, in this process, which know each other."""
         raise NotImplementedError("a PeerSuite says how to make its peers")
 
     @contextmanager
     def opened(self, count: int = 2, timeout_s: float = deadline_s) -> Iterator[Sequence[Peer]]:
-        """So many nodes, closed at the end."""
+        """Open `count` nodes; they are closed at the end."""
         peers = self.make(count, timeout_s)
         try:
             yield peers
@@ -229,7 +231,7 @@ class PeerSuite(Suite):
                 peer.close()
 
     def assert_fetches(self, fetching: Fetching) -> None:
-        """One fetch, answered at once, ends as the oracle says."""
+        """Submit one fetch, answered at once, and compare the result with the oracle."""
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
             fetching.assert_done(drive(peers, [ticket], fetching.answer)[ticket])
@@ -355,7 +357,7 @@ class PeerSuite(Suite):
 
     @pytest.mark.parametrize("name", _bends)
     def test_bad_fetches(self, name: str) -> None:
-        """A fetch that cannot be is refused, and the peer goes on."""
+        """An impossible fetch is refused, and the peer goes on."""
         refused, fetching = Fetching([10, 20, 30]), Fetching([10, 20, 30])
         arguments: dict[str, Any] = {
             each: getattr(refused, each)
@@ -373,7 +375,7 @@ class PeerSuite(Suite):
 
     @pytest.mark.parametrize("name", _no_answers)
     def test_bad_answers(self, name: str) -> None:
-        """What is no answer is refused, and leaves the request to be answered."""
+        """An impossible answer is refused, and the request can still be answered."""
         parts, refused = _no_answers[name]
         fetching = Fetching([10, 10, 10])
         with self.opened() as peers:
@@ -422,7 +424,7 @@ class PeerSuite(Suite):
             fetching.assert_failed(done[ticket], Reason.TIMEOUT)
 
     def test_node_that_is_gone(self) -> None:
-        """When a node goes, what it was asked fails soon, and so does what it is asked later."""
+        """After a node is gone, fetches from it, earlier and later ones, fail soon."""
         before, others, after = Fetching([9]), Fetching([9], node=2), Fetching([9])
         with self.opened(3) as (asking, going, staying):
             ticket = before.submit(asking)

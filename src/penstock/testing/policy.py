@@ -1,4 +1,4 @@
-"""What every policy of `penstock.engine.queue` must do: `PolicySuite`."""
+"""The conformance suite of the policies of `penstock.engine.queue`: `PolicySuite`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ns = st.integers(0, 2 * limits.patience_ns_max)
 
 @st.composite
 def arrivals(draw: st.DrawFn, targets: int = 3) -> list[Request]:
-    """Requests for a few bytes of two files, as they come: they overlap and touch each other."""
+    """Strategy: requests for a few bytes of two files, as they come; they overlap and touch each
+    other."""
     at_ns = 0
     found = []
     for number in range(draw(st.integers(0, 25))):
@@ -68,7 +69,7 @@ class PolicySuite(Suite):
     subject = "policy"
 
     def make(self) -> Policy:
-        """A policy that has chosen nothing yet."""
+        """Create a policy that has chosen nothing yet."""
         raise NotImplementedError("a PolicySuite says how to make its policy")
 
     # -- whose turn --------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class PolicySuite(Suite):
     def test_rank_is_of_the_request_alone(
         self, requests: list[Request], targets: dict[int, Target]
     ) -> None:
-        """Whatever was asked and chosen before, the rank stays."""
+        """The rank of a request stays the same, whatever was asked and chosen before."""
         policy = self.make()
         for each in requests:
             policy.rank(each)
@@ -108,7 +109,8 @@ class PolicySuite(Suite):
     @given(_purposes, st.sampled_from(["read", "write"]), st.integers(0, 1 << 40))
     @_checked
     def test_nobody_starves(self, purpose: Purpose, kind: str, at_ns: int) -> None:
-        """Whoever waits goes in the end, though demands, all late, come without end."""
+        """Every waiting request is sent in the end, even while demands keep coming, all of them
+        late."""
         queue = RequestQueue(self.make(), [Target()], unit_bytes=1)
         waiting = Request(0, kind, purpose, 1, 0, 1, at_ns)  # type: ignore[arg-type]
         queue.put(waiting)
@@ -128,7 +130,7 @@ class PolicySuite(Suite):
     def test_chooses_one_that_is_offered(
         self, requests: list[Request], offers: list[dict[int, Target]]
     ) -> None:
-        """However the targets change."""
+        """The chosen target is one of those offered, however they change."""
         policy = self.make()
         for number, each in enumerate(requests):
             offered = offers[number % len(offers)]
@@ -139,7 +141,8 @@ class PolicySuite(Suite):
     def test_same_calls_same_choices(
         self, requests: list[Request], offers: list[dict[int, Target]]
     ) -> None:
-        """Also where the targets are listed in another order: every rank can work them out."""
+        """The same calls give the same choices, even if the targets are listed in another order, so
+        that every rank can compute them."""
 
         def choices(policy: Policy, turned: bool) -> list[int]:
             return [
@@ -159,8 +162,9 @@ class PolicySuite(Suite):
     def test_a_queue_keeps_what_depends_on_order(
         self, requests: list[Request], unit_bytes: int, seed: int
     ) -> None:
-        """Each byte of each request goes once, to a target that can serve it and has room; reads
-        find, and files keep, what they would if everything were done at once as it comes."""
+        """Each byte of each request goes once, to a target that can serve it and has room. Reads return, and
+        files keep, the same bytes as if every request were executed at once when it comes.
+        """
         run = _RandomRun(self.make(), requests, unit_bytes, np.random.default_rng(seed))
         run.run()
         expected, kept = _execute_in_order(requests)
@@ -170,7 +174,8 @@ class PolicySuite(Suite):
 
 
 def _execute_in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
-    """What each read finds, and what files hold in the end: a byte is the id of who wrote it."""
+    """Return the result of each read, and the files' bytes in the end: a byte is the id of its last
+    writer."""
     files = [[-1] * _file_bytes, [-1] * _file_bytes]
     found = {}
     for each in requests:
@@ -182,8 +187,8 @@ def _execute_in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]]
 
 
 class _RandomRun:
-    """A queue that is driven at random; writes happen at any time while they are under way, reads
-    then and at the end, and both must find the same."""
+    """A queue driven at random. Requests are executed at a random time while in progress, and again
+    at the end; both results must be equal."""
 
     def __init__(
         self,

@@ -18,13 +18,13 @@ from ..engine import Buffer, Completion, Engine, Failure
 from ..extent import Files, Requests
 
 Contents = Sequence[bytes | None]
-"""What is in each file; None is a file that vanished after it was indexed."""
+"""Content of each file; None is a file that vanished after it was indexed."""
 
 Extent = tuple[int, int, int]
 """(file, offset, length)."""
 
 vanished_bytes = 1 << 16
-"""The size that `write_files` claims for a file that is not there."""
+"""Size that `write_files` claims for a file that does not exist."""
 
 second_ns = 1_000_000_000
 deadline_s = 60
@@ -51,12 +51,12 @@ def write_files(folder: Path, contents: Contents) -> Files:
 
 
 def random_bytes(size: int, seed: int) -> bytes:
-    """Content in which no two stretches look alike."""
+    """Return content in which no two stretches are alike."""
     return np.random.default_rng(seed).bytes(size)
 
 
 class EngineRead:
-    """Requests, buffers of random bytes for them, and the verdict on what an engine made of them.
+    """Requests, buffers of random bytes for them, and a check of an engine's result.
 
     `runs` are lists of extents. Destinations are dealt out in random order over the buffers, with
     a few bytes between them that nobody may touch.
@@ -91,12 +91,13 @@ class EngineRead:
         self._expected = [each.copy() for each in self.buffers]
 
     def assert_untouched(self) -> None:
-        """Nothing has been written to the buffers."""
+        """Assert that nothing was written to the buffers."""
         for buffer, expected in zip(self.buffers, self._expected, strict=True):
             np.testing.assert_array_equal(buffer, expected)
 
     def assert_done(self, completion: Completion) -> None:
-        """Every byte that can arrive has, all else is untouched, and the failures say the rest."""
+        """Assert that every byte that can arrive has arrived, everything else is untouched, and the
+        failures account for the rest."""
         failures = {each.extent: each for each in completion.failures}
         assert len(failures) == len(completion.failures), "an extent is reported twice"
         for number in range(len(self.requests.file)):

@@ -1,4 +1,5 @@
-"""What waits and what is under way: cut, merged, kept in order, by a policy."""
+"""The request queue: requests waiting and in progress, cut, merged and kept in order, by a
+policy."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from .request import Kind, Request, find_hazard, split_request
 _Turn = tuple[int, int, int]
 """Rank, step, number: the smallest goes first."""
 _Group = tuple[Kind, tuple[int, ...]]
-"""Kind and holders: who may go to the same targets."""
+"""Kind and holders: requests of one group may go to the same targets."""
 
 
 class Unit(NamedTuple):
-    """What goes to a target as one: neighbours in one file, ascending, of one kind and purpose.
+    """Requests that are sent to a target together.
 
-    number:    of the unit.
-    target:    of the target.
-    requests:  or pieces of them, with the id of the whole.
+    They are neighbours in one file, ascending, of one kind and one purpose.
+
+    number:    number of the unit.
+    target:    number of the target.
+    requests:  requests, or pieces of them with the id of the whole.
     """
 
     number: int
@@ -33,12 +36,12 @@ class Unit(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Of the first byte."""
+        """Offset of the first byte."""
         return self.requests[0].offset
 
     @property
     def length(self) -> int:
-        """Bytes, in one piece."""
+        """Bytes, contiguous."""
         return self.requests[-1].end - self.requests[0].offset
 
 
@@ -46,10 +49,10 @@ class Unit(NamedTuple):
 class _QueuedPiece:
     """A piece of a request that is not done.
 
-    turn:    its own, or that of one it holds up, if that is earlier.
+    turn:    its own turn, or an earlier one of a piece that it holds up.
     before:  pieces that must be done first.
     after:   pieces that wait for it.
-    gone:    it is under way.
+    gone:    it is in progress.
     """
 
     request: Request
@@ -66,14 +69,18 @@ class _QueuedPiece:
 class RequestQueue:
     """Requests that wait for a few targets.
 
-    Guarantees: every request goes once, in pieces of at most `unit_bytes`; reads find what was
-    written before they were put here, and writes the last of which was put here last is what
-    remains (no two requests of which one writes bytes of the other are under way together or out
-    of order); no target has more under way than it takes; what nobody holds up goes by the rank
-    that the policy gave it, among those that a target with room can serve, and takes its waiting
-    neighbours along; what holds up a more urgent request is as urgent.
+    Guarantees:
+    - Every request is sent once, in pieces of at most `unit_bytes`.
+    - A read returns the bytes written by the writes that were put before it, and the write that was
+      put last remains: no two requests of which one writes bytes of the other are in progress
+      together or out of order.
+    - No target has more in progress than it accepts.
+    - Pieces that nothing holds up are sent by the rank that the policy gave them, among those that
+      a target with room can serve, and take their waiting neighbours along.
+    - A piece that holds up a more urgent request is as urgent as that.
 
-    No clock, no storage: `put` as requests come, `take` while it gives units, `done` as they end.
+    No clock, no storage: call `put` as requests come, `take` while it returns units, `done` as units
+    end.
     """
 
     def __init__(
@@ -101,24 +108,25 @@ class RequestQueue:
         self._count = 0
 
     def __len__(self) -> int:
-        """Pieces of requests that are not done."""
+        """Return the number of pieces that are not done."""
         return self._count
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """As they are now."""
+        """The targets in their present state."""
         return tuple(self._targets)
 
     def update(self, number: int, target: Target) -> None:
-        """A target has changed; what is under way to it is known here, and kept."""
+        """Replace a target whose properties changed; its bytes in progress are known here and
+        kept."""
         if not 0 <= number < len(self._targets):
             raise UsageError(f"target {number} is not there: use 0..{len(self._targets) - 1}")
         queued = self._targets[number].queued_bytes
         self._targets[number] = replace(target, queued_bytes=queued)
 
     def put(self, request: Request) -> None:
-        """A request comes. UsageError where its id is that of one not done, its holders are no
-        targets, or it comes from the past; LimitError beyond `limits.pieces_max`."""
+        """Add a request. UsageError if its id is that of a request not done, its holders are no
+        targets, or it arrived before the last one; LimitError beyond `limits.pieces_max`."""
         if request.id in self._undone:
             raise UsageError(f"request {request.id} is not done yet: give each an id of its own")
         if request.holders and max(request.holders) >= len(self._targets):
@@ -162,7 +170,8 @@ class RequestQueue:
         self._of_file[request.file][request.id] = request
 
     def take(self) -> Unit | None:
-        """What goes next; None where nothing may, before something is done or comes."""
+        """Return the unit to send next; None if nothing may be sent before something ends or
+        arrives."""
         heads = []
         for group in list(self._ready):
             waiting = self._ready[group]
@@ -216,8 +225,7 @@ class RequestQueue:
                 yield number, self._targets[number]
 
     def _hasten(self, piece: _QueuedPiece, turn: _Turn) -> None:
-        """A piece holds up another one: it goes as soon as that would, and so does what holds it
-        up."""
+        """Make a piece as urgent as the one it holds up, and likewise all that hold it up."""
         hastened = [piece]
         while hastened:
             each = hastened.pop()
@@ -229,14 +237,14 @@ class RequestQueue:
             hastened += each.before
 
     def _release(self, piece: _QueuedPiece) -> None:
-        """Nothing holds the piece up any more."""
+        """Make a piece ready, because nothing holds it up any more."""
         heappush(self._ready[piece.group], (piece.turn, piece))
         if piece.request.length:
             self._starts[_get_edge(piece, piece.request.offset)].append(piece)
             self._ends[_get_edge(piece, piece.request.end)].append(piece)
 
     def _send(self, piece: _QueuedPiece, number: int) -> Unit:
-        """The piece goes, with its neighbours, as far as there is room."""
+        """Send the piece with its neighbours, as far as there is room."""
         target = self._targets[number]
         room = max(
             piece.request.length,
@@ -262,7 +270,7 @@ class RequestQueue:
         return unit
 
     def _forget(self, piece: _QueuedPiece) -> None:
-        """A piece goes: it waits no more."""
+        """Remove a piece that is sent from the waiting ones."""
         piece.gone = True
         if not piece.request.length:
             return
@@ -277,6 +285,6 @@ class RequestQueue:
 
 
 def _get_edge(piece: _QueuedPiece, at: int) -> tuple[object, ...]:
-    """Where a piece touches another one that may go along with it."""
+    """Return the key under which a piece meets its neighbours that may be sent along."""
     request = piece.request
     return request.file, at, request.kind, request.purpose, request.holders

@@ -1,4 +1,4 @@
-"""A request as a value: who wants which bytes of a file, for what, since when."""
+"""A request as a value: the bytes of a file, their purpose, and the time of arrival."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from ...errors import UsageError
 
 Kind = Literal["read", "write"]
 Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]
-"""What bytes are for, the most urgent first: a rank stands still for them; a rank will want them;
-the cache is filled; a snapshot is written."""
+"""Purpose of the bytes, the most urgent first.
+
+demand: a rank is waiting for them. prefetch: a rank will want them. sweep: the cache is filled.
+checkpoint: a snapshot is written.
+"""
 _PURPOSES = get_args(Purpose)  # asked for once a submission
 Hazard = Literal["read after write", "write after write", "write after read"]
 
@@ -66,7 +69,7 @@ class Request:
 
 
 def check_purpose(purpose: object, where: str = "purpose") -> None:
-    """Raise UsageError, which says where, unless there is such a purpose."""
+    """Raise UsageError naming `where` unless the purpose exists."""
     if purpose not in _PURPOSES:
         raise UsageError(f"{where} is {purpose!r}: use one of {', '.join(_PURPOSES)}")
 
@@ -81,7 +84,7 @@ def _list_values(literal: object) -> str:
 
 
 def find_hazard(earlier: Request, later: Request) -> Hazard | None:
-    """Why the later one must wait until the earlier one is done; None where it need not."""
+    """Return why the later request must wait until the earlier one is done; None if it need not."""
     if earlier.file != later.file:
         return None
     if max(earlier.offset, later.offset) >= min(earlier.end, later.end):
@@ -92,7 +95,7 @@ def find_hazard(earlier: Request, later: Request) -> Hazard | None:
 
 
 def split_request(request: Request, piece_bytes: int) -> Iterator[Request]:
-    """The request in pieces of at most so many bytes, ascending; each has its id."""
+    """Yield the request in pieces of at most `piece_bytes`, ascending; each keeps its id."""
     if request.length <= piece_bytes:
         yield request
         return
