@@ -170,8 +170,8 @@ def test_a_real_control_group(controller: str, limit: str) -> None:
         (group / limit).write_text(str(512 << 20))
         code = (
             f"open('{group}/cgroup.procs', 'w').write('0')\n"
-            "from penstock.engine.host_info import this_machine\n"
-            "print(this_machine().memory_limit_bytes)"
+            "from penstock.engine.host_info import read_machine\n"
+            "print(read_machine().memory_limit_bytes)"
         )
         source = str(Path(penstock.__file__).parents[1])
         done = subprocess.run(

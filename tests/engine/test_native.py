@@ -701,7 +701,7 @@ if child == 0:
     os.setuid(65534)
     own = NativeEngine(files, budget=budget.replace(threads=8))
     assert own.choice.backend == "io_uring"
-    assert survey(files, 1.0, 9).resident == -1.0  # the kernel does not tell
+    assert survey_files(files, 1.0, 9).resident == -1.0  # the kernel does not tell
     assert read(own, reading) == ()
     own.close()
     os._exit(0)

@@ -30,9 +30,9 @@ from penstock import limits
 from penstock.budget import Budget
 from penstock.engine.object_client import (
     Bucket,
-    read_aws_profile,
-    parse_object_url,
     compute_version,
+    parse_object_url,
+    read_aws_profile,
 )
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine

@@ -130,8 +130,8 @@ def _describe_engine(choice: ReadMethod) -> str:
 
 
 def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
-    """Estimate the storage and memory traffic of a sample in an exact shuffle. Data in compressed chunks
-    is assumed to be read chunk by chunk.
+    """Estimate the storage and memory traffic of a sample in an exact shuffle. Data in compressed
+    chunks is assumed to be read chunk by chunk.
 
     choice:         how the engine reads.
     decoded_bytes:  size of a decode function's result, which is copied into a batch.

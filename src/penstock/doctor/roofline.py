@@ -1,4 +1,4 @@
-"""Roofline of a training job: which resource limits the samples a second, and what would help. Pure.
+"""Roofline of a training job: the resource that limits it, and what would help. Pure.
 
     samples/s  <=  min over resources of  supply per second / demand of a sample
 
@@ -424,8 +424,8 @@ def _describe_spare(found: Roofline) -> list[str]:
     if found.headroom < _gain_min:
         return ["data comes hardly faster than it is computed with: there is nothing to spare"]
     return [
-        f"data could come {_format_factor(found.headroom)} as fast as it is computed with: a faster loader "
-        f"or storage gains nothing"
+        f"data could come {_format_factor(found.headroom)} as fast as it is computed with: a faster"
+        " loader or storage gains nothing"
     ]
 
 
@@ -439,7 +439,8 @@ def _estimate_gain(found: Roofline, resources: frozenset[Resource], what: str) -
         return []
     rate = _format_rate(left[0].samples_per_s)
     return [
-        f"{what}: up to {rate} samples/s, {_format_factor(gain)}, where {NAMES[left[0].resource]} binds"
+        f"{what}: up to {rate} samples/s, {_format_factor(gain)}, where"
+        f" {NAMES[left[0].resource]} binds"
     ]
 
 
@@ -449,8 +450,8 @@ def _describe_cache(data: DataProfile) -> str:
         return f"a cache of {size}, which this host's memory holds,"
     hosts = math.ceil(data.total_bytes / max(1, data.memory_bytes))
     return (
-        f"a cache of {size} (this host's memory has room for {_format_size(data.memory_bytes)}: {hosts:,} "
-        f"such hosts, or a local disk)"
+        f"a cache of {size} (this host's memory has room for {_format_size(data.memory_bytes)}:"
+        f" {hosts:,} such hosts, or a local disk)"
     )
 
 

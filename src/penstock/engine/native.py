@@ -90,8 +90,8 @@ class ReadMethod:
 class ReadingEngine(Engine, Protocol):
     """An engine as loaders use it: it reports how it reads, and accepts another budget.
 
-    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey_files` does, to
-    see whether another way to read has become the better one.
+    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does,
+    to see whether another way to read has become the better one.
     """
 
     @property
@@ -371,8 +371,8 @@ class NativeEngine:
         """Return totals of finished tickets: bytes, runs (read operations), extents, tickets.
 
         And totals of all work begun: opens (of files); open_ns, time that threads spent opening and
-        closing files, part of work_ns; work_ns, time that threads spent at work or waiting for storage;
-        busy_ns, time while there was something to read.
+        closing files, part of work_ns; work_ns, time that threads spent at work or waiting for
+        storage; busy_ns, time while there was something to read.
         """
         self._check_process()
         return dict(zip(_counted, self._core.counters(), strict=True))

@@ -1,6 +1,6 @@
-"""Client of one bucket, container or web server: reads, lists, writes and deletes objects by obstore.
+"""Client of one bucket, container or web server: reads, lists, writes and deletes objects.
 
-The only importer of obstore. Every failure becomes an `ObjectRefused`, made of a status, an error
+The only importer of obstore, which sends the requests. Every failure becomes an `ObjectRefused`, made of a status, an error
 code of the service and our own words. No text of the library, the service or the URL is passed
 on, because those hold keys, signatures and user names.
 
@@ -560,7 +560,8 @@ T = TypeVar("T")
 
 
 def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
-    """Call `ask` until it succeeds, while repeating may help and until the deadline; else ObjectRefused.
+    """Call `ask` until it succeeds, while repeating may help and until the deadline; else
+    ObjectRefused.
 
     Pauses double, and are a random part of that, so that many clients refused together do not come
     back together. `pause` waits so many seconds, and returns whether to go on.

@@ -1,17 +1,18 @@
 """Engines execute requests and report; they decide nothing.
 
 An engine is given requests (extents with destinations, see `penstock.extent`) and the buffers
-they go to, and reports each submission once, with the extents that failed. What to read and when
-is the session's business; which system call reads it is `penstock.engine.native`'s.
+they go to, and reports each submission once, with the extents that failed. The session decides
+what is read and when; `penstock.engine.native` decides which system call reads it.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
 Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
-them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
+them alive; no one else may write them. (The sequence of buffers remains the caller's.) After the
 report, or after close, the engine holds no reference to them.
 
-What waits goes by purpose, with aging (`penstock.engine.Patience`): a demand before prefetches
-and sweeps, but not before what has waited for longer than its patience; of one purpose, who came
-first. What has begun is not interrupted.
+Waiting requests are served by purpose, with aging (`penstock.engine.Patience`): a demand goes
+before prefetches and sweeps, but not before a request that has waited for longer than its
+patience. Within one purpose the first come is the first served. A read that has begun is not
+interrupted.
 
 An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 
@@ -76,9 +77,9 @@ class Engine(Protocol):
 
         purpose:  what the bytes are for: which of what waits is read first.
 
-        Raises UsageError where `check_requests` does, where there is no such purpose, and where the engine
-        is closed; nothing is read then, no ticket is used up, and the engine goes on. Destinations
-        of unreported extents must not overlap; nobody checks that.
+        Raises UsageError if `check_requests` does, if the purpose is unknown, and if the engine is
+        closed. Nothing is read then, no ticket is used up, and the engine goes on. Destinations of
+        unreported extents must not overlap; this is not checked.
         """
         ...
 
@@ -124,7 +125,8 @@ def _check_columns(requests: Requests) -> None:
         dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(
-                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of {dtype}"
+                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of"
+                f" {dtype}"
             )
         if name != "runs" and len(column) != len(requests.file):
             raise UsageError(
@@ -154,8 +156,8 @@ def _check_runs(requests: Requests) -> None:
     count = len(file)
     if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
         raise UsageError(
-            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the number of"
-            " extents"
+            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the"
+            " number of extents"
         )
     extents = np.diff(runs)
     refuse_first(
@@ -208,8 +210,8 @@ def check_buffers(buffers: Sequence[Buffer]) -> None:
             and buffer.flags.writeable
         ):
             raise UsageError(
-                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional, contiguous,"
-                " writable array of uint8"
+                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional,"
+                " contiguous, writable array of uint8"
             )
 
 

@@ -150,10 +150,11 @@ class Store(Protocol):
         ...
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
-        """Call `parse` for each file, several at a time; return the results in the order of the files.
+        """Call `parse` for each file, several at a time; return the results in the order of the
+        files.
 
-        The first error, in that order, is raised. ChangedError if a file does not have the size and time
-        of `files`.
+        The first error, in that order, is raised. ChangedError if a file does not have the size and
+        time of `files`.
         """
         ...
 

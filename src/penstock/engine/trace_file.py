@@ -260,10 +260,11 @@ class _Pending:
 
 
 class TraceWriter:
-    """Writes a trace while its operations come; in a `with` statement, the file appears when complete.
+    """Writes a trace while its operations come; in a `with` statement, the file appears when
+    complete.
 
-    Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds since
-    1970. Any thread may call it.
+    Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds
+    since 1970. Any thread may call it.
     """
 
     def __init__(self, path: str, source: str, timing: Timing = "exact") -> None:
@@ -316,8 +317,8 @@ class TraceWriter:
     def add(self, thread: int, *row: int) -> None:
         """Add one operation, as in `Operations`; those of a thread come in order.
 
-        An operation that overlaps the next one of its thread is cut there. UsageError if it begins before
-        the previous one, or has values that are impossible.
+        An operation that overlaps the next one of its thread is cut there. UsageError if it begins
+        before the previous one, or has values that are impossible.
         """
         kind, file, offset, length, result, start_ns, duration_ns = row
         with self._lock:
@@ -504,7 +505,8 @@ def is_trace(path: str) -> bool:
 
 
 def load(*paths: str) -> Trace:
-    """Open the trace in a file, or the traces in several files, such as those of a job's ranks, as one.
+    """Open the trace in a file, or the traces in several files, such as those of a job's ranks, as
+    one.
 
     MissingError if a file does not exist, UsageError if it may not be read, FormatError if it is no
     trace, was cut or altered. Blocks are checked when they are read.

@@ -174,8 +174,8 @@ class EngineSuite(Suite):
     ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
         """Create a busy engine of this patience.
 
-        It begins nothing that is submitted before the function is called, and then reads one ticket after
-        the other. It may report tickets that were submitted earlier.
+        It begins nothing that is submitted before the function is called, and then reads one ticket
+        after the other. It may report tickets that were submitted earlier.
         """
         raise NotImplementedError("an EngineSuite says how to make an engine that is busy")
 
@@ -398,8 +398,9 @@ class EngineSuite(Suite):
     )
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
-        """Waiting requests go in the order of the queue of `penstock.engine`: urgent ones first, unless
-        others have waited for longer than their patience; of equals, in the order of submission.
+        """Waiting requests go in the order of the queue of `penstock.engine`: urgent ones first,
+        unless others have waited for longer than their patience; of equals, in the order of
+        submission.
         """
         contents = [random_bytes(1000, 1)]
         readings = [EngineRead(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]

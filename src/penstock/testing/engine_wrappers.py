@@ -54,10 +54,10 @@ class _Waiting(NamedTuple):
 class Limited:
     """Keeps at most `inflight_bytes_max` and `inflight_runs_max` in flight (None: any number).
 
-    Tickets beyond the limits wait here, in the order of turns, and are submitted by poll when there is
-    room; a ticket that is larger than a limit goes alone. Both limits may be changed at any time. If
-    the wrapped engine refuses a ticket that has waited (only a wrong file number can cause this),
-    each of its extents fails with EINVAL.
+    Tickets beyond the limits wait here, in the order of turns, and are submitted by poll when there
+    is room; a ticket that is larger than a limit goes alone. Both limits may be changed at any
+    time. If the wrapped engine refuses a ticket that has waited (only a wrong file number can cause
+    this), each of its extents fails with EINVAL.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class Throttled:
 
     Requests are submitted at once, and their completions are held back until they are due: when the
     bytes of all earlier tickets and their own have passed at the rate, plus the latency. A ticket
-    passes whole, and the next one is the ticket whose turn is first. Rate and latency may be changed
-    at any time, for later tickets. With a JumpingClock waiting takes no time.
+    passes whole, and the next one is the ticket whose turn is first. Rate and latency may be
+    changed at any time, for later tickets. With a JumpingClock waiting takes no time.
     """
 
     def __init__(

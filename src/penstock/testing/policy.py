@@ -100,7 +100,7 @@ class PolicySuite(Suite):
     def test_who_comes_later_is_not_before_its_like(
         self, requests: list[Request], later_ns: int
     ) -> None:
-        """Of two requests that differ in arrival alone, the earlier one goes first."""
+        """The earlier of two requests that differ in arrival alone goes first."""
         policy = self.make()
         for each in requests:
             later = replace(each, arrived_ns=each.arrived_ns + later_ns)
@@ -162,8 +162,9 @@ class PolicySuite(Suite):
     def test_a_queue_keeps_what_depends_on_order(
         self, requests: list[Request], unit_bytes: int, seed: int
     ) -> None:
-        """Each byte of each request goes once, to a target that can serve it and has room. Reads return, and
-        files keep, the same bytes as if every request were executed at once when it comes.
+        """Each byte of each request goes once, to a target that can serve it and has room. Reads
+        return, and files keep, the same bytes as if every request were executed at once when it
+        comes.
         """
         run = _RandomRun(self.make(), requests, unit_bytes, np.random.default_rng(seed))
         run.run()

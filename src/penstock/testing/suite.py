@@ -9,8 +9,8 @@ class Suite:
     """Base of the tests of a protocol.
 
     A direct subclass holds the tests and names its `subject`. Classes below it create the subject,
-    and do nothing else. Overriding a test is a defect: the protocol means the same for all, or means
-    nothing.
+    and do nothing else. Overriding a test is a defect: the protocol means the same for all, or
+    means nothing.
     """
 
     subject: ClassVar[str]

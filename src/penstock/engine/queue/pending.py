@@ -79,8 +79,8 @@ class RequestQueue:
       a target with room can serve, and take their waiting neighbours along.
     - A piece that holds up a more urgent request is as urgent as that.
 
-    No clock, no storage: call `put` as requests come, `take` while it returns units, `done` as units
-    end.
+    No clock, no storage: call `put` as requests come, `take` while it returns units, `done` as
+    units end.
     """
 
     def __init__(

@@ -79,11 +79,12 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time for which more urgent requests that come later may overtake a request, by purpose, in ns.
+    """Time for which more urgent requests that come later may overtake a request, by purpose;
+    in ns.
 
-    A request's turn comes this long after it arrived, or at its deadline if that is earlier. A demand
-    is therefore sent before everything else that waits, except requests that have waited longer than
-    their patience. Aging needs no clock, because all requests age alike.
+    A request's turn comes this long after it arrived, or at its deadline if that is earlier. A
+    demand is therefore sent before everything else that waits, except requests that have waited
+    longer than their patience. Aging needs no clock, because all requests age alike.
     """
 
     demand: int = 0
