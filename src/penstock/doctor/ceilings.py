@@ -193,7 +193,8 @@ def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply 
     rate, done = _measure_rate(one, threads)
     return Supply(
         rate,
-        f"{_format_count(done, 'open')} of {_format_count(count, 'file')} by {threads} threads, names known",
+        f"{_format_count(done, 'open')} of {_format_count(count, 'file')} by {threads} threads,"
+        " names known",
     )
 
 

@@ -1,7 +1,7 @@
 """The native engine and arena: the compiled core behind the Engine protocol.
 
-Besides this module only `order`, `store` and `tier` import the core. A request is read by one of
-three backends:
+Besides this module only `store`, `penstock.order` and the shared memory of `penstock.cache` and
+`penstock.checkpoint` import the core. A request is read by one of three backends:
 
     io_uring   many reads in flight from each thread; the default for large local files
     pread      a pool of threads; works everywhere; the default where storage is not local

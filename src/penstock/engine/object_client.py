@@ -1,8 +1,8 @@
 """Client of one bucket, container or web server: reads, lists, writes and deletes objects.
 
-The only importer of obstore, which sends the requests. Every failure becomes an `ObjectRefused`, made of a status, an error
-code of the service and our own words. No text of the library, the service or the URL is passed
-on, because those hold keys, signatures and user names.
+The only importer of obstore, which sends the requests. Every failure becomes an `ObjectRefused`,
+made of a status, an error code of the service and our own words. No text of the library, the
+service or the URL is passed on, because those hold keys, signatures and user names.
 
 Credentials come from the places where the services' own tools look; docs/objects.md lists them.
 Secrets in a URL (user:password@, or the query of a presigned one) are kept in this process only.
