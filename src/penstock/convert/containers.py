@@ -53,7 +53,7 @@ def make_safe_key(name: str) -> str:
 
     Characters that cannot be printed, and "%", become "%" and their number.
     """
-    plain = _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", name)
+    plain = _UNPRINTABLE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", name)
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     parts = [f"_{part[1:]}" if part.startswith(".") else part for part in parts]
     if parts:

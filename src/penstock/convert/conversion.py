@@ -84,20 +84,20 @@ def convert(
     path = os.path.abspath(os.fspath(destination))
     _check_outside(source, path)
     _check_unchanged(source)
-    made = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
+    recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
     sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
         "to": to,
         **sizes,
         "shuffle": None if shuffle is None else _check_seed(shuffle),
         "name": _choose_name(name, path),
-        "fields": [part.name for part in made.fields],
+        "fields": [part.name for part in recipe.fields],
         "keys": keys,
         "raw": bool(raw),
         "datum": bool(datum),
     }
     kind = LmdbConversion if to == "lmdb" else ShardsConversion
-    return kind(source, path, made, options, force, progress).run()
+    return kind(source, path, recipe, options, force, progress).run()
 
 
 # -- what was asked for ----------------------------------------------------------------------------

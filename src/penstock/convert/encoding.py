@@ -283,14 +283,14 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
 
 def _collect_endings(index: Index) -> set[str]:
     """Collect the extensions of the sample names; stops after 64 different ones."""
-    found: set[str] = set()
+    endings: set[str] = set()
     for names in _read_names(index):
         for name in names:
             ending = os.path.splitext(name)[1][1:]
-            found.add(ending.lower() if _ENDING.fullmatch(ending) else "")
-        if len(found) > 64:
+            endings.add(ending.lower() if _ENDING.fullmatch(ending) else "")
+        if len(endings) > 64:
             break
-    return found
+    return endings
 
 
 def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
@@ -389,7 +389,7 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
     """Plan records of one size, back to back; labels lie beside them."""
     part = _require_single(fields, "a file of records")
     index = source.index
-    row_bytes = index.row_bytes[[each.name for each in index.fields].index(part.name)]
+    row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(part.name)]
     if part.shape is None and row_bytes is None:
         raise UsageError(
             f"field {part.name!r} has samples of different lengths, and records have one: write "

@@ -94,9 +94,11 @@ class LmdbConversion(Conversion):
                 self._commit(environment, digests, pending)
                 self.report(done + len(pending))
             environment.sync(True)
-            found = int(environment.stat()["entries"])
-            if found != self.count:
-                raise mismatch_error(folder, f"it has {found:,} entries for {self.count:,} samples")
+            entries = int(environment.stat()["entries"])
+            if entries != self.count:
+                raise mismatch_error(
+                    folder, f"it has {entries:,} entries for {self.count:,} samples"
+                )
             return start
         finally:
             environment.close()
@@ -127,8 +129,8 @@ class LmdbConversion(Conversion):
         """Compute the size of the map: address space, not disk, enough for every sample whatever
         the pages waste."""
         index = self.source.index
-        each = _PAGE if index.mean_bytes > _PAGE // 4 else 256
-        wanted = 2 * index.total_bytes + index.count * (2 * each + 64) + 64 * limits.MIB
+        sample_bytes = _PAGE if index.mean_bytes > _PAGE // 4 else 256
+        wanted = 2 * index.total_bytes + index.count * (2 * sample_bytes + 64) + 64 * limits.MIB
         return -(-wanted // _PAGE) * _PAGE
 
     def _storage_failure(self, error: Exception) -> StorageError:
@@ -150,17 +152,17 @@ class LmdbConversion(Conversion):
         """Read everything back and compare. Returns the position of each entry, or None if the
         entries, which are in order of keys, are also in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
-        found = np.fromiter(
+        digests = np.fromiter(
             map(_split_digest, self.read_back(folder, self.count)), _DIGEST, self.count
         )
         positions = None
         if self.options["keys"] == "names":
             by_digest = np.argsort(written, order=_DIGEST.names)
-            entries = np.argsort(found, order=_DIGEST.names)
+            entries = np.argsort(digests, order=_DIGEST.names)
             positions = np.empty(self.count, np.int64)
             positions[entries] = by_digest
             written = written[positions]
-        wrong = written != found
+        wrong = written != digests
         if wrong.any():
             os.unlink(os.path.join(folder, DATA))
             raise mismatch_error(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
@@ -175,9 +177,9 @@ class LmdbConversion(Conversion):
 
     def _rename(self, folder: str) -> None:
         with storage_errors(self.path):
-            for each in (DIGESTS, LOCK):
+            for name in (DIGESTS, LOCK):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, each))
+                    os.unlink(os.path.join(folder, name))
             os.rename(folder, self.path)
         sync_folder(os.path.dirname(self.path))
 

@@ -101,18 +101,18 @@ class ConversionManifest:
         path = os.path.join(folder, MANIFEST)
         try:
             with open(path, "rb") as file:
-                found = json.loads(file.read())
-            if found["version"] != _VERSION:
+                saved = json.loads(file.read())
+            if saved["version"] != _VERSION:
                 raise UsageError(
-                    f"{path} is of version {found['version']!r}, and this penstock writes "
+                    f"{path} is of version {saved['version']!r}, and this penstock writes "
                     f"{_VERSION}: choose another destination, or remove that one"
                 )
-            shards = [dict(each) for each in found["shards"]]
-            for each in shards:
-                each["end"], each["bytes"] = int(each["end"]), int(each["bytes"])
-                each["name"] = os.path.basename(each["name"])
-            complete = bool(found["complete"])
-            return cls(dict(found["source"]), dict(found["options"]), shards, complete)
+            shards = [dict(shard) for shard in saved["shards"]]
+            for shard in shards:
+                shard["end"], shard["bytes"] = int(shard["end"]), int(shard["bytes"])
+                shard["name"] = os.path.basename(shard["name"])
+            complete = bool(saved["complete"])
+            return cls(dict(saved["source"]), dict(saved["options"]), shards, complete)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -177,12 +177,12 @@ class Conversion:
         self,
         source: Dataset,
         path: str,
-        made: EncodingRecipe,
+        recipe: EncodingRecipe,
         options: dict[str, Any],
         force: bool,
         progress: Progress | None,
     ) -> None:
-        self.source, self.path, self.recipe = source, path, made
+        self.source, self.path, self.recipe = source, path, recipe
         self.force, self.progress = force, progress
         self.count = len(source)
         identity = {
@@ -203,8 +203,8 @@ class Conversion:
         """Return True if the folder holds this conversion, finished or not; False if it holds
         nothing, or, with force, after removing another conversion. UsageError if it holds anything
         else."""
-        found = ConversionManifest.load(folder)
-        if found is None:
+        manifest = ConversionManifest.load(folder)
+        if manifest is None:
             held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
             if held:
                 raise UsageError(
@@ -213,15 +213,15 @@ class Conversion:
                 )
             return False
         if self.force:
-            _remove_conversion(folder, found)
+            _remove_conversion(folder, manifest)
             return False
-        different = found.describe_difference(self.manifest)
+        different = manifest.describe_difference(self.manifest)
         if different is not None:
             raise UsageError(
                 f"{folder} holds a conversion {different}: give what was given then, another "
                 f"destination, or force=True (--force) to begin anew"
             )
-        self.manifest = found
+        self.manifest = manifest
         return True
 
     def held(self, start: int) -> Iterator[list[StoredSample]]:
@@ -237,7 +237,7 @@ class Conversion:
             for batch in loader:
                 samples = self.recipe.samples(index, batch, at)
                 fresh = itertools.islice(samples, max(start - at, 0), None)
-                yield [self.recipe.hold(each) for each in fresh]
+                yield [self.recipe.hold(sample) for sample in fresh]
                 at += len(batch)
 
     def report(self, done: int) -> None:
@@ -287,8 +287,8 @@ def _choose_batch_size(source: Dataset) -> int:
     """Choose how many samples are read at once. The decoded size counts, because the stored size of
     compressed samples says little."""
     decoded = sum(part.nbytes or 0 for part in source.fields)
-    each = max(source.index.mean_bytes, decoded, 1)
-    return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // each)))
+    sample_bytes = max(source.index.mean_bytes, decoded, 1)
+    return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // sample_bytes)))
 
 
 def mismatch_error(path: str, how: str) -> StorageError:
@@ -301,16 +301,17 @@ def mismatch_error(path: str, how: str) -> StorageError:
     return error
 
 
-def _remove_conversion(folder: str, found: ConversionManifest) -> None:
+def _remove_conversion(folder: str, manifest: ConversionManifest) -> None:
     """Remove the files that another conversion wrote, and nothing else; the manifest goes last."""
-    suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
-    name = os.path.basename(str(found.options.get("name")))
+    suffix = SUFFIXES.get(str(manifest.options.get("to")), ".mdb")
+    name = os.path.basename(str(manifest.options.get("name")))
     # The one after the last may have been named just before the end of the run.
-    shards = [f"{name}-{number:06d}{suffix}" for number in range(len(found.shards) + 1)]
+    shards = [f"{name}-{number:06d}{suffix}" for number in range(len(manifest.shards) + 1)]
     environment = [DATA, LOCK, DIGESTS] if suffix == ".mdb" else []
     with storage_errors(folder):
-        for each in (*shards, *environment, LABELS, MANIFEST):
-            for path in (os.path.join(folder, each), os.path.join(folder, f".{each}.part")):
+        for file_name in (*shards, *environment, LABELS, MANIFEST):
+            for present_name in (file_name, f".{file_name}.part"):
+                path = os.path.join(folder, present_name)
                 if os.path.lexists(path):
                     os.unlink(path)
 

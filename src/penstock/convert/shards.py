@@ -112,10 +112,10 @@ class ShardsConversion(Conversion):
         if self.manifest.samples != self.count:
             raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
         self._check_finished()
-        found = len(self.opened(list(self._list_files())))
-        if found != self.count:
+        count = len(self.opened(list(self._list_files())))
+        if count != self.count:
             raise mismatch_error(
-                self.path, f"it has {found:,} samples, and {self.count:,} were written"
+                self.path, f"it has {count:,} samples, and {self.count:,} were written"
             )
 
     def _list_files(self) -> tuple[str, ...]:

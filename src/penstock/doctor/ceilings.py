@@ -94,9 +94,9 @@ def measure_storage(
         nonlocal is_cold
         if passed_by or not is_cold:
             return extents
-        found = drop_extents(index.files, extents, limits.cold_s)
-        is_cold = len(found.file) > 0
-        return found if is_cold else extents
+        dropped = drop_extents(index.files, extents, limits.cold_s)
+        is_cold = len(dropped.file) > 0
+        return dropped if is_cold else extents
 
     try:
         probed = measure_cost(index, engine, ready=ready)
@@ -246,28 +246,28 @@ def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
     count = min(len(dataset), limits.ceiling_samples_max)
     if count == 0:
         raise UsageError(f"{dataset.path} holds no samples: there is nothing to decode")
-    found: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
     until, size = time.monotonic() + limits.ceiling_s, 0
     numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
-        found.append({**dataset[number], "__id__": number, "__epoch__": 0})
-        size += _sum_bytes(found[-1])
+        samples.append({**dataset[number], "__id__": number, "__epoch__": 0})
+        size += _sum_bytes(samples[-1])
         if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:
             break
-    return found
+    return samples
 
 
 def _sum_bytes(value: Any) -> int:
     """Sum the bytes of the arrays and byte strings of a sample."""
     if isinstance(value, Mapping):
-        return sum(_sum_bytes(each) for each in value.values())
+        return sum(_sum_bytes(part) for part in value.values())
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     size = getattr(value, "nbytes", None)  # of numpy, torch, and memoryviews
     if isinstance(size, int):
         return size
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return sum(_sum_bytes(each) for each in value)
+        return sum(_sum_bytes(part) for part in value)
     return 0
 
 
@@ -277,14 +277,14 @@ def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
 
     Nominal, of one device: what other hosts and storage really give has to be measured with them.
     """
-    found: list[tuple[int, str]] = []
+    speeds: list[tuple[int, str]] = []
     for device in sorted(devices.glob("*")):
         try:
             if (device / "device").exists() and (device / "operstate").read_text() == "up\n":
-                found.append((int((device / "speed").read_text()), device.name))
+                speeds.append((int((device / "speed").read_text()), device.name))
         except (OSError, ValueError):  # virtual devices have no speed
             continue
-    speed_mbit, name = max(found, default=(0, ""))
+    speed_mbit, name = max(speeds, default=(0, ""))
     if speed_mbit <= 0:
         return None
     return Supply(speed_mbit * 1e6 / 8, f"{name} says {speed_mbit:,} Mbit/s: nominal")
@@ -345,7 +345,7 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
         parts = [many()]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            parts = [each.result() for each in [pool.submit(many) for _ in range(threads)]]
+            parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)
     return done / max(took_s, 1e-9), done
@@ -359,13 +359,13 @@ def measure_supplies(
     decode: Decode | None = None,
 ) -> dict[Resource, Supply]:
     """Measure all ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
-    found: dict[Resource, Supply] = {"copy": measure_copy_rate()}
+    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
     read = measure_storage(dataset, budget, cold=cold)
     if read is not None:
-        found |= {"bandwidth": read.bandwidth, "iops": read.iops}
+        supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
     opens = measure_opening(dataset.index.files)
     if opens is not None:
-        found["metadata"] = opens
+        supplies["metadata"] = opens
     if decode is not None:
-        found["decode"] = measure_decoding(dataset, decode).all_cores
-    return found
+        supplies["decode"] = measure_decoding(dataset, decode).all_cores
+    return supplies

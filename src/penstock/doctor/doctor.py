@@ -212,7 +212,7 @@ def examine(
         supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
     first, later = _estimate_epochs(dataset, machine, supplies, demand)
-    found = Examination(
+    examination = Examination(
         path=dataset.path,
         dataset=dataset,
         machine=machine,
@@ -231,7 +231,7 @@ def examine(
         later=later,
     )
     seen(5, steps)
-    return found
+    return examination
 
 
 def _find_folder(dataset: Dataset) -> str:
@@ -293,22 +293,22 @@ def _list_settings(
     reasons = "; ".join(
         f"{name}: {reason}" for name, reason in choice.reasons.items() if name != choice.backend
     )
-    found = [
+    settings = [
         Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons),
         Setting("reading threads", str(choice.threads), "Budget.threads sets another number"),
     ]
-    blocking, said = _describe_shuffle(dataset, job, budget, read)
-    found.append(Setting("shuffle='auto'", said, blocking.reason))
+    blocking, shuffle = _describe_shuffle(dataset, job, budget, read)
+    settings.append(Setting("shuffle='auto'", shuffle, blocking.reason))
     ahead, steps = choose_readahead(choice, budget, job.batch_size * index.mean_bytes)
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
-    found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
-    found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
+    settings.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
+    settings.append(Setting("decode_threads", str(machine.cores), "one for each core"))
     cache_block = _choose_cache_block(dataset, choice, read)
-    found.append(_advise_cache(dataset, machine, cache_block))
-    found.append(
+    settings.append(_advise_cache(dataset, machine, cache_block))
+    settings.append(
         Setting("samples of a cache block", f"{cache_block.samples:,}", cache_block.reason)
     )
-    return found
+    return settings
 
 
 def _describe_shuffle(
@@ -361,27 +361,27 @@ def _list_findings(
     cached: Residency | None,
     read: StorageCeiling | None,
 ) -> list[Finding]:
-    found = _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
-    found += _examine_place(dataset.index.files.root, mount)
-    found.append(_examine_files(dataset, machine))
-    found.append(_examine_memory(dataset, machine, cached))
+    findings = _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    findings += _examine_place(dataset.index.files.root, mount)
+    findings.append(_examine_files(dataset, machine))
+    findings.append(_examine_memory(dataset, machine, cached))
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
             says = f"it lies in memory ({mount.file_system}): there is no storage to measure"
-        found.append(Finding("note", "storage", says))
+        findings.append(Finding("note", "storage", says))
     if dataset.sidecar is None:
         says = f"it is not saved, and made at every open: `penstock index {dataset.path}` once"
-        found.append(Finding("note", "index", says))
-    found += _examine_extras(dataset)
-    return found
+        findings.append(Finding("note", "index", says))
+    findings += _examine_extras(dataset)
+    return findings
 
 
 def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
-    found = []
+    findings = []
     if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
         threads = max(1, math.floor(machine.cpu_quota))
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "processors",
@@ -391,18 +391,18 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> l
             )
         )
     else:
-        found.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
+        findings.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
     memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < machine.memory_bytes:
         memory += f"; the control group is limited to {limit / 1e9:,.3g}, cached files included"
-        found.append(Finding("note", "memory", memory))
+        findings.append(Finding("note", "memory", memory))
     else:
-        found.append(Finding("good", "memory", memory))
-    found.append(_examine_shm(machine, job, batch_bytes))
+        findings.append(Finding("good", "memory", memory))
+    findings.append(_examine_shm(machine, job, batch_bytes))
     refusal = io_uring_refusal()
     if refusal:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "io_uring",
@@ -412,8 +412,8 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> l
             )
         )
     else:
-        found.append(Finding("good", "io_uring", "allowed"))
-    return found
+        findings.append(Finding("good", "io_uring", "allowed"))
+    return findings
 
 
 def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
@@ -442,9 +442,9 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
     ahead = readahead_bytes(mount)
     kind = mount.file_system
     if file_system(path) in LOCAL:
-        found = [Finding("good", "file system", f"{kind}, of this machine")]
+        findings = [Finding("good", "file system", f"{kind}, of this machine")]
     else:
-        found = [
+        findings = [
             Finding(
                 "note",
                 "file system",
@@ -456,8 +456,8 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
         says = (
             f"{ahead / 1024:,.0f} KiB: others' reads from end to end; ours ask for what they want"
         )
-        found.append(Finding("good", "kernel read-ahead", says))
-    return found
+        findings.append(Finding("good", "kernel read-ahead", says))
+    return findings
 
 
 def _examine_files(dataset: Dataset, machine: Machine) -> Finding:

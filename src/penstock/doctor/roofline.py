@@ -162,7 +162,9 @@ class Roofline:
     def utilisation(self) -> float | None:
         """The largest possible part of its time that the accelerator computes; None if the step
         time is not known."""
-        compute = next((each for each in self.ceilings if each.resource == "compute"), None)
+        compute = next(
+            (ceiling for ceiling in self.ceilings if ceiling.resource == "compute"), None
+        )
         return None if compute is None else self.samples_per_s / compute.samples_per_s
 
     def as_json(self) -> dict[str, Any]:
@@ -170,8 +172,12 @@ class Roofline:
         return {
             "measured": self.measured,
             "ceilings": [
-                {"resource": each.resource, "samples_per_s": each.samples_per_s, "how": each.how}
-                for each in self.ceilings
+                {
+                    "resource": ceiling.resource,
+                    "samples_per_s": ceiling.samples_per_s,
+                    "how": ceiling.how,
+                }
+                for ceiling in self.ceilings
             ],
             "bound": self.bound,
             "headroom": None if math.isinf(self.headroom) else self.headroom,
@@ -187,8 +193,8 @@ def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
     each."""
     if not step_s > 0:
         raise UsageError(f"a step takes {step_s!r} s: give more than 0")
-    each = f"{batch_size} samples in {step_s:g} s"
-    return Supply(ranks * batch_size / step_s, each if ranks == 1 else f"{ranks} ranks, {each}")
+    step = f"{batch_size} samples in {step_s:g} s"
+    return Supply(ranks * batch_size / step_s, step if ranks == 1 else f"{ranks} ranks, {step}")
 
 
 def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
@@ -223,14 +229,14 @@ def estimate_roofline(
 
 
 def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
-    found = [
+    ceilings = [
         Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
         for resource in RESOURCES
         if resource in supplies and demand.of(resource) > 0
     ]
     if "bandwidth" in supplies and demand.bytes >= _large_read_bytes * demand.reads:
-        return [each for each in found if each.resource != "iops"]
-    return found
+        return [ceiling for ceiling in ceilings if ceiling.resource != "iops"]
+    return ceilings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,32 +306,32 @@ def judge_run(
     if waited <= _waiting_min:
         compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
         return _sort_ceilings(
-            [compute, *(_raise_to_measured(each, measured) for each in others)], measured, data
+            [compute, *(_raise_to_measured(other, measured) for other in others)], measured, data
         )
     if not others:
         raise UsageError(
             f"it waits for {waited:.0%} of the time, and nothing is known that it may wait for: "
             f"measure what storage gives (penstock.doctor.ceilings)"
         )
-    lowest = min(others, key=lambda each: each.samples_per_s)
+    lowest = min(others, key=lambda other: other.samples_per_s)
     binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))
     ceilings = [binding] + [
-        _raise_to_measured(each, measured) for each in others if each is not lowest
+        _raise_to_measured(other, measured) for other in others if other is not lowest
     ]
     if counted.seconds > counted.waited_s:
         busy_s = counted.seconds - counted.waited_s
         how = f"it computes for {1 - waited:.0%} of the time"
         ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
     # Stable: the one that binds stays the first of equals.
-    ceilings.sort(key=lambda each: each.samples_per_s)
+    ceilings.sort(key=lambda ceiling: ceiling.samples_per_s)
     return _add_advice(tuple(ceilings), measured, data)
 
 
 def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
     if ceiling.samples_per_s >= measured:
         return ceiling
-    said = f"{ceiling.how}; that allows {_format_rate(ceiling.samples_per_s)}, and it reached more"
-    return Ceiling(ceiling.resource, measured, said)
+    how = f"{ceiling.how}; that allows {_format_rate(ceiling.samples_per_s)}, and it reached more"
+    return Ceiling(ceiling.resource, measured, how)
 
 
 def _explain_binding(ceiling: Ceiling, measured: float) -> str:
@@ -343,7 +349,9 @@ def _sort_ceilings(
 ) -> Roofline:
     if not ceilings:
         raise UsageError("no supply is given that a sample takes anything of: measure one")
-    return _add_advice(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
+    return _add_advice(
+        tuple(sorted(ceilings, key=lambda ceiling: ceiling.samples_per_s)), measured, data
+    )
 
 
 # -- advice ----------------------------------------------------------------------------------------
@@ -356,85 +364,91 @@ def _add_advice(
     return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
 
 
-def _write_advice(found: Roofline, data: DataProfile | None) -> list[str]:
-    bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
-    said = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(found)]
-    factor = f"{_format_factor(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
+def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
+    bound, rate, name = roofline.bound, roofline.samples_per_s, NAMES[roofline.bound]
+    sentences = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)]
+    factor = (
+        f"{_format_factor(roofline.headroom)} " if _gain_min <= roofline.headroom < math.inf else ""
+    )
     if bound == "compute":
-        return said + _describe_spare(found)
-    if found.headroom < _gain_min:
-        others = [each for each in found.ceilings if each.samples_per_s < rate * _gain_min]
-        names = " and ".join(NAMES[each.resource] for each in others)
-        said.append(f"{names} bind nearly alike: helping one of them gains little")
+        return sentences + _describe_spare(roofline)
+    if roofline.headroom < _gain_min:
+        others = [
+            ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
+        ]
+        names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
+        sentences.append(f"{names} bind nearly alike: helping one of them gains little")
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
-        said += _estimate_gain(
-            found,
+        sentences += _estimate_gain(
+            roofline,
             storage,
             _describe_cache(data) + " would take storage out from the second epoch on",
         )
     if bound in ("iops", "metadata"):
         if data is not None and data.own_files:
-            said += _estimate_gain(
-                found,
+            sentences += _estimate_gain(
+                roofline,
                 frozenset({"iops", "metadata"}),
                 "shards instead of a file for each sample (`penstock convert`), read in blocks "
                 "(shuffle='blocked')",
             )
         elif bound == "iops":
-            said += _estimate_gain(
-                found,
+            sentences += _estimate_gain(
+                roofline,
                 frozenset({"iops"}),
                 "larger reads (shuffle='blocked', or cache blocks of a cache)",
             )
     if bound == "bandwidth" and factor:
-        then = NAMES[found.ceilings[1].resource]
-        said.append(f"storage of {factor}the bandwidth would help until {then} binds")
+        then = NAMES[roofline.ceilings[1].resource]
+        sentences.append(f"storage of {factor}the bandwidth would help until {then} binds")
     if bound == "decode":
         cores = f"{factor}as many cores" if factor else "more cores"
-        said.append(
+        sentences.append(
             f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
             f"that are stored decoded would help"
         )
     if bound == "network":
-        said += _estimate_gain(
-            found,
+        sentences += _estimate_gain(
+            roofline,
             frozenset({"network"}),
             "assignment='local' (most samples come from the own host)",
         )
     if bound == "copy":
-        said.append("smaller types (uint8 until the accelerator has it) make copies smaller")
+        sentences.append("smaller types (uint8 until the accelerator has it) make copies smaller")
     if bound == "staging":
-        said += _estimate_gain(found, frozenset({"staging"}), "reading in place instead of staging")
-        said.append("each epoch more that reads what was staged makes it matter less")
-    return said
+        sentences += _estimate_gain(
+            roofline, frozenset({"staging"}), "reading in place instead of staging"
+        )
+        sentences.append("each epoch more that reads what was staged makes it matter less")
+    return sentences
 
 
-def _describe_next(found: Roofline) -> str:
-    if len(found.ceilings) < 2:
+def _describe_next(roofline: Roofline) -> str:
+    if len(roofline.ceilings) < 2:
         return "; nothing else that could is known"
-    other = found.ceilings[1]
+    other = roofline.ceilings[1]
     rate = _format_rate(other.samples_per_s)
-    return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(found.headroom)}"
+    return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(roofline.headroom)}"
 
 
-def _describe_spare(found: Roofline) -> list[str]:
-    if len(found.ceilings) < 2:
+def _describe_spare(roofline: Roofline) -> list[str]:
+    if len(roofline.ceilings) < 2:
         return []
-    if found.headroom < _gain_min:
+    if roofline.headroom < _gain_min:
         return ["data comes hardly faster than it is computed with: there is nothing to spare"]
     return [
-        f"data could come {_format_factor(found.headroom)} as fast as it is computed with: a faster"
-        " loader or storage gains nothing"
+        f"data could come {_format_factor(roofline.headroom)} as fast as it is computed with: a"
+        " faster loader or storage gains nothing"
     ]
 
 
-def _estimate_gain(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
+def _estimate_gain(roofline: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
     """Describe the gain if these ceilings were gone; [] if it is too small."""
-    left = [each for each in found.ceilings if each.resource not in resources]
+    left = [ceiling for ceiling in roofline.ceilings if ceiling.resource not in resources]
     if not left:
         return [f"{what}; nothing else that could bind is known"]
-    gain = left[0].samples_per_s / found.samples_per_s
+    gain = left[0].samples_per_s / roofline.samples_per_s
     if gain < _gain_min:
         return []
     rate = _format_rate(left[0].samples_per_s)

@@ -94,15 +94,15 @@ def find_mount(path: str) -> Mount | None:
     except OSError:
         return None
     number = f"{os.major(device)}:{os.minor(device)}"
-    found = list(_read_mounts(Path("/")))
-    above = [each for each in found if _is_below(real, each.folder)]
+    mounts = list(_read_mounts(Path("/")))
+    above = [mount for mount in mounts if _is_below(real, mount.folder)]
     # The last of those mounted at the same place hides the others. Sub-volumes of btrfs have device
     # numbers of their own, which no mount has.
-    deepest = max(above, key=lambda each: len(each.folder), default=None)
+    deepest = max(above, key=lambda mount: len(mount.folder), default=None)
     if deepest is None:
         return None
-    hidden = [each for each in above if each.folder == deepest.folder]
-    exact = [each for each in hidden if each.device == number]
+    hidden = [mount for mount in above if mount.folder == deepest.folder]
+    exact = [mount for mount in hidden if mount.device == number]
     return (exact or hidden)[-1]
 
 
@@ -156,7 +156,7 @@ def _read_mounts(root: Path) -> Iterator[Mount]:
 
 def _unescape(text: str) -> str:
     """Decode the octal escapes of mountinfo: spaces and such are octal numbers there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 # -- control groups --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _read_used_bytes(group: Path, usage: str) -> int | None:
         return None
     cached = dict(line.split() for line in (_read_text(group / "memory.stat") or "").splitlines())
     total = "total_" if "total_cache" in cached else ""  # version 1 counts groups below apart
-    files = sum(int(cached.get(f"{total}{each}_file", 0)) for each in ("active", "inactive"))
+    files = sum(int(cached.get(f"{total}{state}_file", 0)) for state in ("active", "inactive"))
     return max(0, int(used) - files)
 
 

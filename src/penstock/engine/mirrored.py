@@ -113,8 +113,8 @@ class MirroredEngine:
             threading.Thread(target=self._watch, args=(n,), name="penstock-place", daemon=True)
             for n in range(len(members))
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def choice(self) -> ReadMethod:
@@ -156,27 +156,27 @@ class MirroredEngine:
             )
             self._check_usable()
             done, self._done = self._done, []
-        return [Completion(each.number, tuple(sorted(each.failures))) for each in done]
+        return [Completion(ticket.number, tuple(sorted(ticket.failures))) for ticket in done]
 
     def adopt(self, budget: Budget) -> None:
         """Divide the budget's bandwidth among the members."""
         part = divide_budget(budget, len(self._members))
-        for each in self._members:
-            each.adopt(part)
+        for member in self._members:
+            member.adopt(part)
 
     def survey(self) -> None:
         """Let each member survey its files again."""
-        for each in self._members:
-            each.survey()
+        for member in self._members:
+            member.survey()
 
     def counters(self) -> dict[str, int]:
         """Return sums over all members; their tickets are parts here. `busy_ns` is the largest of
         any member; `rerouted` counts extents that were requested from another member after a
         failure."""
-        found = [each.counters() for each in self._members]
-        total = {name: sum(each.get(name, 0) for each in found) for name in found[0]}
+        counters = [member.counters() for member in self._members]
+        total = {name: sum(values.get(name, 0) for values in counters) for name in counters[0]}
         if "busy_ns" in total:
-            total["busy_ns"] = max(each.get("busy_ns", 0) for each in found)
+            total["busy_ns"] = max(values.get("busy_ns", 0) for values in counters)
         return total | {"rerouted": self._rerouted}
 
     def close(self) -> None:
@@ -186,8 +186,8 @@ class MirroredEngine:
         with self._moved:
             self._closed = True
             self._moved.notify_all()
-        for each, more in zip(self._members, self._more, strict=True):
-            each.close()  # which ends a wait for its reports
+        for member, more in zip(self._members, self._more, strict=True):
+            member.close()  # which ends a wait for its reports
             more.release()
         for thread in self._threads:
             thread.join()
@@ -223,23 +223,23 @@ class MirroredEngine:
         held = self._holders[requests.file[runs[:-1]]]
         cut |= (held[1:] != held[:-1]).any(axis=1)
         edges = [0, *(np.flatnonzero(cut) + 1).tolist(), len(runs) - 1]
-        found = []
+        parts = []
         for first, last in itertools.pairwise(edges):
             a, b = int(runs[first]), int(runs[last])
             rows = np.arange(a, b)
-            found.append(
+            parts.append(
                 _MirroredPart(
                     ticket, _select_extents(requests, rows, runs[first : last + 1] - a), rows
                 )
             )
-        return found
+        return parts
 
     # -- what follows is called with the lock held ---------------------------------------------
 
     def _put(self, part: _MirroredPart) -> None:
         """Queue a part for the holders that have not been tried."""
         held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
-        holders = tuple(each for each in held if each not in part.tried)
+        holders = tuple(member for member in held if member not in part.tried)
         number = self._numbers
         self._numbers += 1
         length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
@@ -254,7 +254,7 @@ class MirroredEngine:
         if self._closed or self._fault is not None:
             return
         now_s = time.monotonic()
-        for number in [each for each, until_s in self._paused_s.items() if until_s <= now_s]:
+        for number in [member for member, until_s in self._paused_s.items() if until_s <= now_s]:
             self._pause_member(number, None)
         while True:
             while (unit := self._queue.take()) is not None:
@@ -285,8 +285,8 @@ class MirroredEngine:
         failed = np.array([failure.extent for failure in completion.failures], np.int64)
         if len(failed) < len(part.rows) and part.tried:  # these could have brought it
             until_s = time.monotonic() + limits.mirror_pause_s
-            for each in part.tried:
-                self._pause_member(each, until_s)
+            for member in part.tried:
+                self._pause_member(member, until_s)
         tried = (*part.tried, number)
         held = self._holders[part.requests.file[failed]]
         held[:, tried] = False
@@ -297,8 +297,8 @@ class MirroredEngine:
                 ticket.failures.append(failure._replace(extent=row))
         self._rerouted += int(np.count_nonzero(elsewhere))
         kinds, kind = np.unique(held, axis=0, return_inverse=True)
-        for each in range(len(kinds)):
-            again = failed[elsewhere & (kind.reshape(-1) == each)]
+        for group in range(len(kinds)):
+            again = failed[elsewhere & (kind.reshape(-1) == group)]
             if len(again):
                 alone = _select_extents(part.requests, again, np.arange(len(again) + 1))
                 self._put(_MirroredPart(ticket, alone, part.rows[again], tried))

@@ -275,7 +275,9 @@ def survey_files(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
         kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
-        resident=min((-1.0 if each is None else each for each in resident), default=-1.0),
+        resident=min(
+            (-1.0 if fraction is None else fraction for fraction in resident), default=-1.0
+        ),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         ring_refusal=_core.probe_io_uring(),
         direct_refusal=_core.probe_direct_io(first) if count else 0,
@@ -338,7 +340,7 @@ class NativeEngine:
     def poll(self, timeout_ns: int) -> list[Completion]:
         self._check_usable()
         return [
-            Completion(ticket, tuple(Failure(*each) for each in failures) if failures else ())
+            Completion(ticket, tuple(Failure(*failure) for failure in failures) if failures else ())
             for ticket, failures in self._core.poll(min(timeout_ns, _timeout_ns_max))
         ]
 

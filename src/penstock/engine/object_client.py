@@ -204,12 +204,12 @@ class Bucket:
                 raise
             problem = error
         try:
-            found = _describe_object(self._obstore.head(self._get_client(key), key))
+            info = _describe_object(self._obstore.head(self._get_client(key), key))
         except Exception as error:
             raise translate_error(error) from None
-        if found.size:  # a range of nothing may be refused, or answered with all there is
+        if info.size:  # a range of nothing may be refused, or answered with all there is
             raise problem
-        return found
+        return info
 
     def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """Yield all objects below a prefix, which ends with a slash, in parts."""
@@ -221,21 +221,21 @@ class Bucket:
                 part = next(stream, None)
                 if part is None:
                     return
-                found = [_describe_object(meta) for meta in part]
+                infos = [_describe_object(meta) for meta in part]
             except Exception as error:
                 raise translate_error(error) from None
-            yield found
+            yield infos
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """Return the folders (by their last name) and the objects directly below a prefix."""
         self._require_listable()
         _check_process()
         try:
-            found = self._obstore.list_with_delimiter(self._store, prefix or None)
+            level = self._obstore.list_with_delimiter(self._store, prefix or None)
         except Exception as error:
             raise translate_error(error) from None
-        folders = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
-        return folders, [_describe_object(meta) for meta in found["objects"]]
+        folders = [prefix.rstrip("/").rpartition("/")[2] for prefix in level["common_prefixes"]]
+        return folders, [_describe_object(meta) for meta in level["objects"]]
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -386,8 +386,8 @@ def open_bucket(url: str) -> Bucket:
     """Return the bucket of a URL. The client keeps connections, so all users of one setting share a
     bucket."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
-    said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _open_client(url, tuple(sorted(said)))
+    settings = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
+    return _open_client(url, tuple(sorted(settings)))
 
 
 @functools.lru_cache(maxsize=32)
@@ -453,8 +453,8 @@ def translate_error(error: Exception) -> ObjectRefused:
     name = type(error).__name__
     status = _status.search(text)
     number = int(status.group(1)) if status else 0
-    said = _service_code.search(text)
-    code = said.group(1) if said else ""
+    service_code = _service_code.search(text)
+    code = service_code.group(1) if service_code else ""
     words = f"{number} {code}".strip() if number else ""
     if number == 404:
         return ObjectRefused(errno.ENOENT, words)
@@ -522,18 +522,24 @@ def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     keys = environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials"))
     settings = environment.get("AWS_CONFIG_FILE", os.path.join(home, "config"))
     section = "default" if profile == "default" else f"profile {profile}"
-    said = _read_section(settings, section) | _read_section(keys, profile)
-    found: dict[str, Any] = {}
-    if "region" in said and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
-        found["region"] = said["region"]
-    if "endpoint_url" in said:
-        found["endpoint"] = said["endpoint_url"]
+    profile_settings = _read_section(settings, section) | _read_section(keys, profile)
+    options: dict[str, Any] = {}
+    if (
+        "region" in profile_settings
+        and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys()
+    ):
+        options["region"] = profile_settings["region"]
+    if "endpoint_url" in profile_settings:
+        options["endpoint"] = profile_settings["endpoint_url"]
     if any(name in environment for name in _given_elsewhere):
-        return found
+        return options
     for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"):
-        if name in said:
-            found[name.removeprefix("aws_")] = said[name]
-    if "access_key_id" not in found and {"role_arn", "sso_session", "sso_start_url"} & said.keys():
+        if name in profile_settings:
+            options[name.removeprefix("aws_")] = profile_settings[name]
+    if (
+        "access_key_id" not in options
+        and {"role_arn", "sso_session", "sso_start_url"} & profile_settings.keys()
+    ):
         try:
             import boto3  # noqa: F401
         except ImportError:
@@ -541,8 +547,8 @@ def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
                 f"the AWS profile {profile!r} stands for a role or a sign-on, which takes boto3: "
                 "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
-        found["provider"] = True
-    return found
+        options["provider"] = True
+    return options
 
 
 def _read_section(path: str, name: str) -> dict[str, str]:

@@ -67,13 +67,13 @@ class ObjectStore:
         self._prefix = f"{where.key}/" if where.key else ""
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
-        found = self._list_files("", progress)
-        folders, versions = _group_by_folder(found)
+        objects = self._list_files("", progress)
+        folders, versions = _group_by_folder(objects)
         numbers = {name: number for number, name in enumerate(folders)}
         endings = tuple(extension.lower() for extension in extensions)
-        files = [each for each in found if not endings or each.name.lower().endswith(endings)]
-        files.sort(key=lambda each: each.name.encode())
-        folder = [numbers[posixpath.dirname(each.name)] for each in files]
+        files = [info for info in objects if not endings or info.name.lower().endswith(endings)]
+        files.sort(key=lambda info: info.name.encode())
+        folder = [numbers[posixpath.dirname(info.name)] for info in files]
         return Listing(
             self._build_table(files),
             np.array(folder, np.int32),
@@ -87,7 +87,7 @@ class ObjectStore:
             names: list[str] = []
             for part in self._bucket.listing(self._prefix):
                 # An empty object may stand for a folder.
-                names += [each.name for each in self._select_visible(part) if each.size]
+                names += [info.name for info in self._select_visible(part) if info.size]
                 if len(names) >= count:
                     break
             return names[:count]
@@ -96,14 +96,14 @@ class ObjectStore:
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for each in braces(pattern):
-            if not glob.has_magic(each):
-                names[each] = None
+        for alternative in braces(pattern):
+            if not glob.has_magic(alternative):
+                names[alternative] = None
                 continue
-            fixed = _find_fixed_folder(each)
-            form = re.compile(_translate_pattern(each), re.DOTALL)
-            found = (one.name for one in self._list_files(fixed) if form.fullmatch(one.name))
-            names.update(dict.fromkeys(sorted(found, key=str.encode)))
+            fixed = _find_fixed_folder(alternative)
+            form = re.compile(_translate_pattern(alternative), re.DOTALL)
+            matches = (one.name for one in self._list_files(fixed) if form.fullmatch(one.name))
+            names.update(dict.fromkeys(sorted(matches, key=str.encode)))
         return list(names)
 
     def probe(
@@ -158,11 +158,11 @@ class ObjectStore:
                     seen += 1
                 return data
 
-            found = parse(number, StoreFile(path, size, fetch, -1))
+            result = parse(number, StoreFile(path, size, fetch, -1))
             if not seen:  # nothing was read that could have shown a change
                 now = self._ask(self.root, lambda: self._bucket.head(self._build_key(path)))
                 _check_same(size, version, now.size, now.version, path)
-            return found
+            return result
 
         return map_in_threads(one, len(files), progress)
 
@@ -208,12 +208,12 @@ class ObjectStore:
 
         def ask() -> _State:
             try:
-                found = self._bucket.head(self._build_key(name))
+                info = self._bucket.head(self._build_key(name))
             except ObjectRefused as error:
                 if error.code != errno.ENOENT:
                     raise
                 return _State(-1, -1, errno.ENOENT)
-            return _State(found.size, found.version, 0)
+            return _State(info.size, info.version, 0)
 
         state = self._ask(f"{self.root}/{name}", ask)
         if state.code and self._bucket.listable:
@@ -229,28 +229,30 @@ class ObjectStore:
         for name in names:
             per_folder[posixpath.dirname(name)].append(name)
         many = [
-            (folder, each) for folder, each in per_folder.items() if len(each) >= _ASKED_SINGLY_MAX
+            (folder, inside)
+            for folder, inside in per_folder.items()
+            if len(inside) >= _ASKED_SINGLY_MAX
         ]
 
         def described(folder: str, wanted: set[str]) -> dict[str, _State]:
             left = _LISTED_PER_NAME * len(wanted)
-            found: dict[str, _State] = {}
+            states: dict[str, _State] = {}
             for part in self._bucket.listing(self._build_prefix(folder)):
-                for each in self._select_visible(part, hidden=True):
-                    if each.name in wanted:
-                        found[each.name] = _State(each.size, each.version, 0)
+                for info in self._select_visible(part, hidden=True):
+                    if info.name in wanted:
+                        states[info.name] = _State(info.size, info.version, 0)
                 left -= len(part)
-                if len(found) == len(wanted) or left < 0:
+                if len(states) == len(wanted) or left < 0:
                     break
-            return found
+            return states
 
         def one(number: int) -> dict[str, _State]:
             folder, wanted = many[number]
             return self._ask(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
 
         known: dict[str, _State] = {}
-        for found in map_in_threads(one, len(many)):
-            known |= found
+        for states in map_in_threads(one, len(many)):
+            known |= states
         return known
 
     # -- listing -------------------------------------------------------------------------------
@@ -264,25 +266,25 @@ class ObjectStore:
         """List all files below a folder, with names relative to the root."""
 
         def ask() -> list[ObjectInfo]:
-            found: list[ObjectInfo] = []
+            objects: list[ObjectInfo] = []
             for part in self._bucket.listing(self._build_prefix(folder)):
-                found += self._select_visible(part)
+                objects += self._select_visible(part)
                 if progress is not None:
-                    progress(len(found))
-            return _drop_markers(found)
+                    progress(len(objects))
+            return _drop_markers(objects)
 
         return self._ask(f"{self.root}/{folder}" if folder else self.root, ask)
 
     def _select_visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
         """Return the objects with names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
-        found = []
-        for each in part:
-            name = each.name[skip:]
+        visible = []
+        for info in part:
+            name = info.name[skip:]
             if not name or (not hidden and _is_hidden(name)):
                 continue
-            found.append(ObjectInfo(name, each.size, each.version))
-        return found
+            visible.append(ObjectInfo(name, info.size, info.version))
+        return visible
 
     def _look_up_folders(self, names: Sequence[str]) -> dict[str, _State]:
         if not self._bucket.listable:
@@ -308,27 +310,27 @@ class ObjectStore:
         folders, files = self._ask(
             f"{self.root}/{name}" if name else self.root, lambda: self._bucket.level(below)
         )
-        shown = {each for each in folders if not _is_hidden(each)}
+        shown = {folder for folder in folders if not _is_hidden(folder)}
         inside = [
-            ObjectInfo(each.name[len(below) :], each.size, each.version)
-            for each in files
-            if len(each.name) > len(below)
+            ObjectInfo(info.name[len(below) :], info.size, info.version)
+            for info in files
+            if len(info.name) > len(below)
         ]
         inside = [
-            each
-            for each in inside
-            if not _is_hidden(each.name) and (each.size or each.name not in shown)
+            info
+            for info in inside
+            if not _is_hidden(info.name) and (info.size or info.name not in shown)
         ]
         if not shown and not inside and (not files or not name):
             return _State(-1, -1, errno.ENOENT)
         return _State(-1, _compute_folder_version(inside, shown), errno.EISDIR)
 
-    def _build_table(self, found: Sequence[ObjectInfo]) -> Files:
+    def _build_table(self, objects: Sequence[ObjectInfo]) -> Files:
         return Files.of(
             self.root,
-            [each.name for each in found],
-            np.array([each.size for each in found], np.int64),
-            np.array([each.version for each in found], np.int64),
+            [info.name for info in objects],
+            np.array([info.size for info in objects], np.int64),
+            np.array([info.version for info in objects], np.int64),
         )
 
 
@@ -353,25 +355,25 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or "/." in name or name.endswith(".penstock")
 
 
-def _drop_markers(found: list[ObjectInfo]) -> list[ObjectInfo]:
+def _drop_markers(objects: list[ObjectInfo]) -> list[ObjectInfo]:
     """Leave out the empty objects that some tools write for folders."""
-    if not any(each.size == 0 for each in found):
-        return found
+    if not any(info.size == 0 for info in objects):
+        return objects
     folders: set[str] = set()
-    for each in found:
-        folder = posixpath.dirname(each.name)
+    for info in objects:
+        folder = posixpath.dirname(info.name)
         while folder and folder not in folders:
             folders.add(folder)
             folder = posixpath.dirname(folder)
-    return [each for each in found if each.size or each.name not in folders]
+    return [info for info in objects if info.size or info.name not in folders]
 
 
-def _group_by_folder(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
+def _group_by_folder(objects: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
     """Return the folders of these files, the root first, and their versions."""
     files: dict[str, list[ObjectInfo]] = {"": []}
     folders: dict[str, set[str]] = {"": set()}
-    for each in found:
-        folder, _, name = each.name.rpartition("/")
+    for info in objects:
+        folder, _, name = info.name.rpartition("/")
         if folder not in files:
             inner = folder
             while inner not in files:
@@ -379,13 +381,13 @@ def _group_by_folder(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]
                 outer, _, last = inner.rpartition("/")
                 folders.setdefault(outer, set()).add(last)
                 inner = outer
-        files[folder].append(ObjectInfo(name, each.size, each.version))
+        files[folder].append(ObjectInfo(name, info.size, info.version))
     names = sorted(files, key=str.encode)
     return names, [_compute_folder_version(files[name], folders[name]) for name in names]
 
 
 def _compute_folder_version(files: Iterable[ObjectInfo], folders: Iterable[str]) -> int:
-    lines = [f"{each.name}\0{each.size}\0{each.version}" for each in files]
+    lines = [f"{info.name}\0{info.size}\0{info.version}" for info in files]
     lines += [f"{name}/" for name in folders]
     return hash_content(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
 
@@ -437,10 +439,10 @@ class ObjectSource(NamedTuple):
     store: ObjectStore
 
 
-def locate_objects(*given: str) -> ObjectSource:
+def locate_objects(*urls: str) -> ObjectSource:
     """Locate the folder, file or patterns that URLs name. `path` and the store's root hold none of
     the URLs' secrets."""
-    places = [parse_object_url(url) for url in given]
+    places = [parse_object_url(url) for url in urls]
     if len({place.bucket for place in places}) > 1:
         first, other, *_ = dict.fromkeys(place.bucket for place in places)
         raise UsageError(f"{first} and {other} are two places: name files of one bucket or server")

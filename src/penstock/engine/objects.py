@@ -139,15 +139,15 @@ class _ObjectTicket:
     def pieces(self) -> list[_ObjectPiece]:
         """Return the pieces to request: one for each run, several for a run that is too long for
         one."""
-        found = []
+        pieces = []
         for first, last in zip(self.runs, self.runs[1:], strict=False):
             start, stop = self.offset[first], self.offset[last - 1] + self.length[last - 1]
             while start < stop:
                 end = min(stop, start + limits.run_bytes_max)
-                found.append(_ObjectPiece(self, first, last, start, end))
+                pieces.append(_ObjectPiece(self, first, last, start, end))
                 start = end
-        self.left = len(found)
-        return found
+        self.left = len(pieces)
+        return pieces
 
     def completion(self) -> Completion:
         """Return the report. Of an extent in several parts the first failure counts: all bytes
@@ -350,8 +350,8 @@ class _SharedWork:
             nonlocal asked
             asked += 1
             if start >= stop:  # nothing is there: but is the object?
-                found = self._bucket.head(key)
-                answer = Answer(memoryview(b""), found.size, found.version)
+                info = self._bucket.head(key)
+                answer = Answer(memoryview(b""), info.size, info.version)
             else:
                 answer = self._bucket.fetch(key, start, stop)
             if (answer.size, answer.version) != (size, version):
@@ -391,7 +391,10 @@ class _SharedWork:
         self._tickets.discard(ticket)
         buffers, ticket.buffers = ticket.buffers, []
         completion = ticket.completion()
-        lost = {each.extent: ticket.length[each.extent] - each.got for each in completion.failures}
+        lost = {
+            failure.extent: ticket.length[failure.extent] - failure.got
+            for failure in completion.failures
+        }
         self.counters["bytes"] += sum(ticket.length) - sum(lost.values())
         self.counters["runs"] += len(ticket.runs) - 1
         self.counters["extents"] += len(ticket.length)

@@ -55,8 +55,10 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
 
         places = (replace(files, mirrors=()), *files.mirrors)
         part = divide_budget(budget, len(places))
-        holders = np.stack([each.size >= 0 for each in places], axis=1)
-        return MirroredEngine([_create_engine(each, part, mean_bytes) for each in places], holders)
+        holders = np.stack([place.size >= 0 for place in places], axis=1)
+        return MirroredEngine(
+            [_create_engine(place, part, mean_bytes) for place in places], holders
+        )
     if is_url(files.root):
         from .objects import ObjectEngine
 
@@ -71,8 +73,8 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
     """
     mirrors = []
     for root in roots:
-        found, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
-        there = (errors == 0) & (found.size == files.size)
+        probed, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
+        there = (errors == 0) & (probed.size == files.size)
         if not there.any():
             raise UsageError(
                 f"mirrors: {root} has none of the {len(files):,} files below {files.root}, such as"
@@ -82,9 +84,9 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
         mirrors.append(
             replace(
                 files,
-                root=found.root,
-                size=np.where(there, found.size, -1),
-                mtime_ns=found.mtime_ns,
+                root=probed.root,
+                size=np.where(there, probed.size, -1),
+                mtime_ns=probed.mtime_ns,
             )
         )
     return replace(files, mirrors=tuple(mirrors))

@@ -80,10 +80,10 @@ def measure_residency(
     exact = True
     until = time.monotonic() + seconds
     for path in _draw_paths(paths, files_max):
-        found = _measure_cached_bytes(path)
-        if found is not None:
-            cached_bytes, total_bytes = cached_bytes + found[0], total_bytes + found[1]
-            exact = exact and found[2]
+        counts = _measure_cached_bytes(path)
+        if counts is not None:
+            cached_bytes, total_bytes = cached_bytes + counts[0], total_bytes + counts[1]
+            exact = exact and counts[2]
             files += 1
         if time.monotonic() > until:
             break

@@ -100,9 +100,11 @@ def measure_copying(threads: int = 1) -> float:
 
     barrier = threading.Barrier(threads)
     with ThreadPoolExecutor(threads) as pool:
-        parts = [each.result() for each in [pool.submit(copied, barrier) for _ in range(threads)]]
+        parts = [
+            future.result() for future in [pool.submit(copied, barrier) for _ in range(threads)]
+        ]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
-    return sum(each for each, _, _ in parts) / took_s
+    return sum(copied_bytes for copied_bytes, _, _ in parts) / took_s
 
 
 class _Rate(NamedTuple):

@@ -223,7 +223,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     )
     if len(buffers) == 0:
         return  # no extents either
-    size = np.array([len(each) for each in buffers], np.int64)[buffer]
+    size = np.array([len(destination) for destination in buffers], np.int64)[buffer]
     refuse_first(
         (target < 0) | (target > size - length),
         lambda i: (
@@ -288,7 +288,7 @@ class MemoryEngine:
         pending, self._pending = self._pending, []
         return [
             Completion(ticket, self._read(requests, buffers))
-            for _, ticket, requests, buffers in sorted(pending, key=lambda each: each[:2])
+            for _, ticket, requests, buffers in sorted(pending, key=lambda entry: entry[:2])
         ]
 
     def close(self) -> None:
@@ -309,8 +309,8 @@ class MemoryEngine:
             if content is None:
                 failures.append(Failure(extent, errno.ENOENT, 0))
                 continue
-            found = content[offset : offset + length]
-            buffers[buffer][target : target + len(found)] = found
-            if len(found) < length:
-                failures.append(Failure(extent, 0, len(found)))
+            data = content[offset : offset + length]
+            buffers[buffer][target : target + len(data)] = data
+            if len(data) < length:
+                failures.append(Failure(extent, 0, len(data)))
         return tuple(failures)

@@ -67,8 +67,8 @@ class RecordedEngine:
         self._engine = engine
         self._files = files
         choice = engine.choice
-        each = limits.ring_entries if choice.backend == "io_uring" else 1
-        lanes = min(64, choice.threads * each)
+        in_flight = limits.ring_entries if choice.backend == "io_uring" else 1
+        lanes = min(64, choice.threads * in_flight)
         try:
             self._writer: TraceWriter | None = TraceWriter(
                 path, f"penstock, {choice.backend}", "shared"
@@ -143,7 +143,9 @@ class RecordedEngine:
         file = requests.file[first].astype(np.int64)
         read = length > 0
         if not read.all():
-            file, offset, length, result = (each[read] for each in (file, offset, length, result))
+            file, offset, length, result = (
+                column[read] for column in (file, offset, length, result)
+            )
         if len(file) == 0:
             return
         used = np.argsort(self._free_ns, kind="stable")[: len(file)]

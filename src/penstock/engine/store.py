@@ -86,8 +86,8 @@ class StoreFile:
             raise storage_error(error.errno or errno.EIO, self.path) from None
         if flaw is not None:
             raise self.flaw(*flaw)
-        found: dict[str, Any] = columns
-        return found
+        result: dict[str, Any] = columns
+        return result
 
     def flaw(self, offset: int, message: str) -> FormatError:
         """Build the error for a flaw at a byte of this file."""
@@ -180,9 +180,9 @@ class Posix:
         return Listing(files, folder, Files(self.root, folder_names, folder_ends, sizes, folder_ns))
 
     def some(self, count: int) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         folders = [""]
-        while folders and len(found) < count:
+        while folders and len(names) < count:
             folder = folders.pop()
             path = os.path.join(self.root, folder) if folder else self.root
             try:
@@ -194,22 +194,22 @@ class Posix:
                         if entry.is_dir():
                             folders.append(name)
                         elif entry.is_file():
-                            found.append(name)
-                            if len(found) == count:
+                            names.append(name)
+                            if len(names) == count:
                                 break
             except OSError as error:
                 raise storage_error(error.errno or errno.EIO, path) from None
-        return found
+        return names
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for each in braces(pattern):
-            if glob.has_magic(each):
-                found = glob.glob(each, root_dir=self.root, recursive=True)
-                files = (name for name in found if os.path.isfile(os.path.join(self.root, name)))
+        for alternative in braces(pattern):
+            if glob.has_magic(alternative):
+                matches = glob.glob(alternative, root_dir=self.root, recursive=True)
+                files = (name for name in matches if os.path.isfile(os.path.join(self.root, name)))
                 names.update(dict.fromkeys(sorted(files, key=os.fsencode)))
             else:
-                names[each] = None
+                names[alternative] = None
         return list(names)
 
     def probe(
@@ -239,11 +239,11 @@ class Posix:
         return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
-        found, errors = self.probe(unseen(self.root, names))
+        probed, errors = self.probe(unseen(self.root, names))
         for row in np.flatnonzero(errors != errno.EISDIR)[:1]:
-            raise storage_error(int(errors[row]) or errno.ENOTDIR, found.path(int(row)))
+            raise storage_error(int(errors[row]) or errno.ENOTDIR, probed.path(int(row)))
         return Files(
-            self.root, found.names, found.ends, np.full_like(found.size, -1), found.mtime_ns
+            self.root, probed.names, probed.ends, np.full_like(probed.size, -1), probed.mtime_ns
         )
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -267,10 +267,10 @@ class Posix:
                     path, int(files.size[number]), functools.partial(_fetch, file, path), file
                 )
                 try:
-                    found = parse(number, source)
+                    result = parse(number, source)
                 finally:  # a file that is written to meanwhile looks damaged
                     _check_same(os.fstat(file), files, number, path)
-                return found
+                return result
             finally:
                 os.close(file)
 
@@ -316,19 +316,19 @@ def map_in_threads(
 
     The first error, in that order, is raised; what has not begun by then is not begun.
     """
-    found: list[T] = []
+    results: list[T] = []
     if count <= 1:
         return [one(number) for number in range(count)]
     with ThreadPoolExecutor(min(count, limits.scan_threads), "penstock-parse") as pool:
         try:
             for result in pool.map(one, range(count)):
-                found.append(result)
+                results.append(result)
                 if progress is not None:
-                    progress(len(found))
+                    progress(len(results))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return found
+    return results
 
 
 def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
@@ -443,12 +443,12 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 def braces(pattern: str) -> list[str]:
     """Expand a pattern with braces as a shell does: `{008..010}`, `{train,test}`."""
-    found = [pattern]
-    while any(_BRACE.search(each) for each in found):
-        found = [one for each in found for one in _expand_first(each)]
-        if len(found) > limits.open_files_max * 256:
-            raise UsageError(f"the pattern {pattern!r} stands for over {len(found):,} files")
-    return found
+    patterns = [pattern]
+    while any(_BRACE.search(candidate) for candidate in patterns):
+        patterns = [one for candidate in patterns for one in _expand_first(candidate)]
+        if len(patterns) > limits.open_files_max * 256:
+            raise UsageError(f"the pattern {pattern!r} stands for over {len(patterns):,} files")
+    return patterns
 
 
 def _expand_first(pattern: str) -> list[str]:
@@ -481,7 +481,7 @@ def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...
     """Return the extensions as a sorted tuple, lower case, each with its dot."""
     if extensions is None:
         return ()
-    given = [extensions] if isinstance(extensions, str) else list(extensions)
-    if not given or not all(isinstance(e, str) and e.strip(".") for e in given):
+    names = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not names or not all(isinstance(e, str) and e.strip(".") for e in names):
         raise UsageError(f"extensions is {extensions!r}: use names such as ['.jpg', '.png']")
-    return tuple(sorted({"." + e.lower().lstrip(".") for e in given}))
+    return tuple(sorted({"." + e.lower().lstrip(".") for e in names}))

@@ -208,17 +208,17 @@ class Trace:
         part = self._parts[self._part_of[number]]
         block = self.blocks[number]
         try:
-            found = _decode_block(part.data[block.place : block.place + block.bytes], block)
+            decoded = _decode_block(part.data[block.place : block.place + block.bytes], block)
         except ValueError as error:
             raise _damage_error(part.path, f"the block at byte {block.place:,}: {error}") from None
-        start = found.start_ns - self.began_ns
-        if int(found.file.max()) >= len(part.files):
+        start = decoded.start_ns - self.began_ns
+        if int(decoded.file.max()) >= len(part.files):
             raise _damage_error(part.path, f"the block at byte {block.place:,}: no such file")
-        if start[0] != block.first_ns or start[-1] + found.duration_ns[-1] != block.end_ns:
+        if start[0] != block.first_ns or start[-1] + decoded.duration_ns[-1] != block.end_ns:
             raise _damage_error(
                 part.path, f"the block at byte {block.place:,}: other times than told"
             )
-        return found._replace(file=part.files[found.file], start_ns=start)
+        return decoded._replace(file=part.files[decoded.file], start_ns=start)
 
 
 def _split_at(
@@ -226,7 +226,7 @@ def _split_at(
 ) -> tuple[tuple[FileIds, Operations], list[tuple[FileIds, Operations]]]:
     """Split operations into those that begin before a time, in order, and the rest."""
     threads = np.concatenate([threads for threads, _ in pending])
-    rows = concatenate_operations([each for _, each in pending])
+    rows = concatenate_operations([part for _, part in pending])
     order = np.argsort(rows.start_ns, kind="stable")
     threads, rows = threads[order], rows.at(order)
     cut = int(np.searchsorted(rows.start_ns, until_ns))
@@ -337,20 +337,20 @@ class TraceWriter:
                 self._sizes[file] = max(self._sizes[file], offset + result)
             self._count(thread, 1)
 
-    def extend(self, thread: int, given: Operations) -> None:
+    def extend(self, thread: int, added: Operations) -> None:
         """Add several operations of a thread, each as `add` takes it; their sizes were given to
         `file`."""
-        count = len(given.kind)
+        count = len(added.kind)
         if count == 0:
             return
         with self._lock:
-            if not _is_possible(given) or int(given.file.max()) >= len(self._sizes):
+            if not _is_possible(added) or int(added.file.max()) >= len(self._sizes):
                 raise UsageError("operations of a trace have values that cannot be")
-            if count > 1 and int(np.diff(given.start_ns).min()) < 0:
+            if count > 1 and int(np.diff(added.start_ns).min()) < 0:
                 raise UsageError("operations of a thread go back in time: give them in order")
             pending = self._pending[thread]
-            pending.follow(int(given.start_ns[0]), int(given.start_ns[-1]), count)
-            pending.parts += [build_operations(pending.rows), given]
+            pending.follow(int(added.start_ns[0]), int(added.start_ns[-1]), count)
+            pending.parts += [build_operations(pending.rows), added]
             pending.rows.clear()
             self._count(thread, count)
 
@@ -476,20 +476,20 @@ def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
         part = flat[place : place + size].reshape(dtype.itemsize, block.rows)
         columns.append(np.ascontiguousarray(part.T).reshape(-1).view(dtype))
         place += size
-    found = Operations(*columns)
-    found = found._replace(start_ns=np.cumsum(found.start_ns))
-    end_ns = found.start_ns + found.duration_ns
-    if not _is_possible(found) or np.any(end_ns[:-1] > found.start_ns[1:]):
+    decoded = Operations(*columns)
+    decoded = decoded._replace(start_ns=np.cumsum(decoded.start_ns))
+    end_ns = decoded.start_ns + decoded.duration_ns
+    if not _is_possible(decoded) or np.any(end_ns[:-1] > decoded.start_ns[1:]):
         raise ValueError("it holds operations that cannot be")
-    return found
+    return decoded
 
 
-def _is_possible(given: Operations) -> bool:
+def _is_possible(rows: Operations) -> bool:
     """True if each of the operations is possible on its own."""
-    offset, length, start_ns, duration_ns = given.offset, given.length, *given[5:]
+    offset, length, start_ns, duration_ns = rows.offset, rows.length, *rows[5:]
     return bool(
-        np.all(given.kind < len(KINDS))
-        and np.all((offset >= 0) & (length >= 0) & (given.result <= length))
+        np.all(rows.kind < len(KINDS))
+        and np.all((offset >= 0) & (length >= 0) & (rows.result <= length))
         and np.all((start_ns >= 0) & (duration_ns >= 0))
         and np.all((offset < _LATEST_NS - length) & (start_ns < _LATEST_NS - duration_ns))
     )
@@ -518,7 +518,7 @@ def load(*paths: str) -> Trace:
     blocks: list[tuple[int, TraceBlock]] = []
     numbers: dict[str, int] = {}
     sizes: list[int] = []
-    said: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
+    texts: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
     for path in paths:
         data, directory = _read_directory(path)
         files = np.array(
@@ -532,18 +532,18 @@ def load(*paths: str) -> Trace:
         ]
         threads += [Thread(*pair) for pair in directory["threads"]]
         parts.append(_TracePart(path, data, files))
-        said["source"].append(directory["source"])
-        said["timing"].append(directory["timing"])
-        said["notes"] += directory["notes"]
-    blocks.sort(key=lambda each: each[1].first_ns)
+        texts["source"].append(directory["source"])
+        texts["timing"].append(directory["timing"])
+        texts["notes"] += directory["notes"]
+    blocks.sort(key=lambda entry: entry[1].first_ns)
     began_ns = blocks[0][1].first_ns if blocks else 0
     of_thread: list[list[int]] = [[] for _ in threads]
     for number, (_, block) in enumerate(blocks):
         of_thread[block.thread].append(number)
     return Trace(
-        source="; ".join(dict.fromkeys(said["source"])),
-        timing="shared" if "shared" in said["timing"] else "exact",
-        notes=tuple(dict.fromkeys(said["notes"])),
+        source="; ".join(dict.fromkeys(texts["source"])),
+        timing="shared" if "shared" in texts["timing"] else "exact",
+        notes=tuple(dict.fromkeys(texts["notes"])),
         began_ns=began_ns,
         threads=tuple(threads),
         names=Names.of(list(numbers)),

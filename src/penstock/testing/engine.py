@@ -338,7 +338,7 @@ class EngineSuite(Suite):
         """A submission of no extents, with or without buffers, is reported like any other."""
         with self.opened([b"bytes"]) as engine:
             empty = EngineRead([b"bytes"], [])
-            tickets = [engine.submit(empty.requests, each) for each in ([], empty.buffers)]
+            tickets = [engine.submit(empty.requests, buffers) for buffers in ([], empty.buffers)]
             done = finish(engine, tickets)
             assert [done[ticket].failures for ticket in tickets] == [(), ()]
 
@@ -351,8 +351,8 @@ class EngineSuite(Suite):
         ]
         with self.opened(contents) as engine:
             tickets = [
-                engine.submit(each.requests, each.buffers, _purposes[i % len(_purposes)])
-                for i, each in enumerate(readings)
+                engine.submit(reading.requests, reading.buffers, _purposes[i % len(_purposes)])
+                for i, reading in enumerate(readings)
             ]
             assert all(np.diff(tickets) > 0)
             done = finish(engine, tickets)
@@ -410,19 +410,19 @@ class EngineSuite(Suite):
         ):
             try:
                 tickets = [
-                    engine.submit(each.requests, each.buffers, purpose)
-                    for each, purpose in zip(readings, purposes, strict=True)
+                    engine.submit(reading.requests, reading.buffers, purpose)
+                    for reading, purpose in zip(readings, purposes, strict=True)
                 ]
                 release()
                 done: list[Completion] = []
                 deadline = time.monotonic() + deadline_s
                 while len(done) < len(tickets):
                     assert time.monotonic() < deadline
-                    found = engine.poll(second_ns)
-                    done += [each for each in found if each.ticket in tickets]
+                    reports = engine.poll(second_ns)
+                    done += [report for report in reports if report.ticket in tickets]
             finally:
                 engine.close()
-        assert [tickets.index(each.ticket) for each in done] == _order_turns(purposes, patience)
+        assert [tickets.index(report.ticket) for report in done] == _order_turns(purposes, patience)
         for completion in done:
             readings[tickets.index(completion.ticket)].assert_done(completion)
 
@@ -464,7 +464,7 @@ class EngineSuite(Suite):
                 done = engine.poll(1_000_000)
                 assert time.monotonic() - start < 5  # a loaded machine is slow, a hang is not
                 assert start < deadline
-            assert [each.ticket for each in done] == [ticket]
+            assert [report.ticket for report in done] == [ticket]
             reading.assert_done(done[0])
 
     # -- the end -----------------------------------------------------------------------------
@@ -479,10 +479,12 @@ class EngineSuite(Suite):
             watched = [weakref.ref(buffer) for buffer in reading.buffers]
             reading.buffers.clear()
             gc.collect()
-            assert all(each() is not None for each in watched), "buffers die while in flight"
+            assert all(reference() is not None for reference in watched), (
+                "buffers die while in flight"
+            )
             finish(engine, tickets)
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_with_work_in_flight(self) -> None:
         """Close neither hangs nor keeps buffers, nor writes to them afterwards."""
@@ -497,7 +499,7 @@ class EngineSuite(Suite):
                 np.testing.assert_array_equal(reading.buffers[0], buffer)
             watched = [weakref.ref(reading.buffers.pop()) for reading in readings]
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_twice(self) -> None:
         """Closing again does nothing."""

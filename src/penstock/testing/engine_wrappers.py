@@ -111,9 +111,9 @@ class Limited:
         if not self._inflight:
             return True
         loads = [load, *self._inflight.values()]
-        return sum(each.bytes for each in loads) <= self.inflight_bytes_max and (
+        return sum(held.bytes for held in loads) <= self.inflight_bytes_max and (
             self.inflight_runs_max is None
-            or sum(each.runs for each in loads) <= self.inflight_runs_max
+            or sum(held.runs for held in loads) <= self.inflight_runs_max
         )
 
     def _advance(self) -> list[Completion]:
@@ -218,10 +218,12 @@ class Throttled:
         self._read |= completions
 
     def _release(self, now_ns: int) -> list[Completion]:
-        due = [each for each in self._due_ns.items() if each[1] <= now_ns and each[0] in self._read]
+        due = [
+            entry for entry in self._due_ns.items() if entry[1] <= now_ns and entry[0] in self._read
+        ]
         for ticket, _ in due:
             del self._due_ns[ticket]
-        due.sort(key=lambda each: (each[1], each[0]))
+        due.sort(key=lambda entry: (entry[1], entry[0]))
         return [Completion(ticket, self._read.pop(ticket)) for ticket, _ in due]
 
 
@@ -364,7 +366,9 @@ class Faulty:
             self._held.append((self._hold(completion.ticket), completion))
         soonest = min((polls for polls, _ in self._held), default=0)
         done = [completion for polls, completion in self._held if polls <= max(soonest, 0)]
-        self._held = [(polls - 1, each) for polls, each in self._held if polls > max(soonest, 0)]
+        self._held = [
+            (polls - 1, completion) for polls, completion in self._held if polls > max(soonest, 0)
+        ]
         return done
 
     def close(self) -> None:

@@ -66,15 +66,15 @@ class Written:
             assert sample["__key__"] == self.keys[number]
 
 
-def assert_same(found: Any, expected: bytes | np.ndarray[Any, Any], what: str) -> None:
+def assert_same(value: Any, expected: bytes | np.ndarray[Any, Any], what: str) -> None:
     """Assert the same bytes, and, if an array was written, the same dtype and shape."""
     if isinstance(expected, np.ndarray):
         # A row of one number is a scalar where decode gets it.
-        assert isinstance(found, np.ndarray if expected.ndim else np.ndarray | np.generic), what
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
-        assert found.tobytes() == np.ascontiguousarray(expected).tobytes(), what
+        assert isinstance(value, np.ndarray if expected.ndim else np.ndarray | np.generic), what
+        assert (value.dtype, value.shape) == (expected.dtype, expected.shape), what
+        assert value.tobytes() == np.ascontiguousarray(expected).tobytes(), what
     else:
-        assert bytes(found) == expected, what
+        assert bytes(value) == expected, what
 
 
 _past_ns = 10**18 + 1
@@ -120,10 +120,10 @@ class FormatSuite(Suite):
         with tempfile.TemporaryDirectory(prefix="penstock-") as parent:
             folder = Path(parent) / "data"
             folder.mkdir()
-            found = self.write(folder, counts, np.random.default_rng(sum(counts)))
+            data = self.write(folder, counts, np.random.default_rng(sum(counts)))
             for path in [*folder.rglob("*"), folder]:
                 os.utime(path, ns=(_past_ns, _past_ns))
-            yield found, folder
+            yield data, folder
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -164,10 +164,10 @@ class FormatSuite(Suite):
                         what = f"field {name!r} of sample {number}"
                         expected = values[number]
                         if isinstance(expected, np.ndarray) and not expected.ndim:
-                            expected, found = expected.reshape(1), batch[name][row : row + 1]
+                            expected, value = expected.reshape(1), batch[name][row : row + 1]
                         else:
-                            found = batch[name][row]
-                        assert_same(found, expected, what)
+                            value = batch[name][row]
+                        assert_same(value, expected, what)
                     if written.labels is not None:
                         assert batch["label"][row] == written.labels[number]
             assert sorted(seen) == list(range(written.count))
@@ -215,23 +215,23 @@ class FormatSuite(Suite):
             before = os.environ.get("XDG_CACHE_HOME")
             os.environ["XDG_CACHE_HOME"] = str(folder.parent / "cache")
             try:
-                made = written.opened("auto")
-                assert made.sidecar is not None
-                stamp = os.stat(made.sidecar).st_mtime_ns
-                found = written.opened("auto")
-                assert found.sidecar == made.sidecar
-                assert os.stat(made.sidecar).st_mtime_ns == stamp, "it was made anew"
+                first = written.opened("auto")
+                assert first.sidecar is not None
+                stamp = os.stat(first.sidecar).st_mtime_ns
+                second = written.opened("auto")
+                assert second.sidecar == first.sidecar
+                assert os.stat(first.sidecar).st_mtime_ns == stamp, "it was made anew"
                 fresh = written.opened("memory")
             finally:
                 if before is None:
                     del os.environ["XDG_CACHE_HOME"]
                 else:
                     os.environ["XDG_CACHE_HOME"] = before
-            assert made.fingerprint == found.fingerprint == fresh.fingerprint
-            assert found.index.fields == fresh.index.fields or _list_fields(found) == _list_fields(
-                fresh
-            )
-            for number, sample in enumerate(found):
+            assert first.fingerprint == second.fingerprint == fresh.fingerprint
+            assert second.index.fields == fresh.index.fields or _list_fields(
+                second
+            ) == _list_fields(fresh)
+            for number, sample in enumerate(second):
                 written.assert_sample(number, sample)
 
     def test_copy(self) -> None:
@@ -287,9 +287,9 @@ class FormatSuite(Suite):
                 for length in _choose_cuts(len(whole)):
                     path.write_bytes(whole[:length])
                     try:
-                        found = written.opened()
-                        assert len(found) <= written.count
-                        for number, sample in enumerate(found):
+                        dataset = written.opened()
+                        assert len(dataset) <= written.count
+                        for number, sample in enumerate(dataset):
                             written.assert_sample(number, sample)
                     except PenstockError:
                         pass
@@ -306,15 +306,15 @@ class FormatSuite(Suite):
             tracemalloc.start()
             try:
                 files = _list_files(folder)
-                each = -(-2 * settings().max_examples // len(files))
+                damages_max = -(-2 * settings().max_examples // len(files))
                 for path in files:
                     whole = path.read_bytes()
-                    for at, length, other in _draw_damages(whole, random)[:each]:
+                    for at, length, other in _draw_damages(whole, random)[:damages_max]:
                         path.write_bytes(whole[:at] + other + whole[at + length :])
                         try:
-                            found = written.opened()
-                            for number in range(min(len(found), 10)):
-                                found[number]
+                            dataset = written.opened()
+                            for number in range(min(len(dataset), 10)):
+                                dataset[number]
                         except PenstockError:
                             pass
                     path.write_bytes(whole)
@@ -331,9 +331,9 @@ class FormatSuite(Suite):
                 whole = path.read_bytes()
                 path.write_bytes(b"")
                 try:
-                    found = written.opened()
-                    assert len(found) <= written.count
-                    list(found)
+                    dataset = written.opened()
+                    assert len(dataset) <= written.count
+                    list(dataset)
                 except PenstockError as error:
                     messages.append(str(error))
                 path.write_bytes(whole)
@@ -367,19 +367,19 @@ def _draw_damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, 
     size = len(whole)
     if not size:
         return []
-    found: list[tuple[int, int, bytes]] = []
+    damages: list[tuple[int, int, bytes]] = []
     near = list(range(min(size, 96))) + list(range(max(size - 96, 0), size))
     values = (0x00, 0x01, 0x7F, 0x80, 0xFF)
     for at in (*near, *random.integers(0, size, 100).tolist()):
         telling = (*values, whole[at] ^ 1, whole[at] ^ 0x80)[at % 2 :: 2]
-        found += [(at, 1, bytes([value])) for value in telling if whole[at] != value]
+        damages += [(at, 1, bytes([value])) for value in telling if whole[at] != value]
     words = (b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f")
     for at in (*near[::4], *random.integers(0, size, 40).tolist()):
-        found += [(at, len(word), word[: size - at]) for word in words]
+        damages += [(at, len(word), word[: size - at]) for word in words]
     for at, length in zip(
         random.integers(0, size, 30).tolist(), random.integers(1, 64, 30).tolist(), strict=True
     ):
-        found.append((at, length, b""))
-        found.append((at, 0, whole[at : at + length]))
-    random.shuffle(found)
-    return found
+        damages.append((at, length, b""))
+        damages.append((at, 0, whole[at : at + length]))
+    random.shuffle(damages)
+    return damages

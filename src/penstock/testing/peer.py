@@ -146,15 +146,15 @@ def drive(
 
 def requested(peers: Sequence[Peer], count: int) -> list[PeerRequest]:
     """Let all peers take steps until the last one has received `count` requests."""
-    found: list[PeerRequest] = []
+    requests: list[PeerRequest] = []
     deadline = time.monotonic() + deadline_s
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} requests came in time"
+    while len(requests) < count:
+        assert time.monotonic() < deadline, f"{len(requests)} of {count} requests came in time"
         for peer in peers:
             events = peer.step(1_000_000)
             assert events.completions == []
-            found += events.requests
-    return found
+            requests += events.requests
+    return requests
 
 
 _lengths = st.sampled_from([0, 1, 4096, 65_535, 65_536, limits.MIB, limits.MIB + 1])
@@ -307,7 +307,7 @@ class PeerSuite(Suite):
         """Tickets grow; many more fetches than are in flight are reported, each once."""
         fetchings = [Fetching([100 + i, 3 * i, 5000], seed=i) for i in range(200)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             assert all(np.diff(tickets) > 0)
             done = drive(peers, tickets)
         for ticket, fetching in zip(tickets, fetchings, strict=True):
@@ -318,7 +318,7 @@ class PeerSuite(Suite):
         share = limits.peer_inflight_bytes // 3
         fetchings = [Fetching([share, i], seed=i) for i in range(6)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             done = drive(peers, tickets)
         for ticket, fetching in zip(tickets, fetchings, strict=True):
             fetching.assert_done(done[ticket])
@@ -327,9 +327,9 @@ class PeerSuite(Suite):
         """Requests may be answered later, and in another order than they came in."""
         fetchings = [Fetching([2000 + i, limits.MIB], [i % 2], seed=i) for i in range(8)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             requests = requested(peers, len(fetchings))
-            assert len({each.number for each in requests}) == len(requests)
+            assert len({request.number for request in requests}) == len(requests)
             for place in np.random.default_rng(1).permutation(len(requests)):
                 fetchings[place].answer(peers[1], requests[place])
             done = drive(peers, tickets)
@@ -360,8 +360,8 @@ class PeerSuite(Suite):
         """An impossible fetch is refused, and the peer goes on."""
         refused, fetching = Fetching([10, 20, 30]), Fetching([10, 20, 30])
         arguments: dict[str, Any] = {
-            each: getattr(refused, each)
-            for each in ("node", "keys", "lengths", "targets", "buffer")
+            name: getattr(refused, name)
+            for name in ("node", "keys", "lengths", "targets", "buffer")
         }
         for argument, bend in _bends[name].items():
             arguments[argument] = bend(arguments[argument])
@@ -416,7 +416,7 @@ class PeerSuite(Suite):
         """A node that never answers lets more fetches than are in flight fail, each in time."""
         fetchings = [Fetching([10], seed=i) for i in range(3 * limits.peer_inflight_fetches)]
         with self.opened(timeout_s=0.2) as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             start = time.monotonic()
             done = drive(peers, tickets, lambda _, __: None)
             assert time.monotonic() - start < 20
@@ -493,8 +493,8 @@ class PeerSuite(Suite):
             thread.start()
             start = time.monotonic()
             completions: list[PeerCompletion] = []
-            for each in (fetching, Fetching([])):
-                ticket = each.submit(asking)
+            for attempt in (fetching, Fetching([])):
+                ticket = attempt.submit(asking)
                 while not completions or completions[-1].ticket != ticket:
                     completions += asking.step(20 * second_ns).completions
                     assert time.monotonic() - start < 15
@@ -510,31 +510,33 @@ class PeerSuite(Suite):
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
             arrays = (fetching.keys, fetching.lengths, fetching.targets, fetching.buffer)
-            watched = [weakref.ref(each) for each in arrays]
+            watched = [weakref.ref(array) for array in arrays]
             del fetching, arrays
             gc.collect()
-            assert all(each() is not None for each in watched), "arrays die while in flight"
+            assert all(reference() is not None for reference in watched), (
+                "arrays die while in flight"
+            )
             drive(peers, [ticket])
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_with_fetches_under_way(self) -> None:
         """Close neither hangs nor keeps buffers, nor writes to them afterwards."""
         fetchings = [Fetching([limits.MIB], seed=i) for i in range(20)]
         with self.opened() as peers:
-            for each in fetchings:
-                each.submit(peers[0])
+            for fetching in fetchings:
+                fetching.submit(peers[0])
             requests = requested(peers, 20)
-            for request, each in zip(requests, fetchings, strict=True):
-                each.answer(peers[1], request)
+            for request, fetching in zip(requests, fetchings, strict=True):
+                fetching.answer(peers[1], request)
             peers[1].step(0)
             peers[0].close()
-            left = [each.buffer.copy() for each in fetchings]
+            left = [fetching.buffer.copy() for fetching in fetchings]
             peers[1].step(0)
-            for each, buffer in zip(fetchings, left, strict=True):
-                np.testing.assert_array_equal(each.buffer, buffer)
-            watched = [weakref.ref(each.buffer) for each in fetchings]
-            del fetchings, each
+            for fetching, buffer in zip(fetchings, left, strict=True):
+                np.testing.assert_array_equal(fetching.buffer, buffer)
+            watched = [weakref.ref(fetching.buffer) for fetching in fetchings]
+            del fetchings, fetching
             gc.collect()
             assert not any(buffer() is not None for buffer in watched)
 

@@ -44,8 +44,8 @@ def write_files(folder: Path, contents: Contents) -> Files:
             stats.append((vanished_bytes, 0))
             continue
         path.write_bytes(content)
-        found = os.stat(path)
-        stats.append((found.st_size, found.st_mtime_ns))
+        status = os.stat(path)
+        stats.append((status.st_size, status.st_mtime_ns))
     size, mtime_ns = np.array(stats, np.int64).reshape(-1, 2).T.copy()
     return Files.of(str(folder), names, size, mtime_ns)
 
@@ -71,7 +71,7 @@ class EngineRead:
     ) -> None:
         self.contents = list(contents)
         random = np.random.default_rng(seed)
-        extents = np.array([each for run in runs for each in run], np.int64).reshape(-1, 3)
+        extents = np.array([extent for run in runs for extent in run], np.int64).reshape(-1, 3)
         count = len(extents)
         buffer = random.integers(0, buffer_count, count)
         target = np.zeros(count, np.int64)
@@ -88,7 +88,7 @@ class EngineRead:
             np.cumsum([0] + [len(run) for run in runs], dtype=np.int64),
         )
         self.buffers: list[Buffer] = [random.integers(0, 256, size, np.uint8) for size in filled]
-        self._expected = [each.copy() for each in self.buffers]
+        self._expected = [buffer.copy() for buffer in self.buffers]
 
     def assert_untouched(self) -> None:
         """Assert that nothing was written to the buffers."""
@@ -98,7 +98,7 @@ class EngineRead:
     def assert_done(self, completion: Completion) -> None:
         """Assert that every byte that can arrive has arrived, everything else is untouched, and the
         failures account for the rest."""
-        failures = {each.extent: each for each in completion.failures}
+        failures = {failure.extent: failure for failure in completion.failures}
         assert len(failures) == len(completion.failures), "an extent is reported twice"
         for number in range(len(self.requests.file)):
             self._assert_extent(number, failures.pop(number, None))
@@ -108,18 +108,20 @@ class EngineRead:
 
     def _assert_extent(self, number: int, failure: Failure | None) -> None:
         """Judge the failure of one extent, and note its bytes in `_expected`."""
-        file, offset, length, buffer, target = (int(each[number]) for each in self.requests[:-1])
+        file, offset, length, buffer, target = (
+            int(column[number]) for column in self.requests[:-1]
+        )
         content = self.contents[file]
         if content is None:
             if length or failure:  # no bytes of a vanished file arrive, or do not
                 assert failure == Failure(number, errno.ENOENT, 0)
-            found = b""
+            arrived = b""
         else:
-            found = content[offset : offset + length]
-            short = Failure(number, 0, len(found)) if len(found) < length else None
+            arrived = content[offset : offset + length]
+            short = Failure(number, 0, len(arrived)) if len(arrived) < length else None
             assert failure == short, f"extent {offset}+{length} of {len(content)} bytes"
-        middle, end = target + len(found), target + length
-        self._expected[buffer][target:middle] = np.frombuffer(found, np.uint8)
+        middle, end = target + len(arrived), target + length
+        self._expected[buffer][target:middle] = np.frombuffer(arrived, np.uint8)
         self._expected[buffer][middle:end] = self.buffers[buffer][middle:end]  # undefined
 
 

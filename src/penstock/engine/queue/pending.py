@@ -160,10 +160,12 @@ class RequestQueue:
             piece = _QueuedPiece(part, (rank, step, self._pieces))
             self._pieces += 1
             own.append(piece)
-            piece.before.update(each for each in conflicting if find_hazard(each.request, part))
-            for each in piece.before:
-                each.after.append(piece)
-                self._hasten(each, piece.turn)
+            piece.before.update(
+                earlier for earlier in conflicting if find_hazard(earlier.request, part)
+            )
+            for predecessor in piece.before:
+                predecessor.after.append(piece)
+                self._hasten(predecessor, piece.turn)
             if not piece.before:
                 self._release(piece)
         self._undone[request.id] = own
@@ -204,10 +206,10 @@ class RequestQueue:
         self._count -= len(parts)
         ended = []
         for piece in parts:
-            for each in piece.after:
-                each.before.discard(piece)
-                if not each.before:
-                    self._release(each)
+            for later in piece.after:
+                later.before.discard(piece)
+                if not later.before:
+                    self._release(later)
             left = self._undone[piece.request.id]
             left.remove(piece)
             if not left:
@@ -228,13 +230,13 @@ class RequestQueue:
         """Make a piece as urgent as the one it holds up, and likewise all that hold it up."""
         hastened = [piece]
         while hastened:
-            each = hastened.pop()
-            if each.gone or each.turn[:2] <= turn[:2]:
+            blocker = hastened.pop()
+            if blocker.gone or blocker.turn[:2] <= turn[:2]:
                 continue
-            each.turn = (*turn[:2], each.turn[2])
-            if not each.before:
-                heappush(self._ready[each.group], (each.turn, each))
-            hastened += each.before
+            blocker.turn = (*turn[:2], blocker.turn[2])
+            if not blocker.before:
+                heappush(self._ready[blocker.group], (blocker.turn, blocker))
+            hastened += blocker.before
 
     def _release(self, piece: _QueuedPiece) -> None:
         """Make a piece ready, because nothing holds it up any more."""
@@ -256,15 +258,15 @@ class RequestQueue:
         for edges, last in ((self._starts, True), (self._ends, False)):
             while length:  # an empty piece has no neighbours
                 at = parts[-1].request.end if last else parts[0].request.offset
-                found = edges.get(_get_edge(piece, at))
-                if not found or length + found[0].request.length > room:
+                neighbours = edges.get(_get_edge(piece, at))
+                if not neighbours or length + neighbours[0].request.length > room:
                     break
-                each = found[0]
-                self._forget(each)
-                length += each.request.length
-                parts.insert(len(parts) if last else 0, each)
+                neighbour = neighbours[0]
+                self._forget(neighbour)
+                length += neighbour.request.length
+                parts.insert(len(parts) if last else 0, neighbour)
         self._targets[number] = replace(target, queued_bytes=target.queued_bytes + length)
-        unit = Unit(self._units, number, tuple(each.request for each in parts))
+        unit = Unit(self._units, number, tuple(part.request for part in parts))
         self._units += 1
         self._under_way[unit.number] = parts
         return unit
@@ -278,9 +280,9 @@ class RequestQueue:
             (self._starts, piece.request.offset),
             (self._ends, piece.request.end),
         ):
-            found = edges[_get_edge(piece, at)]
-            found.remove(piece)
-            if not found:
+            pieces = edges[_get_edge(piece, at)]
+            pieces.remove(piece)
+            if not pieces:
                 del edges[_get_edge(piece, at)]
 
 

@@ -93,11 +93,11 @@ class Patience:
     checkpoint: int = 2_000_000_000
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for purpose in fields(self):
+            value = getattr(self, purpose.name)
             if type(value) is not int or not 0 <= value <= limits.patience_ns_max:
                 raise UsageError(
-                    f"Patience.{each.name} is {value!r}: use ns of 0..{limits.patience_ns_max}"
+                    f"Patience.{purpose.name} is {value!r}: use ns of 0..{limits.patience_ns_max}"
                 )
 
     def of(self, purpose: Purpose) -> int:
@@ -174,8 +174,8 @@ class Weights:
     speed: float = 0.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check_fraction(f"Weights.{each.name}", getattr(self, each.name))
+        for weight in fields(self):
+            _check_fraction(f"Weights.{weight.name}", getattr(self, weight.name))
         if abs(sum(astuple(self)) - 1) > 1e-6:
             raise UsageError(f"the sum of {self} is {sum(astuple(self)):g}: let it be 1")
 
