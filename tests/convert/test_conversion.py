@@ -558,7 +558,7 @@ def test_destinations_that_are_not_ours(photos: Path, tmp_path: Path) -> None:
     (other / "thesis.tex").write_text("mine")
     for force in (False, True):
         for to in ("tar", "lmdb"):
-            with pytest.raises(UsageError, match="no folder"):
+            with pytest.raises(UsageError, match="not a folder"):
                 convert(source, file, to=to, force=force)
             with pytest.raises(UsageError, match=r"thesis\.tex"):
                 convert(source, other, to=to, force=force)

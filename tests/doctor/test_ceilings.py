@@ -76,7 +76,7 @@ def test_as_it_lies_nothing_is_dropped(records: penstock.Dataset) -> None:
     found = ceilings.measure_storage(records, cold=False)
     assert found is not None
     assert not found.cold
-    assert "as it lay" in found.iops.how
+    assert "in place" in found.iops.how
     now = measure_residency([path])
     assert now is None or now.fraction == 1.0
 

@@ -185,7 +185,7 @@ def test_advice_that_gains_nothing_is_not_given() -> None:
     )
     assert "a cache" not in said
     assert "would help until" not in said
-    assert "storage bandwidth and copying memory bind nearly alike" in said
+    assert "storage bandwidth and copying memory have nearly the same ceiling" in said
 
 
 def test_advice_on_small_files_names_shards() -> None:

@@ -3,13 +3,13 @@
     read (Loader) -> hold (recipes) -> write under a hidden name -> fsync -> read back, compare
         -> rename -> note in the manifest
 
-The manifest, `.penstock-convert.json` in the destination, says what is converted, how, and which
-shards are finished. A conversion that was ended in any way goes on after the last of them when it
-is run again, and gives the same bytes as one that was not. It stays when all is done: running
-again then finds that there is nothing to do. LMDB is one file, which can go on after any commit;
-it is written in DESTINATION.tmp, and renamed when it has been verified.
+The manifest, `.penstock-convert.json` in the destination, records what is converted, how, and
+which shards are finished. An interrupted conversion that is run again continues after the last
+finished shard, and gives the same bytes as an uninterrupted one. The manifest stays when all is
+done: running again then finds nothing to do. LMDB is one file, which can be continued after any
+commit; it is written in DESTINATION.tmp, and renamed when it has been verified.
 
-What is written is compared sample by sample (128-bit digests) with what was read, through
+Written samples are compared one by one (128-bit digests) with the samples that were read, through
 penstock's own reader.
 """
 
@@ -56,24 +56,24 @@ def convert(
 
     to:           "tar" (WebDataset), "tfrecord", "records" (fixed size) or "lmdb".
     shard_bytes:  a shard is closed before it grows beyond this (256 MiB); or
-    shards:       how many, of equal numbers of samples. Neither concerns LMDB.
+    shards:       number of shards, with equal numbers of samples. Neither concerns LMDB.
     shuffle:      a seed: the samples in the order of `Order(count, seed)`, else as they are.
-    name:         of the shards, NAME-000000.tar; by default the destination's.
-    fields:       which; by default all.
+    name:         name of the shards, NAME-000000.tar; by default the destination's.
+    fields:       fields to write; by default all.
     keys:         "names" (the samples' own, made safe and unique), "numbers" (in the new sequence)
                   or "both"; by default names, and in LMDB, which sorts by key, both.
     raw:          plain records in TFRecord files rather than tf.train.Example.
     datum:        Caffe's Datum as values of LMDB, with the label.
-    force:        begin anew where the destination holds another conversion.
+    force:        start over if the destination holds another conversion.
 
-    Labels are members "key.cls" in tar and a feature "label" in Example; where a container has no
+    Labels are members "key.cls" in tar and a feature "label" in Example; if a container has no
     place for them they lie beside it in labels.npy. Memory: a few batches; with keys="names" in tar
     and LMDB 8 bytes a sample, and 16 for each sample of a shard.
 
-    Raises UsageError where the call cannot be, or another conversion is there; StorageError where
-    writing fails, disk full included; FormatError where what was written does not read back;
-    ChangedError where the source changed. After any of these, and after Ctrl-C or kill -9, nothing
-    half-written has a final name, and the same call goes on.
+    Raises UsageError if the arguments are impossible or the destination holds another conversion;
+    StorageError if writing fails, disk full included; FormatError if a written file does not read
+    back; ChangedError if the source changed. After any of these, and after Ctrl-C or kill -9,
+    nothing half-written has a final name, and the same call resumes.
     """
     if not isinstance(source, Dataset):
         raise UsageError(f"source is a {type(source).__name__}: give what penstock.open() returns")

@@ -140,11 +140,11 @@ def choose_recipe(
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
     if raw and to != "tfrecord":
-        raise UsageError("raw is about TFRecord files: leave it out, or use to='tfrecord'")
+        raise UsageError("raw applies to TFRecord files only: leave it out, or use to='tfrecord'")
     if as_datum and to != "lmdb":
-        raise UsageError("datum is about LMDB: leave it out, or use to='lmdb'")
+        raise UsageError("datum applies to LMDB only: leave it out, or use to='lmdb'")
     if keys is not None and (raw or to == "records"):
-        raise UsageError("these records have no keys: leave keys= out")
+        raise UsageError("these records store no keys: leave keys= out")
     if to == "tar":
         return _create_tar_recipe(source, chosen, keys or "names")
     if to == "tfrecord":

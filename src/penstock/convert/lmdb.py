@@ -123,7 +123,7 @@ class LmdbConversion(Conversion):
         # Keys that begin with numbers come in ascending order, and fill pages better so.
         append = self.options["keys"] != "names"
         if not transaction.put(key, held.parts[0][1], overwrite=False, append=append):
-            raise mismatch_error(self.path, f"the key {held.key!r} is there twice")
+            raise mismatch_error(self.path, f"the key {held.key!r} occurs twice")
 
     def _compute_map_bytes(self) -> int:
         """Compute the size of the map: address space, not disk, enough for every sample whatever

@@ -149,7 +149,7 @@ def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
     """Lock the folder against other writers, and create it if it is missing. No lock is taken on
     file systems without locks."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"{folder} is there and no folder: choose another destination")
+        raise UsageError(f"{folder} exists and is not a folder: choose another destination")
     with storage_errors(folder):
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -208,7 +208,7 @@ class Conversion:
             held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
             if held:
                 raise UsageError(
-                    f"{folder} is there and was not written by this command (it holds "
+                    f"{folder} exists and was not written by this command (it holds "
                     f"{held[0]!r}): choose another destination, or empty it"
                 )
             return False
@@ -218,8 +218,8 @@ class Conversion:
         different = manifest.describe_difference(self.manifest)
         if different is not None:
             raise UsageError(
-                f"{folder} holds a conversion {different}: give what was given then, another "
-                f"destination, or force=True (--force) to begin anew"
+                f"{folder} holds a conversion {different}: use the same options as then, another "
+                f"destination, or force=True (--force) to start over"
             )
         self.manifest = manifest
         return True
@@ -294,8 +294,8 @@ def _choose_batch_size(source: Dataset) -> int:
 def mismatch_error(path: str, how: str) -> StorageError:
     """Build the error for a file that does not read back as it was written."""
     error = StorageError(
-        f"{path} is not what was written: {how}: disk or memory of this machine may be damaged, or "
-        f"this is a defect of penstock; nothing of it was kept, run it again"
+        f"{path} does not read back as it was written: {how}: disk or memory of this machine may be "
+        f"damaged, or this is a defect of penstock; nothing of it was kept, run it again"
     )
     error.errno = errno.EIO
     return error

@@ -50,7 +50,7 @@ class ShardsConversion(Conversion):
         if number >= limits.shards_max:
             raise LimitError(
                 f"limits.shards_max is {limits.shards_max:,}, which is reached after {start:,} of "
-                f"{self.count:,} samples: begin anew (--force) with a larger shard_bytes"
+                f"{self.count:,} samples: start over (--force) with a larger shard_bytes"
             )
         path = self._get_path(number)
         most, ends_at = self.options["shard_bytes"], self._compute_end(number)
@@ -103,8 +103,8 @@ class ShardsConversion(Conversion):
             if size != shard["bytes"]:
                 now = "is gone" if size is None else f"has {size:,} bytes, not {shard['bytes']:,}"
                 raise UsageError(
-                    f"{path} {now}, as it was written by a run before: put it back, or use "
-                    f"force=True (--force) to begin anew"
+                    f"{path} {now}, but an earlier run wrote it: put it back, or use "
+                    f"force=True (--force) to start over"
                 )
 
     def _check_all(self) -> None:

@@ -1,7 +1,8 @@
 """Ceilings: the most that this machine and the storage of some data deliver, each measured alone.
 
 Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has begun),
-works with the data's own files, and says how it was made. What cannot be measured is None.
+works with the data's own files, and reports how it was made. A ceiling that cannot be measured
+is None.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _describe_cold(is_cold: bool, passed_by: bool, wanted: bool) -> str:
         return "past the page cache"
     if is_cold:
         return "dropped from the page cache first"
-    return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
+    return "in place: it could not be dropped from the page cache" if wanted else "in place"
 
 
 def _describe_engine(choice: ReadMethod) -> str:
@@ -175,8 +176,8 @@ def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply 
     """Measure how many of these files a second `threads` threads open; takes 0.25 s. None for
     objects.
 
-    The names of files that were opened lately are known to the kernel, and it cannot be told to
-    forget those alone: on shared storage the first opening may be slower.
+    The kernel knows the names of recently opened files and cannot be told to forget only those,
+    so on shared storage the first open may be slower.
     """
     if is_url(files.root) or not len(files):
         return None
@@ -214,7 +215,7 @@ def measure_decoding(
     """Measure the samples a second of a decode function, called as loaders call it; takes 0.5 s,
     and the time to read a few samples.
 
-    Raises UsageError where it fails, naming the sample.
+    Raises UsageError if it fails, naming the sample.
     """
     samples = _draw_samples(dataset)
     threads = threads or len(os.sched_getaffinity(0))
@@ -275,7 +276,7 @@ def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
     """Return the nominal speed of the fastest network device that is up; None if no device reports
     one.
 
-    Nominal, of one device: what other hosts and storage really give has to be measured with them.
+    Nominal, of one device: the real rates of other hosts and of storage have to be measured with them.
     """
     speeds: list[tuple[int, str]] = []
     for device in sorted(devices.glob("*")):
@@ -294,7 +295,7 @@ def measure_writing(folder: str) -> Supply:
     """Measure the bytes a second written to a file in this folder, 8 MiB at a time, each synced
     before the next; takes 0.25 s, and leaves nothing behind.
 
-    Raises MissingError or StorageError where that cannot be.
+    Raises MissingError or StorageError if that is impossible.
     """
     random = np.random.Generator(np.random.Philox(key=time.time_ns()))
     block = random.bytes(limits.ceiling_written_bytes)  # not to be compressed

@@ -371,7 +371,9 @@ def _list_findings(
             says = f"it lies in memory ({mount.file_system}): there is no storage to measure"
         findings.append(Finding("note", "storage", says))
     if dataset.sidecar is None:
-        says = f"it is not saved, and made at every open: `penstock index {dataset.path}` once"
+        says = (
+            f"it is not saved, so every open rebuilds it: run `penstock index {dataset.path}` once"
+        )
         findings.append(Finding("note", "index", says))
     findings += _examine_extras(dataset)
     return findings
@@ -438,7 +440,7 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
     if is_url(path):
         return [Finding("note", "storage", "an object store: requests in flight decide the speed")]
     if mount is None:
-        return [Finding("note", "file system", "it cannot be told which one it is")]
+        return [Finding("note", "file system", "the file system cannot be determined")]
     ahead = readahead_bytes(mount)
     kind = mount.file_system
     if file_system(path) in LOCAL:
@@ -448,13 +450,14 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
             Finding(
                 "note",
                 "file system",
-                f"{kind}, not known to be local: reads are taken to wait, so that "
+                f"{kind}, not known to be local: reads are assumed to wait, so "
                 f"{limits.remote_threads} are in flight",
             )
         ]
     if ahead is not None:
         says = (
-            f"{ahead / 1024:,.0f} KiB: others' reads from end to end; ours ask for what they want"
+            f"{ahead / 1024:,.0f} KiB: for sequential reads of other programs; penstock asks for "
+            f"the bytes it wants"
         )
         findings.append(Finding("good", "kernel read-ahead", says))
     return findings
@@ -524,5 +527,9 @@ def _examine_room(path: str) -> Finding:
     free = status.f_bavail * status.f_frsize
     says = f"{free / 1e9:,.3g} GB free"
     if not os.access(path, os.W_OK):
-        return Finding("warning", "room", f"{says}, but not to this user: chmod, or another folder")
+        return Finding(
+            "warning",
+            "room",
+            f"{says}, but not writable by this user: chmod it, or use another folder",
+        )
     return Finding("good", "room", says)

@@ -65,7 +65,7 @@ class Demand:
     """Average use of each resource by one sample.
 
     bytes, reads:   from storage; a read that brings several samples counts as a part for each.
-    opens:          of files, where they are not kept open.
+    opens:          of files, if they are not kept open.
     network_bytes:  from other hosts.
     copied_bytes:   from memory to memory.
     """
@@ -202,7 +202,7 @@ def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
     read it."""
     if not staged_s > 0:
         raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
-    how = f"{staged_s:g} s of staging, dealt to {epochs} epoch{'s' * (epochs != 1)}"
+    how = f"{staged_s:g} s of staging, spread over {epochs} epoch{'s' * (epochs != 1)}"
     return Supply(epochs * samples / staged_s, how)
 
 
@@ -219,7 +219,7 @@ def estimate_roofline(
     """Compute the ceilings of these supplies, and advice. A resource that a sample does not use
     does not bind.
 
-    Where two are equal, the one that is first in `RESOURCES` is said to bind. UsageError where
+    If two are equal, the one that is first in `RESOURCES` is reported as binding. UsageError if
     there is no ceiling at all.
     """
     for resource in supplies:
@@ -286,12 +286,12 @@ def judge_run(
 ) -> Roofline:
     """Find the resource that binds a run in progress, from its counters and earlier measurements.
 
-    The run itself knows compute (the time in which nobody waited) and decode (the time in which
-    its threads were busy). Both ways it is believed rather than the supplies: what it reached no
-    ceiling is below; compute does not bind where it waits for more than a twentieth of the time,
-    and nothing else does where it waits for less.
+    The run itself measures compute (the time without waiting) and decode (the time in which its
+    threads were busy). These take precedence over the supplies: no ceiling is below the rate that
+    the run reached; compute does not bind if the run waits for more than a twentieth of the time,
+    and nothing else binds if it waits for less.
 
-    UsageError where it waits, and there is nothing known that it may wait for.
+    UsageError if it waits, and no supply is known that it could be waiting for.
     """
     measured = counted.samples / counted.seconds
     known = dict(supplies)
@@ -310,8 +310,8 @@ def judge_run(
         )
     if not others:
         raise UsageError(
-            f"it waits for {waited:.0%} of the time, and nothing is known that it may wait for: "
-            f"measure what storage gives (penstock.doctor.ceilings)"
+            f"it waits for {waited:.0%} of the time, and no supply is known that it could be waiting "
+            f"for: measure what storage delivers (penstock.doctor.ceilings)"
         )
     lowest = min(others, key=lambda other: other.samples_per_s)
     binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))
@@ -330,7 +330,8 @@ def judge_run(
 def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
     if ceiling.samples_per_s >= measured:
         return ceiling
-    how = f"{ceiling.how}; that allows {_format_rate(ceiling.samples_per_s)}, and it reached more"
+    allowed = _format_rate(ceiling.samples_per_s)
+    how = f"{ceiling.how}; that allows {allowed}, but the run reached more"
     return Ceiling(ceiling.resource, measured, how)
 
 
@@ -339,8 +340,8 @@ def _explain_binding(ceiling: Ceiling, measured: float) -> str:
     if measured >= 0.5 * allowed:
         return ceiling.how
     return (
-        f"{ceiling.how}; alone that allows {_format_rate(allowed)}, so something else that is not "
-        f"measured takes part"
+        f"{ceiling.how}; on its own that allows {_format_rate(allowed)}, so something that was not "
+        f"measured limits it too"
     )
 
 
@@ -348,7 +349,7 @@ def _sort_ceilings(
     ceilings: list[Ceiling], measured: float | None, data: DataProfile | None
 ) -> Roofline:
     if not ceilings:
-        raise UsageError("no supply is given that a sample takes anything of: measure one")
+        raise UsageError("no supply is given for a resource that a sample uses: measure one")
     return _add_advice(
         tuple(sorted(ceilings, key=lambda ceiling: ceiling.samples_per_s)), measured, data
     )
@@ -377,7 +378,9 @@ def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
             ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
         ]
         names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
-        sentences.append(f"{names} bind nearly alike: helping one of them gains little")
+        sentences.append(
+            f"{names} have nearly the same ceiling: improving one of them gains little"
+        )
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
         sentences += _estimate_gain(
@@ -420,13 +423,13 @@ def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
         sentences += _estimate_gain(
             roofline, frozenset({"staging"}), "reading in place instead of staging"
         )
-        sentences.append("each epoch more that reads what was staged makes it matter less")
+        sentences.append("every further epoch that reads the staged data makes staging matter less")
     return sentences
 
 
 def _describe_next(roofline: Roofline) -> str:
     if len(roofline.ceilings) < 2:
-        return "; nothing else that could is known"
+        return "; no other ceiling is known"
     other = roofline.ceilings[1]
     rate = _format_rate(other.samples_per_s)
     return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(roofline.headroom)}"
@@ -436,10 +439,10 @@ def _describe_spare(roofline: Roofline) -> list[str]:
     if len(roofline.ceilings) < 2:
         return []
     if roofline.headroom < _gain_min:
-        return ["data comes hardly faster than it is computed with: there is nothing to spare"]
+        return ["data arrives hardly faster than the accelerator consumes it: there is no slack"]
     return [
-        f"data could come {_format_factor(roofline.headroom)} as fast as it is computed with: a"
-        " faster loader or storage gains nothing"
+        f"data could come {_format_factor(roofline.headroom)} as fast as the accelerator consumes"
+        " it: a faster loader or storage gains nothing"
     ]
 
 
@@ -447,7 +450,7 @@ def _estimate_gain(roofline: Roofline, resources: frozenset[Resource], what: str
     """Describe the gain if these ceilings were gone; [] if it is too small."""
     left = [ceiling for ceiling in roofline.ceilings if ceiling.resource not in resources]
     if not left:
-        return [f"{what}; nothing else that could bind is known"]
+        return [f"{what}; no other ceiling is known"]
     gain = left[0].samples_per_s / roofline.samples_per_s
     if gain < _gain_min:
         return []

@@ -4,10 +4,10 @@ Besides this module only `store`, `penstock.order` and the shared memory of `pen
 `penstock.checkpoint` import the core. A request is read by one of three backends:
 
     io_uring   many reads in flight from each thread; the default for large local files
-    pread      a pool of threads; works everywhere; the default where storage is not local
+    pread      a pool of threads; works everywhere; the default if storage is not local
     mmap       copies from a map; cheapest for small extents that are in the page cache
 
-`choose_method` decides from facts about the storage, as the budget allows, and says why.
+`choose_method` decides from facts about the storage, as the budget allows, and gives the reasons.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ReadingEngine(Engine, Protocol):
 def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
     """Choose the backend, O_DIRECT or not, and the number of threads. Pure.
 
-    Raises UsageError where the budget requires a fast path that cannot be had.
+    Raises UsageError if the budget requires a fast path that is not available.
     """
     reasons: dict[str, str] = {}
     direct = _decide_direct(facts, budget, reasons)

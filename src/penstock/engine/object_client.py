@@ -59,7 +59,7 @@ class ObjectInfo(NamedTuple):
 
     name:       its key.
     version:    63 bits that change with its content: see `compute_version`.
-    written_s:  when it was written, in seconds since 1970; 0 where that is not known.
+    written_s:  when it was written, in seconds since 1970; 0 if that is not known.
     """
 
     name: str
@@ -99,8 +99,8 @@ def parse_object_url(url: str) -> ObjectLocation:
     scheme = scheme.lower()
     if scheme not in SCHEMES:
         raise UsageError(
-            f"penstock reads no {scheme}:// URLs: use {', '.join(f'{s}://' for s in SCHEMES)} or a"
-            " path"
+            f"penstock does not read {scheme}:// URLs: use"
+            f" {', '.join(f'{s}://' for s in SCHEMES)} or a path"
         )
     if scheme.startswith("http"):
         return _parse_http_url(url)
@@ -461,13 +461,13 @@ def translate_error(error: Exception) -> ObjectRefused:
     if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return ObjectRefused(errno.EACCES, words or "access denied")
     if name == "AlreadyExistsError":
-        return ObjectRefused(errno.EEXIST, words or "it is there already")
+        return ObjectRefused(errno.EEXIST, words or "the object exists already")
     if number == 409:  # of two that write on a condition at once, neither is told which it was
         return ObjectRefused(errno.EIO, words, again=True)
     if number == 501 or name == "NotImplementedError":
         return ObjectRefused(errno.ENOTSUP, words or "the service cannot do that")
     if name == "PreconditionError":
-        return ObjectRefused(errno.ESTALE, words or "another version")
+        return ObjectRefused(errno.ESTALE, words or "the object has another version")
     if name == "NotSupportedError" or "non-partial response" in text:
         return ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
     if number == 416:

@@ -69,7 +69,7 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
 def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
     """Return the table with mirrors: files of the same names and sizes below other roots.
 
-    UsageError where there is nothing of it.
+    UsageError if a root holds none of them.
     """
     mirrors = []
     for root in roots:

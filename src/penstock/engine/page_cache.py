@@ -72,9 +72,9 @@ def measure_residency(
     """Measure how much of these files is cached now; None if the kernel does not tell of any of
     them.
 
-    Of more than `files_max` files so many are drawn, the same each time, and fewer where the time
-    runs out. What has gone or is no regular file is left out. Memory file systems (tmpfs) are
-    cached as a whole.
+    Of more than `files_max` files that many are drawn, the same each time, and fewer if the time
+    runs out. Missing files and files that are not regular are left out. Memory file systems
+    (tmpfs) count as cached completely.
     """
     cached_bytes = total_bytes = files = 0
     exact = True
@@ -97,8 +97,8 @@ def evict(paths: Paths) -> Residency | None:
     """Drop all of these files from the page cache; return their residency afterwards, None if the
     kernel does not tell.
 
-    What is not yet written is written first. Pages that somebody has mapped, and memory file
-    systems, stay: the result shows it. Raises MissingError or StorageError for a file that cannot
+    Dirty pages are written first. Pages that some process has mapped, and memory file systems,
+    stay: the result shows it. Raises MissingError or StorageError for a file that cannot
     be opened.
     """
     path_of = _get_path_reader(paths)
@@ -124,8 +124,9 @@ def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
     """Drop extents from the page cache, in order, while there is time; return those that were
     dropped.
 
-    Only what they touch is dropped, so that others lose little. None is returned twice, or
-    with a page of one before; one that stays, as far as the kernel tells, ends them.
+    Only the pages they touch are dropped, so that other processes lose little. No extent is
+    returned twice, or shares a page with an earlier one. The first extent that stays in the cache,
+    as far as the kernel tells, ends the list.
     """
     until = time.monotonic() + seconds
     taken: set[tuple[int, int]] = set()

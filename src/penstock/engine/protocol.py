@@ -46,9 +46,9 @@ class Failure(NamedTuple):
     """An extent that did not arrive completely.
 
     extent:  its number within the submitted requests.
-    errno:   the operating system's reason; 0 where the file ended early; ENOENT where the file is
-             gone; ESTALE where its size or modification time is not that of the index.
-    got:     bytes that did arrive, from the start; the rest of the destination is undefined.
+    errno:   the operating system's reason; 0 if the file ended early; ENOENT if the file is
+             gone; ESTALE if its size or modification time is not that of the index.
+    got:     bytes that arrived, from the start; the rest of the destination is undefined.
     """
 
     extent: int
@@ -86,15 +86,16 @@ class Engine(Protocol):
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets, each once; wait up to `timeout_ns` while there are none.
 
-        Returns at once, with an empty list, when no ticket is outstanding. Raises UsageError where
+        Returns at once, with an empty list, if no ticket is outstanding. Raises UsageError if
         the engine is closed.
         """
         ...
 
     def close(self) -> None:
-        """Drop what has not started, wait for what has, free everything. May be called again.
+        """Drop reads that have not started, wait for those that have, free everything. May be called
+        again.
 
-        Tickets that were not reported by then never are.
+        Tickets that were not reported before are never reported.
         """
         ...
 
@@ -250,7 +251,7 @@ def describe_argument(value: object) -> str:
 class MemoryEngine:
     """An engine over byte strings: exact, single-threaded, and deterministic.
 
-    File i is `contents[i]`; None is a file that is not there. Every outstanding ticket is executed
+    File i is `contents[i]`; None is a missing file. Every outstanding ticket is executed
     and reported by the next poll, in the order of turns, failures in the order of extents.
     """
 
@@ -292,7 +293,7 @@ class MemoryEngine:
         ]
 
     def close(self) -> None:
-        """Drop what was not polled."""
+        """Drop everything that was not polled."""
         self._closed = True
         self._pending.clear()
         self._contents.clear()

@@ -1,8 +1,8 @@
 """Recording penstock's own reads as traces: enabled by PENSTOCK_TRACE=run.trace alone.
 
-Each engine writes a trace of its own, run.PID.NUMBER.trace beside the name given, so that ranks
-and worker processes need not know of each other; `penstock.engine.load` takes them together. A job
-that is not recorded pays one look at the environment for each engine.
+Each engine writes a trace of its own, run.PID.NUMBER.trace beside the given name, so that ranks
+and worker processes need not know of each other; `penstock.engine.trace_file.load` combines them.
+A job that is not recorded pays one look at the environment for each engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLE = "PENSTOCK_TRACE"
 
 _numbers = itertools.count()
 _pending_rows = 1 << 14
-_read_ns = 20_000  # what a read costs beside its bytes, where a request's time is shared out
+_read_ns = 20_000  # cost of a read besides its bytes, when a request's time is divided
 _bytes_per_ns = 1.0
 
 
@@ -57,10 +57,11 @@ def choose_trace_path(asked: str) -> str:
 class RecordedEngine:
     """Writes each read of an engine into a trace, and changes nothing else.
 
-    A read is a run: what goes to storage as one. Requests are timed from submission to report, and
-    their reads get parts of that by their bytes, in as many threads of the trace as the engine has
-    reads in flight (at most 64): sums and rates are exact, the time of a single read is an
-    estimate. A trace that cannot be written any more ends with a warning, not the job.
+    A read is a run: extents that go to storage as one. Requests are timed from submission to
+    report. Their reads get parts of that time by their bytes, in as many threads of the trace as
+    the engine has reads in flight (at most 64). Sums and rates are exact; the time of a single
+    read is an estimate. If the trace cannot be written any more, a warning is given, and the job
+    goes on.
     """
 
     def __init__(self, engine: ReadingEngine, files: Files, path: str) -> None:

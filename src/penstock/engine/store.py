@@ -392,7 +392,10 @@ def _object_error(code: int, url: str, more: str, said_by: str) -> PenstockError
             f"{said_by}{url} cannot be read{more}: use a server that answers ranges"
         )
     elif code in (errno.EISDIR, errno.ENOTDIR):
-        error = FormatError(f"{said_by}{url} is a folder where a file is wanted, or none: {more}")
+        error = FormatError(
+            f"{said_by}{url} is a folder where a file is expected, or a file where a folder is"
+            f" expected: {more}"
+        )
     else:
         error = StorageError(f"{said_by}{url} cannot be read: {os.strerror(code)}{more}")
     if isinstance(error, OSError):

@@ -213,10 +213,14 @@ class Trace:
             raise _damage_error(part.path, f"the block at byte {block.place:,}: {error}") from None
         start = decoded.start_ns - self.began_ns
         if int(decoded.file.max()) >= len(part.files):
-            raise _damage_error(part.path, f"the block at byte {block.place:,}: no such file")
+            raise _damage_error(
+                part.path,
+                f"the block at byte {block.place:,}: it names a file that the trace does not have",
+            )
         if start[0] != block.first_ns or start[-1] + decoded.duration_ns[-1] != block.end_ns:
             raise _damage_error(
-                part.path, f"the block at byte {block.place:,}: other times than told"
+                part.path,
+                f"the block at byte {block.place:,}: its times differ from those of the directory",
             )
         return decoded._replace(file=part.files[decoded.file], start_ns=start)
 
@@ -329,7 +333,9 @@ class TraceWriter:
                 and result <= length
                 and 0 <= start_ns <= start_ns + duration_ns < _LATEST_NS
             ):
-                raise UsageError(f"an operation of a trace cannot be {dict(_name_values(row))}")
+                raise UsageError(
+                    f"an operation of a trace has impossible values: {dict(_name_values(row))}"
+                )
             pending = self._pending[thread]
             pending.follow(start_ns, start_ns, 1)
             pending.rows.append(row)
@@ -345,7 +351,7 @@ class TraceWriter:
             return
         with self._lock:
             if not _is_possible(added) or int(added.file.max()) >= len(self._sizes):
-                raise UsageError("operations of a trace have values that cannot be")
+                raise UsageError("operations of a trace have impossible values")
             if count > 1 and int(np.diff(added.start_ns).min()) < 0:
                 raise UsageError("operations of a thread go back in time: give them in order")
             pending = self._pending[thread]
@@ -480,7 +486,7 @@ def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
     decoded = decoded._replace(start_ns=np.cumsum(decoded.start_ns))
     end_ns = decoded.start_ns + decoded.duration_ns
     if not _is_possible(decoded) or np.any(end_ns[:-1] > decoded.start_ns[1:]):
-        raise ValueError("it holds operations that cannot be")
+        raise ValueError("it holds impossible operations")
     return decoded
 
 
@@ -564,7 +570,7 @@ def _open_trace(path: str) -> Iterator[Any]:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
-        raise MissingError(f"{path} is not there: check the path") from None
+        raise MissingError(f"{path} does not exist: check the path") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 

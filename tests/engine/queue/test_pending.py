@@ -295,7 +295,7 @@ def test_a_queue_refuses_what_cannot_be() -> None:
     unit = queue.take()
     assert unit is not None
     assert queue.done(unit) == [0]
-    with pytest.raises(UsageError, match="unit 0 is not under way"):
+    with pytest.raises(UsageError, match="unit 0 is not in progress"):
         queue.done(unit)
     assert len(queue) == 0
 

@@ -120,7 +120,7 @@ class RequestQueue:
         """Replace a target whose properties changed; its bytes in progress are known here and
         kept."""
         if not 0 <= number < len(self._targets):
-            raise UsageError(f"target {number} is not there: use 0..{len(self._targets) - 1}")
+            raise UsageError(f"target {number} does not exist: use 0..{len(self._targets) - 1}")
         queued = self._targets[number].queued_bytes
         self._targets[number] = replace(target, queued_bytes=queued)
 
@@ -199,7 +199,7 @@ class RequestQueue:
         """A unit has ended, well or not. Returns the ids of the requests that ended with it."""
         parts = self._under_way.pop(unit.number, None)
         if parts is None:
-            raise UsageError(f"unit {unit.number} is not under way: say so once")
+            raise UsageError(f"unit {unit.number} is not in progress: call done once for each unit")
         target = self._targets[unit.target]
         queued = target.queued_bytes - sum(piece.request.length for piece in parts)
         self._targets[unit.target] = replace(target, queued_bytes=queued)

@@ -177,7 +177,7 @@ class Weights:
         for weight in fields(self):
             _check_fraction(f"Weights.{weight.name}", getattr(self, weight.name))
         if abs(sum(astuple(self)) - 1) > 1e-6:
-            raise UsageError(f"the sum of {self} is {sum(astuple(self)):g}: let it be 1")
+            raise UsageError(f"the sum of {self} is {sum(astuple(self)):g}: make it 1")
 
     def score(self, target: Target) -> float:
         """Return the score of a target, 0..1."""

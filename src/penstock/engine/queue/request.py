@@ -23,16 +23,16 @@ Hazard = Literal["read after write", "write after write", "write after read"]
 class Request:
     """Bytes [offset, offset + length) of a file, to be read or written.
 
-    id:           of whoever asks, unique among requests that are not done.
+    id:           chosen by the caller, unique among requests that are not done.
     file:         its number.
-    arrived_ns:   when, on a clock that never goes back.
-    deadline_ns:  when it is late; None for never.
-    step:         that the bytes are for; None for no step. Decides between equals.
+    arrived_ns:   time of arrival, on a clock that never goes back.
+    deadline_ns:  time from which it is late; None for never.
+    step:         step that needs the bytes; None for no step. Decides between equals.
     holders:      numbers of the targets that can serve it; () for all of them.
 
     Not to be confused with `extent.Requests`, the columns of one submission to an engine: one
-    request here may be all extents of a run there. Raises UsageError where a field is something
-    else.
+    request here may be all extents of a run there. Raises UsageError if a field has any
+    other value.
     """
 
     id: int
