@@ -352,7 +352,7 @@ def test_safe_keys(name: str) -> None:
     ],
 )
 def test_extensions_by_content(data: bytes, extension: str) -> None:
-    """What bytes are shows in their first ones."""
+    """The first bytes reveal the type of a file."""
     assert containers.guess_extension(data) == extension
 
 

@@ -46,7 +46,8 @@ def choice_of(dataset: penstock.Dataset) -> Any:
 
 
 def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
-    """What is said to be cold was fetched from the device, all of it; and it is said so."""
+    """A measurement that is reported as cold was fetched completely from the device, and is
+    reported as such."""
     path = records.index.files.path(0)
     mount = find_mount(path)
     if mount is None or mount.file_system not in CHARGED - {"tmpfs", "ramfs", "overlay"}:
@@ -222,7 +223,7 @@ def test_copying_is_measured() -> None:
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:
-    """What was written reached the disk, and is gone."""
+    """Written bytes reached the disk, and the file is gone."""
     observer = Observer(str(tmp_path))
     before = observer.snapshot()
     found = ceilings.measure_writing(str(tmp_path))
@@ -243,7 +244,7 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
 
 
 def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
-    """Of those that are up and have hardware; the loopback and bridges do not count."""
+    """Only devices that are up and have hardware count; the loopback and bridges do not."""
     assert ceilings.read_link_speed(tmp_path) is None
     for name, state, speed, hardware in (
         ("lo", "unknown", None, False),
@@ -266,6 +267,6 @@ def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
 
 
 def test_all_supplies_of_a_data_set(records: penstock.Dataset) -> None:
-    """What `roofline` takes, by resource."""
+    """The ceilings come by resource, in the form that `roofline` takes."""
     found = ceilings.measure_supplies(records, decode=lambda sample: sample["data"])
     assert set(found) == {"copy", "bandwidth", "iops", "metadata", "decode"}

@@ -28,7 +28,7 @@ RUN = [sys.executable, "-m", "penstock"]
 
 
 class Said(NamedTuple):
-    """What a command wrote, and its exit code."""
+    """Output and exit code of a command."""
 
     out: str
     err: str
@@ -127,7 +127,7 @@ def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:
 
 
 def test_photos_with_their_decoder(photos: Path) -> None:
-    """As users run it: the function is found in the current folder, and bounds later epochs."""
+    """A user's call works: the function is found in the current folder, and bounds later epochs."""
     done = subprocess.run(
         [*RUN, "doctor", str(photos), "--decode", "mine:decode", "--json"],
         capture_output=True,
@@ -156,7 +156,7 @@ def test_photos_with_their_decoder(photos: Path) -> None:
     ],
 )
 def test_functions_that_cannot_be(named: str, message: str) -> None:
-    """It is said which option, its value, and what to name."""
+    """The error names the option, its value, and the expected form."""
     with pytest.raises(UsageError, match=f"--decode is '{named}'.*{message}"):
         function_named("--decode", named)
 
@@ -240,8 +240,8 @@ print(json.dumps([said(f"{root}/{name}", option) for name, option in asked]))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_without_permission(public: Path) -> None:
-    """What belongs to somebody else is named, with what to do; that it can be read is enough to
-    look at a folder."""
+    """Files of another user are named, with the remedy; read permission is enough to examine a
+    folder."""
     (public / "closed").mkdir(mode=0o700)
     (public / "closed" / "x.bin").write_bytes(b"1")
     (public / "open").mkdir(mode=0o755)
@@ -296,7 +296,7 @@ def test_too_few_open_files_are_warned_of(photos: Path) -> None:
 
 
 def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
-    """What worker processes would hold, against what is free."""
+    """The memory that worker processes would hold is compared with the free memory."""
     machine = read_machine()
     if machine.shm_bytes is None:
         pytest.skip("there is no /dev/shm")
@@ -316,7 +316,7 @@ def test_quotas_and_limits_are_reckoned_with() -> None:
 
 
 def test_progress_is_told(rows: Path) -> None:
-    """From none of the measurements to all."""
+    """Progress is reported from none of the measurements to all."""
     seen: list[tuple[int, int]] = []
     found = examine(
         penstock.open(rows, index="memory"), PlannedJob(), seen=lambda *each: seen.append(each)

@@ -86,8 +86,8 @@ def test_ceilings_are_capacity_over_demand() -> None:
 def test_the_lowest_ceiling_binds(
     supplies: Supplies, demand: Demand, data: DataProfile | None
 ) -> None:
-    """It is the least of supply over demand, of bandwidth alone where reads are large; the others
-    follow in sequence; JSON holds it all."""
+    """The lowest ceiling is the least of supply over demand, of bandwidth alone if reads are large;
+    the others follow in sequence; JSON holds all of them."""
     found = estimate_roofline(supplies, demand, data=data)
     large = "bandwidth" in supplies and demand.bytes >= (1 << 20) * demand.reads
     least = min(
@@ -161,7 +161,7 @@ def told(found_by: Supplies, demand: Demand, data: DataProfile | None = None) ->
 
 
 def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
-    """What binds, what is next, and what a cache would take out, in numbers."""
+    """The advice names the binding resource, the next one, and the gain of a cache, in numbers."""
     supplies: Supplies = {
         "bandwidth": Supply(41e6, ""),
         "compute": Supply(980, ""),
@@ -204,7 +204,7 @@ def test_advice_on_small_files_names_shards() -> None:
 
 
 def test_compute_that_binds_needs_no_faster_loader() -> None:
-    """It says how much faster data could come."""
+    """The advice tells how much faster data could come."""
     supplies: Supplies = {"compute": computing_supply(1.0, 100), "bandwidth": Supply(1e9, "")}
     said = told(supplies, Demand(bytes=1e6))
     assert "data could come 10.0x as fast" in said
@@ -242,7 +242,7 @@ def test_who_does_not_wait_is_bound_by_compute() -> None:
 
 
 def test_who_waits_for_storage_is_told_which_of_it() -> None:
-    """What is used most of its supply binds."""
+    """The resource of which the largest part is used binds."""
     found = judge_run(counted(6.0, bytes=990e6, reads=1000), STORAGE)
     assert found.bound == "bandwidth"
     compute = next(each for each in found.ceilings if each.resource == "compute")

@@ -38,7 +38,7 @@ def test_a_mount_is_where_paths_stop_being_on_one_device(tmp_path: Path) -> None
 
 
 def test_kernel_read_ahead_is_known_of_disks(tmp_path: Path) -> None:
-    """Of a block device it is a number; proc has none."""
+    """The read-ahead of a block device is a number; proc has none."""
     proc = find_mount("/proc")
     assert proc is not None
     assert proc.file_system == "proc"

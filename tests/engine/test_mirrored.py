@@ -90,7 +90,8 @@ def test_all_places_are_read_from(tmp_path: Path) -> None:
 
 
 def test_a_place_that_fails_is_left_alone(tmp_path: Path) -> None:
-    """It is asked until another one has brought what it did not, and then no more for a while."""
+    """A failing place is asked until another one delivers the missing extents, and then left alone
+    for a while."""
     contents = [np.random.default_rng(file).bytes(1000) for file in range(200)]
     tables = []
     for name in ("gone", "there"):

@@ -23,11 +23,11 @@ class DispatchedSuite(EngineSuite):
     queued_bytes_max = 100_000
 
     def policy(self) -> Policy:
-        """Of the engine."""
+        """Return the policy of the engine."""
         return LeastLoaded()
 
     def shown(self, count: int) -> np.ndarray:
-        """Which of so many files are in which folder."""
+        """Return which of `count` files are in which folder."""
         return np.ones((count, 3), np.bool_)
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:

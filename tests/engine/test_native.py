@@ -242,7 +242,7 @@ def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
     ],
 )
 def test_required_but_refused(facts: Facts, budget: Budget, words: str) -> None:
-    """What is required and cannot be had is an error that says why."""
+    """A required read method that is not available is an error with the reason."""
     with pytest.raises(UsageError, match=words):
         choose_method(facts, budget)
 
@@ -484,7 +484,7 @@ def test_rate(backend: str, folder: Path) -> None:
 
 
 def test_rate_changes_at_once(folder: Path) -> None:
-    """Who waits for a slow rate is released by a fast one, and a crawl hinders no close."""
+    """A read that waits for a slow rate is released by a fast one, and a crawl hinders no close."""
     contents = [random_bytes(3 * MIB)]
     crawl = BUDGETS["pread"].replace(bytes_per_s=1e-6)
     engine = NativeEngine(write_files(folder, contents), budget=crawl)

@@ -92,7 +92,7 @@ def tree(folder: Path, count: int = 60, size: int = 5000) -> Path:
 
 
 def bytes_of(loader: penstock.Loader) -> list[tuple[list[int], list[bytes], list[int] | None]]:
-    """What an epoch of batches holds."""
+    """Return ids, bytes and labels of the batches of an epoch."""
     found = []
     for batch in loader:
         labels = batch["label"].tolist() if "label" in batch else None
@@ -273,7 +273,7 @@ def test_containers(
 
 @pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
 def test_gaps(s3: S3, tmp_path: Path, more: int, requests: int) -> None:
-    """What lies between wanted bytes is read over up to the limit, and beyond it left out."""
+    """Gaps between wanted bytes are read up to the limit, and skipped beyond it."""
     between = random_bytes(limits.object_gap_bytes + more, 1)
     members = {"a.wanted": b"one", "a.other": between, "b.wanted": b"two"}
     archive(tmp_path / "x.tar", members)
@@ -450,7 +450,7 @@ runs = [[(n, 5, 9000), (n, 20_000, 100)] for n in range(5)] + [
 
 @pytest.mark.parametrize("fault", ["503", "500", "reset", "short", "stall"])
 def test_passing_faults(s3: S3, use: Use, fault: Fault) -> None:
-    """What passes is asked for again, and every byte arrives once and right."""
+    """Temporary failures are retried, and every byte arrives once and right."""
     with (
         Proxy(s3.port, always(fault, 2)) as proxy,
         engine_over(s3, contents, proxy.port, use, stall_s=1.0) as engine,
@@ -476,7 +476,7 @@ def test_passing_faults(s3: S3, use: Use, fault: Fault) -> None:
     ],
 )
 def test_lasting_faults(s3: S3, use: Use, fault: Fault, code: int) -> None:
-    """What does not pass is a failure of its extents by name, in time; the others arrive."""
+    """Lasting failures are reported for their extents by name, in time; the others arrive."""
 
     def rule(method: str, path: str, before: int) -> Fault:
         return fault if method == "GET" and path.endswith("part%202") else None
@@ -573,7 +573,7 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
 
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:
-    """As many requests as the budget says are in flight at once, and no more; it may change."""
+    """The budget's number of requests is in flight at once, and no more; it may change."""
     reading = EngineRead([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
     with (
         Proxy(s3.port, always(None), meet=6) as proxy,  # answers once six have come
@@ -766,7 +766,7 @@ def test_secrets_of_a_url_stay_inside(web: tuple[Path, str], use: Use, tmp_path:
 def test_errors_hold_no_keys(
     s3: S3, use: Use, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a service says is not repeated, because it may name keys; its status and code are."""
+    """A service's text is not repeated, because it may contain keys; its status and code are."""
     monkeypatch.setattr(limits, "object_listing_deadline_s", 0.2)
     s3.put("x.bin", b"x" * 64)
     with Proxy(s3.port, lambda *_: fault) as proxy:

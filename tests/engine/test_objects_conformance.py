@@ -94,7 +94,7 @@ class ObjectSuite(EngineSuite):
 
 
 class TestObjects(ObjectSuite):
-    """As many requests as are in flight by default."""
+    """The suite with the default number of requests in flight."""
 
 
 @pytest.mark.long

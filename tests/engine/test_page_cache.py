@@ -47,7 +47,7 @@ def file(folder: Path) -> Path:
 
 
 def resident_pages(path: Path) -> int:
-    """What mincore says: the independent reading."""
+    """Count resident pages by mincore: the independent reading."""
     libc = ctypes.CDLL(None, use_errno=True)
     size = path.stat().st_size
     pages = -(-size // PAGE)
@@ -105,7 +105,7 @@ def test_what_is_mapped_stays_and_is_seen_to_stay(folder: Path) -> None:
 
 
 def test_many_files_are_sampled_and_it_says_so(folder: Path) -> None:
-    """Of 40 files 8 are looked at, the same ones each time, and both numbers are told."""
+    """Residency of 40 files examines 8, the same ones each time, and reports both numbers."""
     paths = [folder / f"many-{number}" for number in range(40)]
     for path in paths:
         path.write_bytes(bytes(PAGE))
@@ -130,7 +130,7 @@ def test_a_table_of_files_is_as_good_as_paths(folder: Path) -> None:
 
 
 def test_nothing_is_known_of_what_is_no_file(tmp_path: Path) -> None:
-    """What is missing, a folder or a pipe is left out; None where nothing remains."""
+    """Missing files, folders and pipes are left out; the result is None if nothing remains."""
     os.mkfifo(tmp_path / "pipe")
     assert (
         measure_residency([str(tmp_path / "none"), str(tmp_path), str(tmp_path / "pipe")]) is None
@@ -182,7 +182,7 @@ def test_files_of_others_are_not_guessed(folder: Path) -> None:
 def test_extents_that_were_dropped_are_cold_and_disjoint(
     file: Path, where: list[tuple[int, int]]
 ) -> None:
-    """What is to be read cold is not cached, comes once, and in its sequence."""
+    """Extents to be read cold are not cached, come once, and in their sequence."""
     file.read_bytes()
     size = file.stat().st_size
     files = Files.of(str(file.parent), [file.name], np.array([size]), np.array([0]))

@@ -1,4 +1,4 @@
-"""What each wrapper adds, the messages of check, and that the suite sees defects."""
+"""The wrappers' additions, the messages of the checks, and proof that the suite sees defects."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_throttled_reports_when_due() -> None:
 
 
 def test_throttled_twice_takes_the_slower_rate() -> None:
-    """Of two throttles on one clock the slower one decides."""
+    """The slower of two throttles on one clock decides."""
     clock = JumpingClock()
     inner = Throttled(MemoryEngine([CONTENT]), 1000, 0, clock)
     throttled = Throttled(inner, 4000, 0, clock)
@@ -347,7 +347,7 @@ def test_faulty_strikes_whatever_is_wrapped() -> None:
 
 
 def test_seeded_faults_have_their_shares() -> None:
-    """Of many extents, about the given shares are struck, and by each kind."""
+    """About the given shares of many extents fail, and by each kind of fault."""
     fault = seeded_faults(5, errno_share=0.1, cut_share=0.2, flip_share=0.3)
     faults = [fault(ticket, extent) for ticket in range(100) for extent in range(100)]
     struck = [each for each in faults if each is not None]

@@ -53,7 +53,8 @@ def drawn(seed: int, count: int, files: int) -> Operations:
 
 
 def cut(rows: Operations) -> Operations:
-    """As they are read back: none runs into the next, time begins with the trace."""
+    """Cut operations as a trace stores them: none runs into the next, time begins with the
+    trace."""
     room = np.diff(rows.start_ns, append=1 << 62)
     return rows._replace(duration_ns=np.minimum(rows.duration_ns, room))
 

@@ -294,8 +294,8 @@ def _choose_batch_size(source: Dataset) -> int:
 def mismatch_error(path: str, how: str) -> StorageError:
     """Build the error for a file that does not read back as it was written."""
     error = StorageError(
-        f"{path} does not read back as it was written: {how}: disk or memory of this machine may be "
-        f"damaged, or this is a defect of penstock; nothing of it was kept, run it again"
+        f"{path} does not read back as it was written: {how}: disk or memory of this machine may "
+        f"be damaged, or this is a defect of penstock; nothing of it was kept, run it again"
     )
     error.errno = errno.EIO
     return error

@@ -276,7 +276,8 @@ def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
     """Return the nominal speed of the fastest network device that is up; None if no device reports
     one.
 
-    Nominal, of one device: the real rates of other hosts and of storage have to be measured with them.
+    Nominal, of one device: the real rates of other hosts and of storage have to be measured with
+    them.
     """
     speeds: list[tuple[int, str]] = []
     for device in sorted(devices.glob("*")):

@@ -310,8 +310,8 @@ def judge_run(
         )
     if not others:
         raise UsageError(
-            f"it waits for {waited:.0%} of the time, and no supply is known that it could be waiting "
-            f"for: measure what storage delivers (penstock.doctor.ceilings)"
+            f"it waits for {waited:.0%} of the time, and no supply is known that it could be "
+            f"waiting for: measure what storage delivers (penstock.doctor.ceilings)"
         )
     lowest = min(others, key=lambda other: other.samples_per_s)
     binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))

@@ -92,8 +92,9 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop reads that have not started, wait for those that have, free everything. May be called
-        again.
+        """Drop reads that have not started, wait for those that have, and free everything.
+
+        May be called again.
 
         Tickets that were not reported before are never reported.
         """

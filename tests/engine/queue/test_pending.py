@@ -1,4 +1,4 @@
-"""What waits for storage: hazards, pieces, the order of purposes, targets, and the queue.
+"""The request queue: hazards, pieces, the order of purposes, targets.
 
 What every policy must do, and that a queue keeps what depends on order, is in the suite.
 """
@@ -63,7 +63,7 @@ _spans = st.tuples(st.integers(0, 1), st.integers(0, 8), st.integers(0, 4))
 def test_hazards_are_bytes_in_common(
     first: tuple[int, int, int], second: tuple[int, int, int], before: Any, after: Any
 ) -> None:
-    """Of which one is written."""
+    """A hazard needs common bytes, of which one request writes."""
     earlier, later = (
         request(0, kind=kind, file=file, offset=offset, length=length)
         for kind, (file, offset, length) in ((before, first), (after, second))
@@ -94,7 +94,7 @@ def test_pieces_are_the_whole(offset: int, length: int, piece_bytes: int) -> Non
 
 
 def test_purposes_go_by_urgency() -> None:
-    """Who comes first counts within a purpose; for fifo it is all that counts."""
+    """Arrival decides within a purpose; for fifo only arrival decides."""
     purposes = ["checkpoint", "sweep", "prefetch", "demand", "prefetch", "demand"]
     requests = [request(number, purpose) for number, purpose in enumerate(purposes)]
     assert order(RoundRobin(), requests) == [3, 5, 2, 4, 1, 0]
@@ -115,7 +115,7 @@ def test_who_has_waited_long_goes_first() -> None:
 
 
 def test_deadlines_and_steps_count() -> None:
-    """Who is late is as urgent as a demand; of equals the earlier step goes first."""
+    """A late request is as urgent as a demand; of equals the earlier step goes first."""
     requests = [
         request(0, "prefetch", step=7),
         request(1, "prefetch"),
@@ -194,7 +194,8 @@ def test_requests_go_where_they_can() -> None:
 
 
 def test_neighbours_go_together() -> None:
-    """Of one file, kind and purpose, in both directions, up to what a unit may hold."""
+    """Neighbours of one file, kind and purpose go together, in both directions, up to the size of a
+    unit."""
     queue = RequestQueue(RoundRobin(), [Target()], unit_bytes=40)
     spans = {0: 20, 1: 30, 2: 10, 3: 0, 4: 40, 5: 60}
     for number, offset in spans.items():
