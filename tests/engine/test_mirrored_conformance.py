@@ -17,7 +17,7 @@ from penstock.testing import EngineSuite, write_files
 from tests import held
 
 
-class DispatchedSuite(EngineSuite):
+class MirroredSuite(EngineSuite):
     """The suite over three folders; what differs is who has what, and the policy."""
 
     queued_bytes_max = 100_000
@@ -59,11 +59,11 @@ class DispatchedSuite(EngineSuite):
             yield held.busied(engine), release
 
 
-class TestEverywhere(DispatchedSuite):
+class TestEverywhere(MirroredSuite):
     """Every file in each folder."""
 
 
-class TestEverywhereInTurn(DispatchedSuite):
+class TestEverywhereInTurn(MirroredSuite):
     """Every file in each folder, one after the other, in parts of any number."""
 
     queued_bytes_max = 1 << 30
@@ -73,7 +73,7 @@ class TestEverywhereInTurn(DispatchedSuite):
         return RoundRobin()
 
 
-class TestSomewhere(DispatchedSuite):
+class TestSomewhere(MirroredSuite):
     """Each file in one folder or two."""
 
     def shown(self, count: int) -> np.ndarray:

@@ -79,7 +79,7 @@ class LmdbConversion(Conversion):
                     raise mismatch_error(folder, "the digests of what is committed are missing")
                 digests.truncate(16 * start)
                 done, pending, pending_bytes = start, list[StoredSample](), 0
-                for batch in self.held(start) if start < self.count else ():
+                for batch in self.read_samples(start) if start < self.count else ():
                     for held in batch:
                         pending.append(_copy_bytes(held))
                         pending_bytes += len(held.parts[0][1])

@@ -224,7 +224,7 @@ class Conversion:
         self.manifest = manifest
         return True
 
-    def held(self, start: int) -> Iterator[list[StoredSample]]:
+    def read_samples(self, start: int) -> Iterator[list[StoredSample]]:
         """Yield the samples from position `start` on in their stored form, batch by batch."""
         index, seed = self.source.index, self.options["shuffle"]
         size = _choose_batch_size(self.source)
@@ -263,14 +263,14 @@ class Conversion:
 
     # -- comparing -----------------------------------------------------------------------------
 
-    def opened(self, path: str | Sequence[str]) -> Dataset:
+    def open_written(self, path: str | Sequence[str]) -> Dataset:
         """Open written files with penstock's own reader."""
         options = {"format": self.options["to"], **self.recipe.opened}
         return open_dataset(path, index="memory", **options)
 
     def read_back(self, path: str, count: int) -> Iterator[bytes]:
         """Yield the digest of each sample of a written file that must have `count` samples."""
-        opened = self.opened(path)
+        opened = self.open_written(path)
         if len(opened) != count:
             raise mismatch_error(
                 path, f"it has {len(opened):,} samples, and {count:,} were written"

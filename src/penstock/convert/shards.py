@@ -39,7 +39,7 @@ class ShardsConversion(Conversion):
     def _write(self, start: int) -> None:
         if start == self.count:
             return
-        samples = itertools.chain.from_iterable(self.held(start))
+        samples = itertools.chain.from_iterable(self.read_samples(start))
         first = next(samples, None)
         while first is not None:
             first = self._write_shard(first, samples)
@@ -112,7 +112,7 @@ class ShardsConversion(Conversion):
         if self.manifest.samples != self.count:
             raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
         self._check_finished()
-        count = len(self.opened(list(self._list_files())))
+        count = len(self.open_written(list(self._list_files())))
         if count != self.count:
             raise mismatch_error(
                 self.path, f"it has {count:,} samples, and {self.count:,} were written"

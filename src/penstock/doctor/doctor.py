@@ -306,7 +306,7 @@ def _list_settings(
     cache_block = _choose_cache_block(dataset, choice, read)
     settings.append(_advise_cache(dataset, machine, cache_block))
     settings.append(
-        Setting("samples of a cache block", f"{cache_block.samples:,}", cache_block.reason)
+        Setting("samples per cache block", f"{cache_block.samples:,}", cache_block.reason)
     )
     return settings
 

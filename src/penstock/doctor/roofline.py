@@ -400,7 +400,7 @@ def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
             sentences += _estimate_gain(
                 roofline,
                 frozenset({"iops"}),
-                "larger reads (shuffle='blocked', or cache blocks of a cache)",
+                "larger reads (shuffle='blocked', or a cache that reads cache blocks)",
             )
     if bound == "bandwidth" and factor:
         then = NAMES[roofline.ceilings[1].resource]

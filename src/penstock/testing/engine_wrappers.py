@@ -399,14 +399,14 @@ def seeded_faults(
     """Faults that strike these shares of the extents, decided by seed, ticket and extent alone."""
 
     def fault(ticket: int, extent: int) -> Fault | None:
-        cache_block = _mix_bits(seed, ticket, extent)
-        share = cache_block / 2**64
+        bits = _mix_bits(seed, ticket, extent)
+        share = bits / 2**64
         if share < errno_share:
             return Fault(errno=errno.EIO)
         if share < errno_share + cut_share:
-            return Fault(cut=1 + cache_block % 4096)
+            return Fault(cut=1 + bits % 4096)
         if share < errno_share + cut_share + flip_share:
-            return Fault(flip=1 + cache_block % 255)
+            return Fault(flip=1 + bits % 255)
         return None
 
     return fault

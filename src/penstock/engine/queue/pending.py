@@ -223,7 +223,7 @@ class RequestQueue:
 
     def _list_targets(self, request: Request) -> Iterator[tuple[int, Target]]:
         for number in request.holders or range(len(self._targets)):
-            if self._targets[number].takes(request):
+            if self._targets[number].has_room_for(request):
                 yield number, self._targets[number]
 
     def _hasten(self, piece: _QueuedPiece, turn: _Turn) -> None:

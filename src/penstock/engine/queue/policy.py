@@ -50,7 +50,7 @@ class Target:
         """Part of the queue that is taken, 0..1."""
         return min(1.0, self.queued_bytes / self.queued_bytes_max)
 
-    def takes(self, request: Request) -> bool:
+    def has_room_for(self, request: Request) -> bool:
         """True if there is room for a request now."""
         if not self.available or (request.kind == "write" and self.free == 0):
             return False
