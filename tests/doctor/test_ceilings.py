@@ -55,29 +55,29 @@ def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
     Path(path).read_bytes()
     observer = Observer(path)
     before = observer.snapshot()
-    found = ceilings.measure_storage(records)
+    ceiling = ceilings.measure_storage(records)
     spent = observer.snapshot().since(before)
-    assert found is not None
-    if not found.cold:
+    assert ceiling is not None
+    if not ceiling.cold:
         pytest.skip(f"{path} cannot be dropped from the page cache")
     assert spent.device_bytes is not None
-    assert spent.device_bytes >= found.probed.large_bytes + found.probed.reads * RECORD
-    for supply in (found.bandwidth, found.iops):
+    assert spent.device_bytes >= ceiling.probed.large_bytes + ceiling.probed.reads * RECORD
+    for supply in (ceiling.bandwidth, ceiling.iops):
         assert supply.per_s > 0
         assert "dropped from the page cache first" in supply.how
-    assert f"{found.probed.reads:,} reads of samples" in found.iops.how
-    assert found.bandwidth.per_s >= found.iops.per_s * RECORD * 0.999, "samples are bytes, too"
-    assert found.latency_ns > 0
+    assert f"{ceiling.probed.reads:,} reads of samples" in ceiling.iops.how
+    assert ceiling.bandwidth.per_s >= ceiling.iops.per_s * RECORD * 0.999, "samples are bytes, too"
+    assert ceiling.latency_ns > 0
 
 
 def test_as_it_lies_nothing_is_dropped(records: penstock.Dataset) -> None:
     """cold=False leaves the page cache alone, and says so."""
     path = records.index.files.path(0)
     Path(path).read_bytes()
-    found = ceilings.measure_storage(records, cold=False)
-    assert found is not None
-    assert not found.cold
-    assert "in place" in found.iops.how
+    ceiling = ceilings.measure_storage(records, cold=False)
+    assert ceiling is not None
+    assert not ceiling.cold
+    assert "in place" in ceiling.iops.how
     now = measure_residency([path])
     assert now is None or now.fraction == 1.0
 
@@ -90,22 +90,22 @@ def test_data_in_memory_cannot_be_cold(tmp_path: Path) -> None:
     path = f"/dev/shm/penstock-test-{os.getpid()}.bin"
     try:
         Path(path).write_bytes(bytes(COUNT * 1024))
-        found = ceilings.measure_storage(penstock.open(path, record_bytes=1024, index="memory"))
+        ceiling = ceilings.measure_storage(penstock.open(path, record_bytes=1024, index="memory"))
     finally:
         os.unlink(path)
-    assert found is not None
-    assert not found.cold
-    assert "could not be dropped" in found.iops.how
+    assert ceiling is not None
+    assert not ceiling.cold
+    assert "could not be dropped" in ceiling.iops.how
 
 
 def test_the_least_data_there_is(tmp_path: Path) -> None:
     """One record is measured; samples without bytes are not."""
     (tmp_path / "one.bin").write_bytes(b"x" * 100)
-    found = ceilings.measure_storage(
+    ceiling = ceilings.measure_storage(
         penstock.open(tmp_path / "one.bin", record_bytes=100, index="memory")
     )
-    assert found is not None
-    assert found.probed.reads == 1
+    assert ceiling is not None
+    assert ceiling.probed.reads == 1
     (tmp_path / "empty").mkdir()
     for name in "abc":
         (tmp_path / "empty" / name).touch()
@@ -120,10 +120,10 @@ def test_large_samples_take_little_memory(tmp_path: Path) -> None:
     with open(tmp_path / "large.bin", "wb") as file:
         file.truncate(4 << 30)
     large = penstock.open(tmp_path / "large.bin", record_bytes=1 << 30, index="memory")
-    found = ceilings.measure_storage(large)
-    assert found is not None
-    assert found.probed.reads > 0
-    assert 0 < found.probed.large_bytes <= 64 * limits.run_bytes_max
+    ceiling = ceilings.measure_storage(large)
+    assert ceiling is not None
+    assert ceiling.probed.reads > 0
+    assert 0 < ceiling.probed.large_bytes <= 64 * limits.run_bytes_max
     demand = ceilings.estimate_demand(large, choice_of(large))
     assert (demand.bytes, demand.reads) == (1 << 30, (1 << 30) // limits.run_bytes_max)
 
@@ -185,10 +185,10 @@ def test_files_that_are_not_kept_open_are_opened_for_each_read(photos: penstock.
 
 def test_opening_is_measured(photos: penstock.Dataset) -> None:
     """Opens a second, of the files that there are; a missing one is named."""
-    found = ceilings.measure_opening(photos.index.files, threads=2)
-    assert found is not None
-    assert found.per_s > 0
-    assert "of 60 files by 2 threads" in found.how
+    supply = ceilings.measure_opening(photos.index.files, threads=2)
+    assert supply is not None
+    assert supply.per_s > 0
+    assert "of 60 files by 2 threads" in supply.how
     os.unlink(photos.index.files.path(0))
     with pytest.raises(MissingError, match=r"0\.jpg does not exist"):
         ceilings.measure_opening(photos.index.files, threads=2)
@@ -203,12 +203,12 @@ def test_decoding_is_measured_alone_and_together(records: penstock.Dataset) -> N
         sample.clear()  # a decoder may change its dict
         return {"x": np.zeros(100, np.float32), "y": [b"1234", np.int64(3)]}
 
-    found = ceilings.measure_decoding(records, decode, threads=2)
+    rates = ceilings.measure_decoding(records, decode, threads=2)
     assert keys == {"data", "__key__", "__id__", "__epoch__"}
-    assert found.decoded_bytes == 400 + 4 + 8
-    assert found.one.per_s > 0
-    assert "in 2 threads" in found.all_cores.how
-    assert "decode" in found.one.how
+    assert rates.decoded_bytes == 400 + 4 + 8
+    assert rates.one.per_s > 0
+    assert "in 2 threads" in rates.all_cores.how
+    assert "decode" in rates.one.how
 
 
 def test_a_decode_that_fails_names_the_sample(photos: penstock.Dataset) -> None:
@@ -226,9 +226,9 @@ def test_writing_leaves_nothing(tmp_path: Path) -> None:
     """Written bytes reached the disk, and the file is gone."""
     observer = Observer(str(tmp_path))
     before = observer.snapshot()
-    found = ceilings.measure_writing(str(tmp_path))
+    supply = ceilings.measure_writing(str(tmp_path))
     spent = observer.snapshot().since(before)
-    assert found.per_s > 0
+    assert supply.per_s > 0
     assert list(tmp_path.iterdir()) == []
     mount = find_mount(str(tmp_path))
     if spent.written_bytes is not None and mount is not None and mount.file_system == "ext4":
@@ -260,13 +260,13 @@ def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
             (device / "speed").write_text(f"{speed}\n")
         if hardware:
             (device / "device").mkdir()
-    found = ceilings.read_link_speed(tmp_path)
-    assert found is not None
-    assert found.per_s == 1.25e9
-    assert "eth0 says 10,000 Mbit/s: nominal" in found.how
+    supply = ceilings.read_link_speed(tmp_path)
+    assert supply is not None
+    assert supply.per_s == 1.25e9
+    assert "eth0 says 10,000 Mbit/s: nominal" in supply.how
 
 
 def test_all_supplies_of_a_data_set(records: penstock.Dataset) -> None:
     """The ceilings come by resource, in the form that `roofline` takes."""
-    found = ceilings.measure_supplies(records, decode=lambda sample: sample["data"])
-    assert set(found) == {"copy", "bandwidth", "iops", "metadata", "decode"}
+    supplies = ceilings.measure_supplies(records, decode=lambda sample: sample["data"])
+    assert set(supplies) == {"copy", "bandwidth", "iops", "metadata", "decode"}

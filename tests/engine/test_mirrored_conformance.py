@@ -36,8 +36,8 @@ class MirroredSuite(EngineSuite):
         members = []
         for place in range(3):
             own = [
-                each if there else None
-                for each, there in zip(contents, holders[:, place], strict=True)
+                content if there else None
+                for content, there in zip(contents, holders[:, place], strict=True)
             ]
             (folder / f"{place}").mkdir()
             files = write_files(folder / f"{place}", own)

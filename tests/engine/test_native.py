@@ -509,7 +509,7 @@ def test_timeouts_of_any_size(backend: str, folder: Path) -> None:
         reading = reading_all(contents)
         ticket = engine.submit(reading.requests, reading.buffers)
         done = engine.poll(timeout_ns)
-        assert [each.ticket for each in done] == [ticket] or timeout_ns < 0
+        assert [completion.ticket for completion in done] == [ticket] or timeout_ns < 0
         if not done:
             finish(engine, [ticket])
     engine.close()
@@ -840,13 +840,13 @@ def test_truncated_while_open(backend: str, cut: int, folder: Path) -> None:
     assert read(engine, reading) == ()
     os.truncate(files.path(0), cut)
     reading = reading_all(contents, 3000, 5)
-    failures = {each.extent: each for each in read(engine, reading)}
+    failures = {failure.extent: failure for failure in read(engine, reading)}
     file, offset, length, buffer, target, _ = reading.requests
     for i in range(len(file)):
         if i not in failures:
             assert offset[i] + length[i] <= cut
-            found = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
-            assert found == contents[0][offset[i] : offset[i] + length[i]]
+            data = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
+            assert data == contents[0][offset[i] : offset[i] + length[i]]
         elif failures[i].errno == 0:
             assert failures[i].got == max(0, cut - int(offset[i]))
         else:
@@ -898,7 +898,7 @@ def test_cut_and_grown_again_while_open(backend: str, folder: Path) -> None:
     reading = reading_all(contents)
     failures = read(engine, reading)
     if backend == "mmap":
-        assert {each.errno for each in failures} == {errno.ESTALE}
+        assert {failure.errno for failure in failures} == {errno.ESTALE}
         assert len(failures) == len(reading.requests.file)
     engine.close()
 
@@ -914,12 +914,12 @@ def test_grown_while_open(backend: str, folder: Path) -> None:
         file.write(b"more" * 5000)
     reading = reading_all(contents)
     failures = read(engine, reading)
-    assert failures == () or {each.errno for each in failures} == {errno.ESTALE}
+    assert failures == () or {failure.errno for failure in failures} == {errno.ESTALE}
     if not failures:
         file_, offset, length, buffer, target, _ = reading.requests
         for i in range(len(file_)):
-            found = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
-            assert found == contents[0][offset[i] : offset[i] + length[i]]
+            data = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
+            assert data == contents[0][offset[i] : offset[i] + length[i]]
     engine.close()
 
 
@@ -941,7 +941,7 @@ def test_changed_after_indexing(backend: str, keep_open_max: int, folder: Path) 
     Path(files.path(4)).mkdir()
     engine = NativeEngine(files, budget=BUDGETS[backend], keep_open_max=keep_open_max)
     reading = EngineRead(contents, [[(file, 100, 50)] for file in range(6)])
-    failures = {each.extent: (each.errno, each.got) for each in read(engine, reading)}
+    failures = {failure.extent: (failure.errno, failure.got) for failure in read(engine, reading)}
     stale = (errno.ESTALE, 0)
     assert failures == {0: stale, 1: stale, 2: stale, 3: (errno.ENOENT, 0), 4: stale}
     engine.close()
@@ -970,14 +970,14 @@ def test_failed_reads(backend: str) -> None:
     buffer = np.zeros(2000, np.uint8)
     requests = Requests(
         np.zeros(5, np.uint32),
-        np.array([each[0] for each in extents], np.int64),
-        np.array([each[1] for each in extents], np.int64),
+        np.array([extent[0] for extent in extents], np.int64),
+        np.array([extent[1] for extent in extents], np.int64),
         np.zeros(5, np.uint32),
         np.array([0, 100, 600, 700, 800], np.int64),
         np.array([0, 1, 2, 4, 5], np.int64),
     )
     ticket = engine.submit(requests, [buffer])
-    failures = {each.extent: each for each in finish(engine, [ticket])[ticket].failures}
+    failures = {failure.extent: failure for failure in finish(engine, [ticket])[ticket].failures}
     holder.close()
     if failures.get(1) is not None and failures[1].errno == errno.ESTALE:
         pytest.skip("the times of /proc/self/mem are not kept")

@@ -93,11 +93,11 @@ def tree(folder: Path, count: int = 60, size: int = 5000) -> Path:
 
 def bytes_of(loader: penstock.Loader) -> list[tuple[list[int], list[bytes], list[int] | None]]:
     """Return ids, bytes and labels of the batches of an epoch."""
-    found = []
+    batches = []
     for batch in loader:
         labels = batch["label"].tolist() if "label" in batch else None
-        found.append((batch.ids.tolist(), [row.tobytes() for row in batch["data"]], labels))
-    return found
+        batches.append((batch.ids.tolist(), [row.tobytes() for row in batch["data"]], labels))
+    return batches
 
 
 @contextmanager
@@ -340,12 +340,12 @@ def test_parse(s3: S3) -> None:
     store = ObjectStore(f"s3://{s3.name}")
     files = store.stat(["3", "0", "4"])
     seen: list[int] = []
-    found = store.parse(
+    parsed = store.parse(
         files,
         lambda number, source: (number, source.size, source.read(98, 50)),
         seen.append,
     )
-    assert found == [(0, 103, b"\3" * 5), (1, 100, b"\0" * 2), (2, 104, b"\4" * 6)]
+    assert parsed == [(0, 103, b"\3" * 5), (1, 100, b"\0" * 2), (2, 104, b"\4" * 6)]
     assert seen[-1] == 3
     s3.put("0", b"x" * 100)
     for parse in (lambda _, source: source.read(0, 1), lambda _, __: None):
@@ -488,7 +488,9 @@ def test_lasting_faults(s3: S3, use: Use, fault: Fault, code: int) -> None:
         good = [run for run in runs if run[0][0] != 2]
         reading = EngineRead(list(contents.values()), good)
         bad = EngineRead(list(contents.values()), [[(2, 5, 9000), (2, 20_000, 100)]])
-        tickets = [engine.submit(each.requests, each.buffers) for each in (reading, bad)]
+        tickets = [
+            engine.submit(submission.requests, submission.buffers) for submission in (reading, bad)
+        ]
         done = finish(engine, tickets)
         reading.assert_done(done[tickets[0]])
         assert done[tickets[1]].failures == (Failure(0, code, 0), Failure(1, code, 0))
@@ -877,11 +879,11 @@ def test_aws_profile(tmp_path: Path) -> None:
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
         "AWS_CONFIG_FILE": str(tmp_path / "config"),
     }
-    found = {"access_key_id": "A", "secret_access_key": "B", "region": "us", "endpoint": "http://e"}
-    assert read_aws_profile(files) == found
+    keys = {"access_key_id": "A", "secret_access_key": "B", "region": "us", "endpoint": "http://e"}
+    assert read_aws_profile(files) == keys
     assert read_aws_profile(files | {"AWS_PROFILE": "other"}) == {"region": "eu"}
-    said = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
-    assert read_aws_profile(said) == {"endpoint": "http://e"}
+    environment = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
+    assert read_aws_profile(environment) == {"endpoint": "http://e"}
     (tmp_path / "config").write_text("no section\n")
     with pytest.raises(penstock.errors.UsageError, match="AWS settings"):
         read_aws_profile(files)

@@ -95,16 +95,16 @@ def test_what_is_written_is_read_back(tmp_path_factory, counts, seed):
     assert trace.began_ns == began_ns
     expected = [cut(rows)._replace(start_ns=rows.start_ns - began_ns) for rows in threads]
     for number, rows in enumerate(expected):
-        found = traces.concatenate_operations(list(trace.of_thread(number)))
-        assert same(found, rows) or (len(rows.kind) == 0 and len(found.kind) == 0)
+        rows_of_thread = traces.concatenate_operations(list(trace.of_thread(number)))
+        assert same(rows_of_thread, rows) or (len(rows.kind) == 0 and len(rows_of_thread.kind) == 0)
     parts = list(trace.in_order())
     who = np.concatenate([part[0] for part in parts]) if parts else np.zeros(0, np.uint32)
     rows = traces.concatenate_operations([part[1] for part in parts])
     assert np.all(np.diff(rows.start_ns) >= 0)
     for number, mine in enumerate(expected):
-        found = rows.at(who == number)
-        assert len(found.kind) == len(mine.kind)
-        assert np.array_equal(np.sort(found.offset), np.sort(mine.offset))
+        rows_of_thread = rows.at(who == number)
+        assert len(rows_of_thread.kind) == len(mine.kind)
+        assert np.array_equal(np.sort(rows_of_thread.offset), np.sort(mine.offset))
 
 
 def test_in_order_holds_few_blocks_at_a_time(tmp_path):
@@ -279,9 +279,9 @@ def test_traces_of_several_processes_are_one(tmp_path):
 def test_lanes_are_as_many_as_overlap(spans):
     """No lane is in two spans at once, and no lane more than are open at some time."""
     spans = sorted((first, first + length) for first, length in spans)
-    found = assign_lanes(spans)
+    lanes = assign_lanes(spans)
     last: dict[int, int] = {}
-    for (first, end), lane in zip(spans, found, strict=True):
+    for (first, end), lane in zip(spans, lanes, strict=True):
         assert last.get(lane, 0) <= first
         last[lane] = end
     # Spans of no length share a lane with what begins where they are.
@@ -362,8 +362,8 @@ def test_what_cannot_be_written_any_more_ends_with_a_warning(tmp_path):
     """The job goes on."""
     (tmp_path / "data.bin").write_bytes(bytes(40_000))
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n" + JOB
-    said = run_job(tmp_path, 1, code, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
-    assert "recording" in said or "cannot write" in said
+    output = run_job(tmp_path, 1, code, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
+    assert "recording" in output or "cannot write" in output
     assert not [name for name in os.listdir(tmp_path) if name.startswith("run.")]
 
 
@@ -395,7 +395,7 @@ def test_failures_are_recorded(tmp_path):
         pass
     recorded.close()
     ((_, rows),) = load(str(tmp_path / "t.trace")).in_order()
-    found = sorted(
+    reads = sorted(
         zip(rows.offset.tolist(), rows.length.tolist(), rows.result.tolist(), strict=True)
     )
-    assert found == [(0, 10, -2), (90, 20, 10)]
+    assert reads == [(0, 10, -2), (90, 20, 10)]

@@ -45,13 +45,13 @@ def request(number: int, purpose: Any = "demand", **fields: Any) -> Request:
 def order(policy: Policy, requests: list[Request]) -> list[int]:
     """Ids as they go, one at a time, where all have come before the first one goes."""
     queue = RequestQueue(policy, [Target()])
-    for each in requests:
-        queue.put(each)
-    found = []
+    for request in requests:
+        queue.put(request)
+    ended = []
     while unit := queue.take():
-        found += queue.done(unit)
+        ended += queue.done(unit)
     assert len(queue) == 0
-    return found
+    return ended
 
 
 # -- two requests ----------------------------------------------------------------------------------
@@ -69,11 +69,12 @@ def test_hazards_are_bytes_in_common(
         for kind, (file, offset, length) in ((before, first), (after, second))
     )
     one, other = (
-        {(each.file, byte) for byte in range(each.offset, each.end)} for each in (earlier, later)
+        {(request.file, byte) for byte in range(request.offset, request.end)}
+        for request in (earlier, later)
     )
-    found = find_hazard(earlier, later)
-    assert (found is not None) == bool(one & other and "write" in (before, after))
-    assert found in (None, f"{after} after {before}")
+    hazard = find_hazard(earlier, later)
+    assert (hazard is not None) == bool(one & other and "write" in (before, after))
+    assert hazard in (None, f"{after} after {before}")
 
 
 @given(st.integers(0, 1000), st.integers(0, 300), st.integers(1, 100))
@@ -174,7 +175,7 @@ def test_requests_go_where_they_can() -> None:
     for number, holders in enumerate([(0,), (0,), (2,), (), ()]):
         queue.put(request(number, holders=holders))
     units = [queue.take(), queue.take()]
-    assert [(each.requests[0].id, each.target) for each in units if each] == [(0, 0), (3, 1)]
+    assert [(unit.requests[0].id, unit.target) for unit in units if unit] == [(0, 0), (3, 1)]
     assert queue.take() is None
     queue.update(2, Target(10))
     third = queue.take()
@@ -204,7 +205,7 @@ def test_neighbours_go_together() -> None:
     queue.put(request(7, offset=50, file=1))
     units = []
     while unit := queue.take():
-        units.append([each.id for each in unit.requests])
+        units.append([request.id for request in unit.requests])
     assert units == [[2, 0, 1, 4], [3], [5], [7], [6]]
 
 
@@ -214,7 +215,7 @@ def test_neighbours_of_other_holders_stay() -> None:
     for number, holders in enumerate([(0,), (1,), (0, 1), ()]):
         queue.put(request(number, offset=10 * number, holders=holders))
     units = [queue.take() for _ in range(4)]
-    assert [(len(each.requests), each.target) for each in units if each] == [
+    assert [(len(unit.requests), unit.target) for unit in units if unit] == [
         (1, 0),
         (1, 1),
         (1, 0),
