@@ -196,7 +196,8 @@ class RequestQueue:
         return None
 
     def done(self, unit: Unit) -> list[int]:
-        """A unit has ended, well or not. Returns the ids of the requests that ended with it."""
+        """Note that a unit ended, successfully or not; return the ids of the requests that ended
+        with it."""
         parts = self._under_way.pop(unit.number, None)
         if parts is None:
             raise UsageError(f"unit {unit.number} is not in progress: call done once for each unit")
