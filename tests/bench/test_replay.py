@@ -504,7 +504,7 @@ def test_wrong_calls_are_told(tmp_path, run):
         (("bench", "replay", empty, "--by", "x"), "--by is 'x'"),
         (("bench", "replay", empty, "--cache", "x"), "--cache is 'x'"),
         (("bench", "replay", empty, "--sparse"), "--synthesize"),
-        (("bench", "replay", tmp_path / "absent"), "is not there"),
+        (("bench", "replay", tmp_path / "absent"), "does not exist"),
         (("trace", "show", tmp_path), "Is a directory"),
         (("trace", "import", empty, "-o", empty), "would be read and written"),
         (("trace", "import", empty, "-o", "/absent/x"), "there is no folder"),

@@ -242,7 +242,7 @@ def test_who_does_not_wait_is_bound_by_compute() -> None:
     slow: Supplies = {"bandwidth": Supply(1e6, "measured cold")}
     roofline = judge_run(counted(0.1, bytes=100e6), slow)
     assert (roofline.bound, roofline.samples_per_s, roofline.measured) == ("compute", 100.0, 100.0)
-    assert "it reached more" in roofline.ceilings[1].how
+    assert "the run reached more" in roofline.ceilings[1].how
 
 
 def test_who_waits_for_storage_is_told_which_of_it() -> None:
@@ -271,8 +271,8 @@ def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
     """The nearest is named, and that it alone allows much more."""
     roofline = judge_run(counted(9.0, bytes=10e6, reads=100), STORAGE)
     assert roofline.bound == "bandwidth"
-    assert "something else that is not measured" in roofline.ceilings[0].how
-    with pytest.raises(UsageError, match="90%.*nothing is known"):
+    assert "something that was not measured" in roofline.ceilings[0].how
+    with pytest.raises(UsageError, match="90%.*no supply is known"):
         judge_run(counted(9.0), {"compute": Supply(1.0, "")})
 
 

@@ -292,7 +292,7 @@ def test_a_queue_refuses_what_cannot_be() -> None:
             queue.put(bad)
     with pytest.raises(LimitError, match="pieces_max"):
         queue.put(request(1, arrived_ns=5, length=1 << 62))
-    with pytest.raises(UsageError, match="target 1 is not there"):
+    with pytest.raises(UsageError, match="target 1 does not exist"):
         queue.update(1, Target())
     unit = queue.take()
     assert unit is not None
