@@ -23,7 +23,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine.mirrored import Dispatched
+from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Buffer
 from penstock.engine.queue import Purpose
@@ -152,7 +152,7 @@ def rows(path: Path, demands: int, seed: int) -> tuple[list[Row], dict[str, list
 def together(path: Path, rates: tuple[float, ...]) -> Row:
     """What the same file gives at several places."""
     places = [engine_of(path, rate) for rate in rates]
-    engine = Dispatched(places, np.ones((1, len(places)), np.bool_))
+    engine = MirroredEngine(places, np.ones((1, len(places)), np.bool_))
     random = np.random.default_rng(1)
     most = path.stat().st_size - RUN_BYTES
     free = [np.empty(SWEEP_RUNS * RUN_BYTES, np.uint8) for _ in range(8)]

@@ -505,7 +505,7 @@ def test_wrong_calls_are_told(tmp_path, run):
         (("bench", "replay", empty, "--by", "x"), "--by is 'x'"),
         (("bench", "replay", empty, "--cache", "x"), "--cache is 'x'"),
         (("bench", "replay", empty, "--sparse"), "--synthesize"),
-        (("bench", "replay", tmp_path / "absent"), "is not there"),
+        (("bench", "replay", tmp_path / "absent"), "does not exist"),
         (("trace", "show", tmp_path), "Is a directory"),
         (("trace", "import", empty, "-o", empty), "would be read and written"),
         (("trace", "import", empty, "-o", "/absent/x"), "there is no folder"),
@@ -534,7 +534,7 @@ def test_a_command_is_recorded_shown_and_replayed(tmp_path, run):
     assert "operations on" in recorded.out
     assert sorted(os.listdir(tmp_path)) == ["data", "job.trace"]
     trace = load(str(output))
-    rows = traces.concatenated([rows for _, rows in trace.in_order()])
+    rows = traces.concatenate_operations([rows for _, rows in trace.in_order()])
     mine = rows.at((rows.file == names_of(trace).index(path)) & (rows.kind == READ))
     assert list(zip(mine.offset.tolist(), mine.result.tolist(), strict=True)) == [
         (99, 1000),

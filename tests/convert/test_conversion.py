@@ -24,11 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.convert import containers
 from penstock.convert.conversion import convert
-from penstock.convert.encoding import HeldRows
+from penstock.convert.encoding import StoredSample
 from penstock.convert.manifest import MANIFEST, lock_folder
-from penstock.convert.shards import Shards
-from penstock.engine import atomic_file, native
+from penstock.convert.shards import ShardsConversion
+from penstock.engine import Bytes, native
 from penstock.errors import ChangedError, StorageError, UsageError
 from tests import warm
 from tests.command import run
@@ -81,20 +82,20 @@ def opened(path: Path, **options: Any) -> penstock.Dataset:
 
 def tar_members(folder: Path) -> list[tuple[str, bytes]]:
     """The members of all shards, as tarfile reads them."""
-    found = []
+    members = []
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path, "r:") as shard:
             for member in shard:
                 file = shard.extractfile(member)
                 assert file is not None
                 assert (member.mtime, member.uid, member.gid) == (0, 0, 0)
-                found.append((member.name, file.read()))
-    return found
+                members.append((member.name, file.read()))
+    return members
 
 
 def tfrecords(folder: Path) -> list[bytes]:
     """The records of all shards, their checksums checked."""
-    found = []
+    records = []
     for path in sorted(folder.glob("*.tfrecord")):
         data, at = path.read_bytes(), 0
         while at < len(data):
@@ -102,10 +103,10 @@ def tfrecords(folder: Path) -> list[bytes]:
             body = data[at + 12 : at + 12 + length]
             assert struct.unpack_from("<I", data, at + 8)[0] == masked(data[at : at + 8])
             assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(body)
-            found.append(body)
+            records.append(body)
             at += 16 + length
         assert at == len(data)
-    return found
+    return records
 
 
 def masked(data: bytes) -> int:
@@ -220,8 +221,8 @@ def test_lmdb_of_datums(photos: Path, tmp_path: Path) -> None:
         assert fields_of(value) == [(4, sample["data"]), (5, sample["label"]), (7, 1)]
     assert done.options == {"datum": True}
     again = opened(tmp_path / "out", **done.options)
-    assert [each["label"] for each in again] == [each["label"] for each in source]
-    assert [bytes(each["data"]) for each in again] == [each["data"] for each in source]
+    assert [sample["label"] for sample in again] == [sample["label"] for sample in source]
+    assert [bytes(sample["data"]) for sample in again] == [sample["data"] for sample in source]
 
 
 @pytest.mark.parametrize(
@@ -243,9 +244,9 @@ def test_the_call_that_is_given_reads_it(
     again = eval(done.call.removesuffix(")") + ", index='memory')", {"penstock": penstock})
     order = penstock.Order(len(source), 7).samples(np.arange(len(source))).tolist()
     (field,) = again.fields
-    assert [bytes(each[field.name]) for each in again] == [source[n]["data"] for n in order]
+    assert [bytes(sample[field.name]) for sample in again] == [source[n]["data"] for n in order]
     if done.labels is None:
-        labels = [each["label"] for each in again]
+        labels = [sample["label"] for sample in again]
     else:
         labels = np.load(done.labels).tolist()
     assert labels == [source[n]["label"] for n in order]
@@ -256,7 +257,7 @@ def test_the_call_that_is_given_reads_it(
 
 def fields_of(data: bytes) -> list[tuple[int, Any]]:
     """The fields of a message: numbers, and bytes or integers."""
-    found, at = [], 0
+    records, at = [], 0
 
     def varint() -> int:
         nonlocal at
@@ -278,13 +279,13 @@ def fields_of(data: bytes) -> list[tuple[int, Any]]:
             assert at <= len(data)
         else:
             assert tag & 7 == 0
-        found.append((tag >> 3, value))
-    return found
+        records.append((tag >> 3, value))
+    return records
 
 
 def features_of(record: bytes) -> dict[str, list[Any]]:
     """The features of a tf.train.Example."""
-    found: dict[str, list[Any]] = {}
+    features: dict[str, list[Any]] = {}
     for _, entry in fields_of(dict(fields_of(record))[1]):
         parts = dict(fields_of(entry))
         ((kind, values),) = fields_of(parts[2])
@@ -293,8 +294,8 @@ def features_of(record: bytes) -> dict[str, list[Any]]:
             items = np.frombuffer(items[0], "<f4").tolist()
         elif kind == 3:
             items = list(varints(items[0]))
-        found[parts[1].decode()] = items
-    return found
+        features[parts[1].decode()] = items
+    return features
 
 
 def varints(data: bytes) -> Iterator[int]:
@@ -313,7 +314,7 @@ def test_example_holds_any_integers(values: list[int], data: bytes) -> None:
     """Integers of all sizes, floats and bytes come out of an Example as they went in."""
     floats = np.arange(5, dtype=np.float32)
     features = {"i": np.array(values, np.int64), "f": floats, "b": data}
-    assert features_of(atomic_file.example(features)) == {
+    assert features_of(containers.join_example(features)) == {
         "b": [data],
         "f": floats.tolist(),
         "i": values,
@@ -329,13 +330,13 @@ def test_checksum_vectors() -> None:
 @given(st.text(max_size=40))
 def test_safe_keys(name: str) -> None:
     """A key is relative, has no hidden parts, ends before an extension, and stays what it is."""
-    key = atomic_file.safe_key(name)
+    key = containers.make_safe_key(name)
     assert not key.startswith(("/", "__"))
     assert all(part and not part.startswith(".") for part in key.split("/") if key)
     assert "." not in key.rsplit("/", 1)[-1]
     assert not any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in key)
     if "%" not in key:
-        assert atomic_file.safe_key(key) == key
+        assert containers.make_safe_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -352,8 +353,8 @@ def test_safe_keys(name: str) -> None:
     ],
 )
 def test_extensions_by_content(data: bytes, extension: str) -> None:
-    """What bytes are shows in their first ones."""
-    assert atomic_file.extension_of(data) == extension
+    """The first bytes reveal the type of a file."""
+    assert containers.guess_extension(data) == extension
 
 
 # -- resuming --------------------------------------------------------------------------------------
@@ -430,13 +431,13 @@ def test_killed_and_resumed(kind: str, photos: Path, numbers: Path, tmp_path: Pa
         assert not (tmp_path / f"out{point}.tmp").exists()
 
 
-def assert_same(found: Path, expected: Path) -> None:
+def assert_same(folder: Path, expected: Path) -> None:
     """Equal files; of LMDB, which leaves what a page held before in its unused part, entries."""
-    ours, theirs = files_of(found), files_of(expected)
+    ours, theirs = files_of(folder), files_of(expected)
     assert ours.keys() == theirs.keys()
     for name in ours:
         if name == "data.mdb":
-            assert lmdb_entries(found) == lmdb_entries(expected)
+            assert lmdb_entries(folder) == lmdb_entries(expected)
             assert len(ours[name]) == len(theirs[name])
         else:
             assert ours[name] == theirs[name], name
@@ -558,7 +559,7 @@ def test_destinations_that_are_not_ours(photos: Path, tmp_path: Path) -> None:
     (other / "thesis.tex").write_text("mine")
     for force in (False, True):
         for to in ("tar", "lmdb"):
-            with pytest.raises(UsageError, match="no folder"):
+            with pytest.raises(UsageError, match="not a folder"):
                 convert(source, file, to=to, force=force)
             with pytest.raises(UsageError, match=r"thesis\.tex"):
                 convert(source, other, to=to, force=force)
@@ -667,27 +668,27 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
     """A shard that does not hold what it was given gets no name."""
     whole = convert(opened(photos), tmp_path / "whole", to="tfrecord", raw=True)
     assert whole.samples == 40
-    from penstock.convert.encoding import recipe
+    from penstock.convert.encoding import choose_recipe
 
     source = opened(photos)
-    right = recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
+    right = choose_recipe(source, "tfrecord", fields=None, keys=None, raw=True, as_datum=False)
 
-    def damaging(held: HeldRows) -> list[atomic_file.Bytes]:
+    def damaging(held: StoredSample) -> list[Bytes]:
         data = bytes(held.parts[0][1])
         if len(data) == 70_001:
             data = data[:-1] + bytes([data[-1] ^ 1])
-        return atomic_file.tfrecord_pieces(data)
+        return containers.encode_record(data)
 
     options = json.loads((tmp_path / "whole" / MANIFEST).read_text())["options"]
     options |= {"shards": 4, "shard_bytes": None, "name": "x"}
     wrong = replace(right, pieces=damaging)
     with pytest.raises(StorageError, match="differs"):
-        Shards(source, str(tmp_path / "out"), wrong, options, False, None).run()
+        ShardsConversion(source, str(tmp_path / "out"), wrong, options, False, None).run()
     held = files_of(tmp_path / "out")
     shards = [name for name in held if name != MANIFEST]
     assert 0 < len(shards) < 4
     assert not any(name.endswith(".part") for name in shards)
-    done = Shards(source, str(tmp_path / "out"), right, options, False, None).run()
+    done = ShardsConversion(source, str(tmp_path / "out"), right, options, False, None).run()
     assert done.samples == 40
     assert tfrecords(tmp_path / "out") == [sample["data"] for sample in source]
 
@@ -733,24 +734,24 @@ def test_from_tree_to_tar_to_tfrecord_to_lmdb(
     tree = opened(root / "tree")
     convert(tree, root / "tar", to="tar", shards=min(2, len(tree)))
     tar = opened(root / "tar")
-    assert [each["dat"] for each in tar] == [each["data"] for each in tree]
-    assert [each["label"] for each in tar] == [each["label"] for each in tree]
-    keys = [each["__key__"] for each in tar]
+    assert [sample["dat"] for sample in tar] == [sample["data"] for sample in tree]
+    assert [sample["label"] for sample in tar] == [sample["label"] for sample in tree]
+    keys = [sample["__key__"] for sample in tar]
     assert len(set(keys)) == len(keys)
     for key, sample in zip(keys, tree, strict=True):
         plain = sample["__key__"].removesuffix(".dat")
-        assert key == plain or atomic_file.safe_key(plain) in key
+        assert key == plain or containers.make_safe_key(plain) in key
     convert(tar, root / "tfrecord", to="tfrecord")
     records = opened(root / "tfrecord", example={"dat": "dat", "key": "__key__"}, label="label")
-    assert [bytes(each["dat"]) for each in records] == [each["data"] for each in tree]
-    assert [bytes(each["key"]).decode() for each in records] == keys
-    assert [each["label"] for each in records] == [each["label"] for each in tree]
+    assert [bytes(sample["dat"]) for sample in records] == [sample["data"] for sample in tree]
+    assert [bytes(sample["key"]).decode() for sample in records] == keys
+    assert [sample["label"] for sample in records] == [sample["label"] for sample in tree]
     convert(records, root / "lmdb", to="lmdb", fields=["dat"], datum=True, keys="numbers")
     environment = opened(root / "lmdb", datum=True)
-    assert [bytes(each["data"]) for each in environment] == [each["data"] for each in tree]
-    assert [each["label"] for each in environment] == [each["label"] for each in tree]
+    assert [bytes(sample["data"]) for sample in environment] == [sample["data"] for sample in tree]
+    assert [sample["label"] for sample in environment] == [sample["label"] for sample in tree]
     convert(tar, root / "named", to="lmdb", keys="names")
-    named = {each["__key__"]: each["data"] for each in opened(root / "named")}
+    named = {sample["__key__"]: sample["data"] for sample in opened(root / "named")}
     assert named == {key: sample["data"] for key, sample in zip(keys, tree, strict=True)}
 
 
@@ -770,7 +771,7 @@ def test_several_fields(tmp_path: Path) -> None:
     source = opened(shard)
     convert(source, tmp_path / "tar", to="tar")
     with tarfile.open(shard) as file:
-        expected = [(each.name, file.extractfile(each).read()) for each in file]  # type: ignore[union-attr]
+        expected = [(member.name, file.extractfile(member).read()) for member in file]  # type: ignore[union-attr]
     assert tar_members(tmp_path / "tar") == expected
     convert(source, tmp_path / "tfrecord", to="tfrecord")
     for record, sample in zip(tfrecords(tmp_path / "tfrecord"), source, strict=True):
@@ -783,7 +784,9 @@ def test_several_fields(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="jpg, json"):
         convert(source, tmp_path / "lmdb", to="lmdb")
     convert(source, tmp_path / "lmdb", to="lmdb", fields=["jpg"], keys="names")
-    assert lmdb_entries(tmp_path / "lmdb") == [(each["__key__"], each["jpg"]) for each in source]
+    assert lmdb_entries(tmp_path / "lmdb") == [
+        (sample["__key__"], sample["jpg"]) for sample in source
+    ]
 
 
 def test_arrays_in_tar(numbers: Path, tmp_path: Path) -> None:
@@ -792,9 +795,9 @@ def test_arrays_in_tar(numbers: Path, tmp_path: Path) -> None:
     expected = np.load(numbers)
     for number, (name, data) in enumerate(tar_members(tmp_path / "out")):
         assert name.endswith(".npy")
-        found = np.load(io.BytesIO(data))
-        assert found.dtype == expected.dtype
-        assert np.array_equal(found, expected[number])
+        array = np.load(io.BytesIO(data))
+        assert array.dtype == expected.dtype
+        assert np.array_equal(array, expected[number])
 
 
 def test_names_that_collide_in_tar(tmp_path: Path) -> None:
@@ -807,7 +810,9 @@ def test_names_that_collide_in_tar(tmp_path: Path) -> None:
     (root / os.fsdecode(b"\xff.jpg")).write_bytes(b"undecodable")
     source = opened(root)
     convert(source, tmp_path / "out", to="tar")
-    assert [data for _, data in tar_members(tmp_path / "out")] == [each["data"] for each in source]
+    assert [data for _, data in tar_members(tmp_path / "out")] == [
+        sample["data"] for sample in source
+    ]
     assert len({name for name, _ in tar_members(tmp_path / "out")}) == 7
 
 

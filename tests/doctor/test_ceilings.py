@@ -46,7 +46,8 @@ def choice_of(dataset: penstock.Dataset) -> Any:
 
 
 def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
-    """What is said to be cold was fetched from the device, all of it; and it is said so."""
+    """A measurement that is reported as cold was fetched completely from the device, and is
+    reported as such."""
     path = records.index.files.path(0)
     mount = find_mount(path)
     if mount is None or mount.file_system not in CHARGED - {"tmpfs", "ramfs", "overlay"}:
@@ -54,29 +55,29 @@ def test_cold_reads_come_from_the_device(records: penstock.Dataset) -> None:
     Path(path).read_bytes()
     observer = Observer(path)
     before = observer.snapshot()
-    found = ceilings.storage(records)
+    ceiling = ceilings.measure_storage(records)
     spent = observer.snapshot().since(before)
-    assert found is not None
-    if not found.cold:
+    assert ceiling is not None
+    if not ceiling.cold:
         pytest.skip(f"{path} cannot be dropped from the page cache")
     assert spent.device_bytes is not None
-    assert spent.device_bytes >= found.probed.large_bytes + found.probed.reads * RECORD
-    for supply in (found.bandwidth, found.iops):
+    assert spent.device_bytes >= ceiling.probed.large_bytes + ceiling.probed.reads * RECORD
+    for supply in (ceiling.bandwidth, ceiling.iops):
         assert supply.per_s > 0
         assert "dropped from the page cache first" in supply.how
-    assert f"{found.probed.reads:,} reads of samples" in found.iops.how
-    assert found.bandwidth.per_s >= found.iops.per_s * RECORD * 0.999, "samples are bytes, too"
-    assert found.latency_ns > 0
+    assert f"{ceiling.probed.reads:,} reads of samples" in ceiling.iops.how
+    assert ceiling.bandwidth.per_s >= ceiling.iops.per_s * RECORD * 0.999, "samples are bytes, too"
+    assert ceiling.latency_ns > 0
 
 
 def test_as_it_lies_nothing_is_dropped(records: penstock.Dataset) -> None:
     """cold=False leaves the page cache alone, and says so."""
     path = records.index.files.path(0)
     Path(path).read_bytes()
-    found = ceilings.storage(records, cold=False)
-    assert found is not None
-    assert not found.cold
-    assert "as it lay" in found.iops.how
+    ceiling = ceilings.measure_storage(records, cold=False)
+    assert ceiling is not None
+    assert not ceiling.cold
+    assert "in place" in ceiling.iops.how
     now = measure_residency([path])
     assert now is None or now.fraction == 1.0
 
@@ -89,27 +90,29 @@ def test_data_in_memory_cannot_be_cold(tmp_path: Path) -> None:
     path = f"/dev/shm/penstock-test-{os.getpid()}.bin"
     try:
         Path(path).write_bytes(bytes(COUNT * 1024))
-        found = ceilings.storage(penstock.open(path, record_bytes=1024, index="memory"))
+        ceiling = ceilings.measure_storage(penstock.open(path, record_bytes=1024, index="memory"))
     finally:
         os.unlink(path)
-    assert found is not None
-    assert not found.cold
-    assert "could not be dropped" in found.iops.how
+    assert ceiling is not None
+    assert not ceiling.cold
+    assert "could not be dropped" in ceiling.iops.how
 
 
 def test_the_least_data_there_is(tmp_path: Path) -> None:
     """One record is measured; samples without bytes are not."""
     (tmp_path / "one.bin").write_bytes(b"x" * 100)
-    found = ceilings.storage(penstock.open(tmp_path / "one.bin", record_bytes=100, index="memory"))
-    assert found is not None
-    assert found.probed.reads == 1
+    ceiling = ceilings.measure_storage(
+        penstock.open(tmp_path / "one.bin", record_bytes=100, index="memory")
+    )
+    assert ceiling is not None
+    assert ceiling.probed.reads == 1
     (tmp_path / "empty").mkdir()
     for name in "abc":
         (tmp_path / "empty" / name).touch()
     empty = penstock.open(tmp_path / "empty", index="memory")
     assert len(empty) == 3
-    assert ceilings.storage(empty) is None
-    assert ceilings.demand_of(empty, choice_of(empty)).bytes == 0
+    assert ceilings.measure_storage(empty) is None
+    assert ceilings.estimate_demand(empty, choice_of(empty)).bytes == 0
 
 
 def test_large_samples_take_little_memory(tmp_path: Path) -> None:
@@ -117,11 +120,11 @@ def test_large_samples_take_little_memory(tmp_path: Path) -> None:
     with open(tmp_path / "large.bin", "wb") as file:
         file.truncate(4 << 30)
     large = penstock.open(tmp_path / "large.bin", record_bytes=1 << 30, index="memory")
-    found = ceilings.storage(large)
-    assert found is not None
-    assert found.probed.reads > 0
-    assert 0 < found.probed.large_bytes <= 64 * limits.run_bytes_max
-    demand = ceilings.demand_of(large, choice_of(large))
+    ceiling = ceilings.measure_storage(large)
+    assert ceiling is not None
+    assert ceiling.probed.reads > 0
+    assert 0 < ceiling.probed.large_bytes <= 64 * limits.run_bytes_max
+    demand = ceilings.estimate_demand(large, choice_of(large))
     assert (demand.bytes, demand.reads) == (1 << 30, (1 << 30) // limits.run_bytes_max)
 
 
@@ -129,14 +132,14 @@ def test_a_file_that_changed_is_named(records: penstock.Dataset) -> None:
     """The error of a read is raised, not measured."""
     os.truncate(records.index.files.path(0), 10)
     with pytest.raises(ChangedError, match=r"records\.bin at byte"):
-        ceilings.storage(records)
+        ceilings.measure_storage(records)
 
 
 def test_demand_of_records_and_of_files(
     records: penstock.Dataset, photos: penstock.Dataset, tmp_path: Path
 ) -> None:
     """Bytes and reads as a loader counts them; files that are kept open are not opened."""
-    demand = ceilings.demand_of(records, choice_of(records), decoded_bytes=1000)
+    demand = ceilings.estimate_demand(records, choice_of(records), decoded_bytes=1000)
     assert (demand.bytes, demand.reads, demand.opens) == (RECORD, 1, 0)
     assert demand.copied_bytes == RECORD + 1000
     with penstock.Loader(records, 1, budget=penstock.Budget(mmap="off")) as loader:
@@ -145,7 +148,7 @@ def test_demand_of_records_and_of_files(
         stats = loader.stats()
     assert demand.reads * COUNT >= stats["runs"], "neighbours may be read together"
     assert demand.bytes * COUNT == stats["bytes"]
-    demand = ceilings.demand_of(photos, choice_of(photos))
+    demand = ceilings.estimate_demand(photos, choice_of(photos))
     assert (demand.bytes, demand.reads, demand.opens) == (10_000, 1, 0)
 
 
@@ -156,14 +159,14 @@ def test_demand_of_several_fields_and_bands(tmp_path: Path) -> None:
         file["a"] = np.random.default_rng(0).random((64, 4096))
         file["b"] = np.random.default_rng(1).random((64, 4096))
     two = penstock.open(tmp_path / "two.h5", index="memory")
-    demand = ceilings.demand_of(two, choice_of(two))
+    demand = ceilings.estimate_demand(two, choice_of(two))
     assert (demand.reads, demand.bytes) == (2, 2 * 4096 * 8)
     with h5py.File(tmp_path / "bands.h5", "w") as file:
         file.create_dataset(
             "a", data=np.zeros((64, 16), np.float32), chunks=(8, 16), compression="gzip"
         )
     bands = penstock.open(tmp_path / "bands.h5", index="memory")
-    demand = ceilings.demand_of(bands, choice_of(bands))
+    demand = ceilings.estimate_demand(bands, choice_of(bands))
     assert demand.reads == 1 / 8
 
 
@@ -174,7 +177,7 @@ def test_files_that_are_not_kept_open_are_opened_for_each_read(photos: penstock.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        demand = ceilings.demand_of(photos, choice_of(photos))
+        demand = ceilings.estimate_demand(photos, choice_of(photos))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert demand.opens == demand.reads == 1
@@ -182,13 +185,13 @@ def test_files_that_are_not_kept_open_are_opened_for_each_read(photos: penstock.
 
 def test_opening_is_measured(photos: penstock.Dataset) -> None:
     """Opens a second, of the files that there are; a missing one is named."""
-    found = ceilings.opening(photos.index.files, threads=2)
-    assert found is not None
-    assert found.per_s > 0
-    assert "of 60 files by 2 threads" in found.how
+    supply = ceilings.measure_opening(photos.index.files, threads=2)
+    assert supply is not None
+    assert supply.per_s > 0
+    assert "of 60 files by 2 threads" in supply.how
     os.unlink(photos.index.files.path(0))
     with pytest.raises(MissingError, match=r"0\.jpg does not exist"):
-        ceilings.opening(photos.index.files, threads=2)
+        ceilings.measure_opening(photos.index.files, threads=2)
 
 
 def test_decoding_is_measured_alone_and_together(records: penstock.Dataset) -> None:
@@ -200,32 +203,32 @@ def test_decoding_is_measured_alone_and_together(records: penstock.Dataset) -> N
         sample.clear()  # a decoder may change its dict
         return {"x": np.zeros(100, np.float32), "y": [b"1234", np.int64(3)]}
 
-    found = ceilings.decoding(records, decode, threads=2)
+    rates = ceilings.measure_decoding(records, decode, threads=2)
     assert keys == {"data", "__key__", "__id__", "__epoch__"}
-    assert found.decoded_bytes == 400 + 4 + 8
-    assert found.one.per_s > 0
-    assert "in 2 threads" in found.all_cores.how
-    assert "decode" in found.one.how
+    assert rates.decoded_bytes == 400 + 4 + 8
+    assert rates.one.per_s > 0
+    assert "in 2 threads" in rates.all_cores.how
+    assert "decode" in rates.one.how
 
 
 def test_a_decode_that_fails_names_the_sample(photos: penstock.Dataset) -> None:
     """With its error, and what it is called with."""
     with pytest.raises(UsageError, match=r"failed for sample '\d+\.jpg' of .*KeyError\('image'\)"):
-        ceilings.decoding(photos, lambda sample: sample["image"])
+        ceilings.measure_decoding(photos, lambda sample: sample["image"])
 
 
 def test_copying_is_measured() -> None:
     """All cores together."""
-    assert ceilings.copying().per_s > 0
+    assert ceilings.measure_copy_rate().per_s > 0
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:
-    """What was written reached the disk, and is gone."""
+    """Written bytes reached the disk, and the file is gone."""
     observer = Observer(str(tmp_path))
     before = observer.snapshot()
-    found = ceilings.writing(str(tmp_path))
+    supply = ceilings.measure_writing(str(tmp_path))
     spent = observer.snapshot().since(before)
-    assert found.per_s > 0
+    assert supply.per_s > 0
     assert list(tmp_path.iterdir()) == []
     mount = find_mount(str(tmp_path))
     if spent.written_bytes is not None and mount is not None and mount.file_system == "ext4":
@@ -235,14 +238,14 @@ def test_writing_leaves_nothing(tmp_path: Path) -> None:
 def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
     """Missing folders and places that take no files."""
     with pytest.raises(MissingError, match="none does not exist"):
-        ceilings.writing(str(tmp_path / "none"))
+        ceilings.measure_writing(str(tmp_path / "none"))
     with pytest.raises((StorageError, MissingError), match="/proc"):
-        ceilings.writing("/proc/self")
+        ceilings.measure_writing("/proc/self")
 
 
 def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
-    """Of those that are up and have hardware; the loopback and bridges do not count."""
-    assert ceilings.link(tmp_path) is None
+    """Only devices that are up and have hardware count; the loopback and bridges do not."""
+    assert ceilings.read_link_speed(tmp_path) is None
     for name, state, speed, hardware in (
         ("lo", "unknown", None, False),
         ("br0", "up", "100000", False),
@@ -257,13 +260,13 @@ def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
             (device / "speed").write_text(f"{speed}\n")
         if hardware:
             (device / "device").mkdir()
-    found = ceilings.link(tmp_path)
-    assert found is not None
-    assert found.per_s == 1.25e9
-    assert "eth0 says 10,000 Mbit/s: nominal" in found.how
+    supply = ceilings.read_link_speed(tmp_path)
+    assert supply is not None
+    assert supply.per_s == 1.25e9
+    assert "eth0 says 10,000 Mbit/s: nominal" in supply.how
 
 
 def test_all_supplies_of_a_data_set(records: penstock.Dataset) -> None:
-    """What `roofline` takes, by resource."""
-    found = ceilings.supplies_of(records, decode=lambda sample: sample["data"])
-    assert set(found) == {"copy", "bandwidth", "iops", "metadata", "decode"}
+    """The ceilings come by resource, in the form that `roofline` takes."""
+    supplies = ceilings.measure_supplies(records, decode=lambda sample: sample["data"])
+    assert set(supplies) == {"copy", "bandwidth", "iops", "metadata", "decode"}

@@ -28,7 +28,7 @@ RUN = [sys.executable, "-m", "penstock"]
 
 
 class Said(NamedTuple):
-    """What a command wrote, and its exit code."""
+    """Output and exit code of a command."""
 
     out: str
     err: str
@@ -92,23 +92,23 @@ def strict(text: str) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
-    return found
+    report: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return report
 
 
 def findings(report: dict[str, Any]) -> dict[str, str]:
-    return {each["about"]: each["level"] for each in report["findings"]}
+    return {finding["about"]: finding["level"] for finding in report["findings"]}
 
 
 def test_rows_of_numpy(rows: Path, run: Callable[..., Said]) -> None:
     """Ceilings, settings, limits, and what binds, for people; nothing is written."""
     before = sorted(rows.parent.parent.rglob("*"))
-    said = run("doctor", rows, "--step-seconds", "1000", "--batch-size", 10)
-    assert said.code == 0, said.err
+    result = run("doctor", rows, "--step-seconds", "1000", "--batch-size", 10)
+    assert result.code == 0, result.err
     for part in ("npy, 500 samples of 16.0 KiB", "storage, large reads", "shuffle='auto'"):
-        assert part in said.out
-    assert "compute binds at 0.01 samples/s" in said.out
-    assert "the accelerator computes for 100% of the time" in said.out
+        assert part in result.out
+    assert "compute binds at 0.01 samples/s" in result.out
+    assert "the accelerator computes for 100% of the time" in result.out
     assert sorted(rows.parent.parent.rglob("*")) == before
 
 
@@ -122,12 +122,16 @@ def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:
     assert report["first"]["bound"] in report["supplies"]
     assert report["later"]["bound"] == "copy"
     assert report["machine"]["cores"] == len(os.sched_getaffinity(0))
-    assert {each["name"] for each in report["settings"]} >= {"backend", "cache", "decode_threads"}
+    assert {setting["name"] for setting in report["settings"]} >= {
+        "backend",
+        "cache",
+        "decode_threads",
+    }
     assert findings(report)["open files"] == findings(report)["/dev/shm"] == "good"
 
 
 def test_photos_with_their_decoder(photos: Path) -> None:
-    """As users run it: the function is found in the current folder, and bounds later epochs."""
+    """A user's call works: the function is found in the current folder, and bounds later epochs."""
     done = subprocess.run(
         [*RUN, "doctor", str(photos), "--decode", "mine:decode", "--json"],
         capture_output=True,
@@ -141,7 +145,7 @@ def test_photos_with_their_decoder(photos: Path) -> None:
     assert "decode, " in report["supplies"]["decode"]["how"]
     copied = report["demand"]["copied_bytes"]
     assert copied == pytest.approx(report["mean_bytes"] + 32 * 32 * 3, rel=0.01)
-    assert {each["resource"] for each in report["later"]["ceilings"]} == {"decode", "copy"}
+    assert {ceiling["resource"] for ceiling in report["later"]["ceilings"]} == {"decode", "copy"}
     assert "file of its own" in json.dumps(report["settings"])
 
 
@@ -156,17 +160,17 @@ def test_photos_with_their_decoder(photos: Path) -> None:
     ],
 )
 def test_functions_that_cannot_be(named: str, message: str) -> None:
-    """It is said which option, its value, and what to name."""
+    """The error names the option, its value, and the expected form."""
     with pytest.raises(UsageError, match=f"--decode is '{named}'.*{message}"):
         import_function("--decode", named)
 
 
 def test_a_decode_function_that_fails(rows: Path, run: Callable[..., Said]) -> None:
     """One line that names the function and the sample."""
-    said = run("doctor", rows, "--decode", "json:loads")
-    assert said.code == 1
-    assert "decode function loads failed for sample" in said.err
-    assert said.err.count("\n") == 1
+    result = run("doctor", rows, "--decode", "json:loads")
+    assert result.code == 1
+    assert "decode function loads failed for sample" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_an_empty_folder_and_its_disk(tmp_path: Path, run: Callable[..., Said]) -> None:
@@ -174,17 +178,17 @@ def test_an_empty_folder_and_its_disk(tmp_path: Path, run: Callable[..., Said]) 
     report = strict(run("doctor", tmp_path, "--json").out)
     assert (report["samples"], report["first"], report["written"]) == (0, None, None)
     assert findings(report)["room"] == "good"
-    said = run("doctor", tmp_path, "--write").out
-    assert "an empty folder" in said
-    assert "storage, writing" in said
+    output = run("doctor", tmp_path, "--write").out
+    assert "an empty folder" in output
+    assert "storage, writing" in output
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_there(tmp_path: Path, run: Callable[..., Said]) -> None:
     """One line, as every command says it."""
-    said = run("doctor", tmp_path / "none")
-    assert "none does not exist: check the path" in said.err
-    assert (said.err.count("\n"), said.out, said.code) == (1, "", 1)
+    result = run("doctor", tmp_path / "none")
+    assert "none does not exist: check the path" in result.err
+    assert (result.err.count("\n"), result.out, result.code) == (1, "", 1)
 
 
 def test_samples_without_bytes(tmp_path: Path, run: Callable[..., Said]) -> None:
@@ -240,8 +244,8 @@ print(json.dumps([said(f"{root}/{name}", option) for name, option in asked]))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_without_permission(public: Path) -> None:
-    """What belongs to somebody else is named, with what to do; that it can be read is enough to
-    look at a folder."""
+    """Files of another user are named, with the remedy; read permission is enough to examine a
+    folder."""
     (public / "closed").mkdir(mode=0o700)
     (public / "closed" / "x.bin").write_bytes(b"1")
     (public / "open").mkdir(mode=0o755)
@@ -259,15 +263,15 @@ def test_without_permission(public: Path) -> None:
         },
     )
     assert done.returncode == 0, done.stderr
-    *refused, allowed = (Said(*each) for each in json.loads(done.stdout))
+    *refused, allowed = (Said(*result) for result in json.loads(done.stdout))
     messages = (
         "closed cannot be read: permission denied",
         "closed.npy cannot be read: permission denied",
         "open cannot be written to: Permission denied",
     )
-    for said, message in zip(refused, messages, strict=True):
-        assert message in said.err
-        assert (said.err.count("\n"), said.out, said.code) == (1, "", 1)
+    for refusal, message in zip(refused, messages, strict=True):
+        assert message in refusal.err
+        assert (refusal.err.count("\n"), refusal.out, refusal.code) == (1, "", 1)
     assert allowed.code == 0
     assert findings(strict(allowed.out))["room"] == "warning"
 
@@ -276,8 +280,8 @@ def test_without_permission(public: Path) -> None:
 
 
 def said_of(dataset: penstock.Dataset, job: PlannedJob | None = None) -> dict[str, tuple[str, str]]:
-    found = examine(dataset, job or PlannedJob())
-    return {each.about: (each.level, each.says) for each in found.findings}
+    examination = examine(dataset, job or PlannedJob())
+    return {finding.about: (finding.level, finding.says) for finding in examination.findings}
 
 
 def test_too_few_open_files_are_warned_of(photos: Path) -> None:
@@ -296,7 +300,7 @@ def test_too_few_open_files_are_warned_of(photos: Path) -> None:
 
 
 def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
-    """What worker processes would hold, against what is free."""
+    """The memory that worker processes would hold is compared with the free memory."""
     machine = read_machine()
     if machine.shm_bytes is None:
         pytest.skip("there is no /dev/shm")
@@ -316,12 +320,12 @@ def test_quotas_and_limits_are_reckoned_with() -> None:
 
 
 def test_progress_is_told(rows: Path) -> None:
-    """From none of the measurements to all."""
+    """Progress is reported from none of the measurements to all."""
     seen: list[tuple[int, int]] = []
-    found = examine(
-        penstock.open(rows, index="memory"), PlannedJob(), seen=lambda *each: seen.append(each)
+    examination = examine(
+        penstock.open(rows, index="memory"), PlannedJob(), seen=lambda *counts: seen.append(counts)
     )
     assert seen[0][0] == 0
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert found.settings
+    assert examination.settings

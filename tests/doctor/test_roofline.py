@@ -51,7 +51,7 @@ def raised(supplies: Supplies, resource: Resource, factor: float) -> Supplies:
 
 def test_ceilings_are_capacity_over_demand() -> None:
     """Every formula, by numbers worked out apart from the code."""
-    found = estimate_roofline(
+    roofline = estimate_roofline(
         {
             "compute": computing_supply(0.05, 32, ranks=2),
             "decode": Supply(8 / 0.004, "8 cores, 4 ms each"),
@@ -65,7 +65,9 @@ def test_ceilings_are_capacity_over_demand() -> None:
         # Samples of 400 kB, two in a read; a file holds ten; peers send 3/4 of what is not local.
         Demand(bytes=400e3, reads=0.5, opens=0.1, network_bytes=300e3, copied_bytes=800e3),
     )
-    assert {each.resource: each.samples_per_s for each in found.ceilings} == pytest.approx(
+    assert {
+        ceiling.resource: ceiling.samples_per_s for ceiling in roofline.ceilings
+    } == pytest.approx(
         {
             "compute": 1280,  # R * B / c
             "decode": 2000,  # cores / t
@@ -77,31 +79,31 @@ def test_ceilings_are_capacity_over_demand() -> None:
             "staging": 8000,  # E * N / T
         }
     )
-    assert (found.bound, found.samples_per_s) == ("bandwidth", 500)
-    assert found.headroom == pytest.approx(2.56)
-    assert found.utilisation == pytest.approx(500 / 1280)  # min(1, X * c / (R * B))
+    assert (roofline.bound, roofline.samples_per_s) == ("bandwidth", 500)
+    assert roofline.headroom == pytest.approx(2.56)
+    assert roofline.utilisation == pytest.approx(500 / 1280)  # min(1, X * c / (R * B))
 
 
 @given(supplied, demands, datas)
 def test_the_lowest_ceiling_binds(
     supplies: Supplies, demand: Demand, data: DataProfile | None
 ) -> None:
-    """It is the least of supply over demand, of bandwidth alone where reads are large; the others
-    follow in sequence; JSON holds it all."""
-    found = estimate_roofline(supplies, demand, data=data)
+    """The lowest ceiling is the least of supply over demand, of bandwidth alone if reads are large;
+    the others follow in sequence; JSON holds all of them."""
+    roofline = estimate_roofline(supplies, demand, data=data)
     large = "bandwidth" in supplies and demand.bytes >= (1 << 20) * demand.reads
     least = min(
         supply.per_s / demand.of(resource)
         for resource, supply in supplies.items()
         if not (large and resource == "iops")
     )
-    assert found.samples_per_s == least
-    allowed = [each.samples_per_s for each in found.ceilings]
+    assert roofline.samples_per_s == least
+    allowed = [ceiling.samples_per_s for ceiling in roofline.ceilings]
     assert allowed == sorted(allowed)
-    assert found.headroom >= 1
-    assert found.utilisation is None or 0 < found.utilisation <= 1
-    assert found.advice[0].startswith(NAMES[found.bound])
-    assert json.loads(json.dumps(found.as_json(), allow_nan=False))["bound"] == found.bound
+    assert roofline.headroom >= 1
+    assert roofline.utilisation is None or 0 < roofline.utilisation <= 1
+    assert roofline.advice[0].startswith(NAMES[roofline.bound])
+    assert json.loads(json.dumps(roofline.as_json(), allow_nan=False))["bound"] == roofline.bound
 
 
 @given(supplied, demands, datas, st.data(), st.floats(1, 1e6))
@@ -109,11 +111,11 @@ def test_raising_what_does_not_bind_changes_nothing(
     supplies: Supplies, demand: Demand, data: DataProfile | None, draw: st.DataObject, factor: float
 ) -> None:
     """Neither what binds nor the rate."""
-    found = estimate_roofline(supplies, demand, data=data)
-    others = [each for each in supplies if each != found.bound]
+    roofline = estimate_roofline(supplies, demand, data=data)
+    others = [resource for resource in supplies if resource != roofline.bound]
     resource = draw.draw(st.sampled_from(others))
     after = estimate_roofline(raised(supplies, resource, factor), demand, data=data)
-    assert (after.bound, after.samples_per_s) == (found.bound, found.samples_per_s)
+    assert (after.bound, after.samples_per_s) == (roofline.bound, roofline.samples_per_s)
 
 
 @given(supplied, demands)
@@ -121,24 +123,26 @@ def test_raising_what_binds_by_its_headroom_makes_the_next_bind(
     supplies: Supplies, demand: Demand
 ) -> None:
     """The rate grows by the headroom, and no further however much it is raised."""
-    found = estimate_roofline(supplies, demand)
-    assume(found.headroom < 1e9)
-    next_bound, next_rate = found.ceilings[1].resource, found.ceilings[1].samples_per_s
+    roofline = estimate_roofline(supplies, demand)
+    assume(roofline.headroom < 1e9)
+    next_bound, next_rate = roofline.ceilings[1].resource, roofline.ceilings[1].samples_per_s
     for factor in (1.001, 1000):
-        after = estimate_roofline(raised(supplies, found.bound, found.headroom * factor), demand)
+        after = estimate_roofline(
+            raised(supplies, roofline.bound, roofline.headroom * factor), demand
+        )
         assert (after.bound, after.samples_per_s) == (next_bound, next_rate)
-    before = estimate_roofline(raised(supplies, found.bound, found.headroom**0.5), demand)
-    assert before.samples_per_s == pytest.approx(found.samples_per_s * found.headroom**0.5)
+    before = estimate_roofline(raised(supplies, roofline.bound, roofline.headroom**0.5), demand)
+    assert before.samples_per_s == pytest.approx(roofline.samples_per_s * roofline.headroom**0.5)
 
 
 @given(supplied, demands, st.floats(1e-3, 1e3))
 def test_twice_of_all_is_twice_as_fast(supplies: Supplies, demand: Demand, factor: float) -> None:
     """Scaling every supply scales the rate, and binds the same."""
-    found = estimate_roofline(supplies, demand)
+    roofline = estimate_roofline(supplies, demand)
     scaled: Supplies = {name: Supply(s.per_s * factor, s.how) for name, s in supplies.items()}
     after = estimate_roofline(scaled, demand)
-    assert after.samples_per_s == pytest.approx(found.samples_per_s * factor)
-    assert after.bound == found.bound or found.headroom < 1.0001
+    assert after.samples_per_s == pytest.approx(roofline.samples_per_s * factor)
+    assert after.bound == roofline.bound or roofline.headroom < 1.0001
 
 
 @given(supplied, demands, st.floats(0, 1))
@@ -161,18 +165,18 @@ def told(found_by: Supplies, demand: Demand, data: DataProfile | None = None) ->
 
 
 def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
-    """What binds, what is next, and what a cache would take out, in numbers."""
+    """The advice names the binding resource, the next one, and the gain of a cache, in numbers."""
     supplies: Supplies = {
         "bandwidth": Supply(41e6, ""),
         "compute": Supply(980, ""),
         "copy": Supply(1e9, ""),
     }
     data = DataProfile(total_bytes=12_000_000_000, memory_bytes=20_000_000_000)
-    said = told(supplies, Demand(bytes=100e3, copied_bytes=100e3), data)
-    assert "storage bandwidth binds at 410 samples/s; compute allows 980: 2.4x" in said
-    assert "a cache of 12 GB, which this host's memory holds, would take storage out" in said
-    assert "up to 980 samples/s, 2.4x, where compute binds" in said
-    assert "storage of 2.4x the bandwidth" in said
+    advice = told(supplies, Demand(bytes=100e3, copied_bytes=100e3), data)
+    assert "storage bandwidth binds at 410 samples/s; compute allows 980: 2.4x" in advice
+    assert "a cache of 12 GB, which this host's memory holds, would take storage out" in advice
+    assert "up to 980 samples/s, 2.4x, where compute binds" in advice
+    assert "storage of 2.4x the bandwidth" in advice
     small = DataProfile(total_bytes=12_000_000_000, memory_bytes=5_000_000_000)
     assert "room for 5 GB: 3 such hosts" in told(supplies, Demand(bytes=100e3), small)
 
@@ -180,12 +184,12 @@ def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
 def test_advice_that_gains_nothing_is_not_given() -> None:
     """Where copying is as slow as storage, a cache is no help, and both are named."""
     supplies: Supplies = {"bandwidth": Supply(100e6, ""), "copy": Supply(101e6, "")}
-    said = told(
+    advice = told(
         supplies, Demand(bytes=1e3, copied_bytes=1e3), DataProfile(total_bytes=9, memory_bytes=99)
     )
-    assert "a cache" not in said
-    assert "would help until" not in said
-    assert "storage bandwidth and copying memory bind nearly alike" in said
+    assert "a cache" not in advice
+    assert "would help until" not in advice
+    assert "storage bandwidth and copying memory have nearly the same ceiling" in advice
 
 
 def test_advice_on_small_files_names_shards() -> None:
@@ -204,10 +208,10 @@ def test_advice_on_small_files_names_shards() -> None:
 
 
 def test_compute_that_binds_needs_no_faster_loader() -> None:
-    """It says how much faster data could come."""
+    """The advice tells how much faster data could come."""
     supplies: Supplies = {"compute": computing_supply(1.0, 100), "bandwidth": Supply(1e9, "")}
-    said = told(supplies, Demand(bytes=1e6))
-    assert "data could come 10.0x as fast" in said
+    advice = told(supplies, Demand(bytes=1e6))
+    assert "data could come 10.0x as fast" in advice
     assert "only" not in told({"compute": computing_supply(1.0, 100)}, Demand())
 
 
@@ -217,10 +221,10 @@ def test_every_resource_has_advice(resource: Resource) -> None:
     supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
     supplies[resource] = Supply(1e5, "")
     demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
-    found = estimate_roofline(supplies, demand, data=DataProfile(total_bytes=1, memory_bytes=9))
-    assert found.bound == resource
-    assert len(found.advice) >= 2
-    assert "10.0x" in found.advice[0]
+    roofline = estimate_roofline(supplies, demand, data=DataProfile(total_bytes=1, memory_bytes=9))
+    assert roofline.bound == resource
+    assert len(roofline.advice) >= 2
+    assert "10.0x" in roofline.advice[0]
 
 
 # -- what a run says -------------------------------------------------------------------------------
@@ -236,19 +240,19 @@ def counted(waited_s: float, **more: float) -> RunCounts:
 def test_who_does_not_wait_is_bound_by_compute() -> None:
     """Whatever supplies say: they can be wrong about a run that data kept up with."""
     slow: Supplies = {"bandwidth": Supply(1e6, "measured cold")}
-    found = judge_run(counted(0.1, bytes=100e6), slow)
-    assert (found.bound, found.samples_per_s, found.measured) == ("compute", 100.0, 100.0)
-    assert "it reached more" in found.ceilings[1].how
+    roofline = judge_run(counted(0.1, bytes=100e6), slow)
+    assert (roofline.bound, roofline.samples_per_s, roofline.measured) == ("compute", 100.0, 100.0)
+    assert "the run reached more" in roofline.ceilings[1].how
 
 
 def test_who_waits_for_storage_is_told_which_of_it() -> None:
-    """What is used most of its supply binds."""
-    found = judge_run(counted(6.0, bytes=990e6, reads=1000), STORAGE)
-    assert found.bound == "bandwidth"
-    compute = next(each for each in found.ceilings if each.resource == "compute")
+    """The resource of which the largest part is used binds."""
+    roofline = judge_run(counted(6.0, bytes=990e6, reads=1000), STORAGE)
+    assert roofline.bound == "bandwidth"
+    compute = next(ceiling for ceiling in roofline.ceilings if ceiling.resource == "compute")
     assert compute.samples_per_s == pytest.approx(1000 / 4.0)
-    found = judge_run(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
-    assert found.bound == "iops"
+    roofline = judge_run(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
+    assert roofline.bound == "iops"
 
 
 def test_who_waits_for_busy_decode_threads_is_told_so() -> None:
@@ -256,17 +260,19 @@ def test_who_waits_for_busy_decode_threads_is_told_so() -> None:
     busy = counted(5.0, bytes=100e6, reads=1000, decoded_s=39.0, decode_threads=4)
     assert judge_run(busy, {**STORAGE, "decode": Supply(1e9, "before")}).bound == "decode"
     idle = counted(5.0, bytes=900e6, reads=1000, decoded_s=8.0, decode_threads=4)
-    found = judge_run(idle, STORAGE)
-    assert found.bound == "bandwidth"
-    assert [each.samples_per_s for each in found.ceilings if each.resource == "decode"] == [500.0]
+    roofline = judge_run(idle, STORAGE)
+    assert roofline.bound == "bandwidth"
+    assert [
+        ceiling.samples_per_s for ceiling in roofline.ceilings if ceiling.resource == "decode"
+    ] == [500.0]
 
 
 def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
     """The nearest is named, and that it alone allows much more."""
-    found = judge_run(counted(9.0, bytes=10e6, reads=100), STORAGE)
-    assert found.bound == "bandwidth"
-    assert "something else that is not measured" in found.ceilings[0].how
-    with pytest.raises(UsageError, match="90%.*nothing is known"):
+    roofline = judge_run(counted(9.0, bytes=10e6, reads=100), STORAGE)
+    assert roofline.bound == "bandwidth"
+    assert "something that was not measured" in roofline.ceilings[0].how
+    with pytest.raises(UsageError, match="90%.*no supply is known"):
         judge_run(counted(9.0), {"compute": Supply(1.0, "")})
 
 
@@ -291,18 +297,18 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
     """And what binds never allows more than was measured, nor anything else less."""
     run = counted(waited_s, bytes=read_bytes, reads=reads, decoded_s=decoded_s, decode_threads=4)
     try:
-        found = judge_run(run, supplies)
+        roofline = judge_run(run, supplies)
     except UsageError:
         assert waited_s > 0.5
         return
-    assert found.samples_per_s == found.measured == 100.0
-    assert len({each.resource for each in found.ceilings}) == len(found.ceilings)
-    assert found.headroom >= 1
-    assert (found.bound == "compute") == (waited_s <= 0.5)
-    others = [each for each in supplies if each != found.bound]
+    assert roofline.samples_per_s == roofline.measured == 100.0
+    assert len({ceiling.resource for ceiling in roofline.ceilings}) == len(roofline.ceilings)
+    assert roofline.headroom >= 1
+    assert (roofline.bound == "compute") == (waited_s <= 0.5)
+    others = [resource for resource in supplies if resource != roofline.bound]
     if others:
         after = judge_run(run, raised(supplies, draw.draw(st.sampled_from(others)), factor))
-        assert after.bound == found.bound
+        assert after.bound == roofline.bound
 
 
 # -- what cannot be --------------------------------------------------------------------------------

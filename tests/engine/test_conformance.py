@@ -17,7 +17,7 @@ Held = tuple[Engine, Callable[[], None]]
 
 
 def idle() -> None:
-    """What waits goes on when it is polled."""
+    """Do nothing: waiting tickets go on when the engine is polled."""
 
 
 class TestMemoryEngine(EngineSuite):
@@ -31,7 +31,7 @@ class TestMemoryEngine(EngineSuite):
     def held(
         self, contents: list[bytes | None], folder: Path, patience: Patience
     ) -> Iterator[Held]:
-        """It reads when it is polled."""
+        """Yield an engine that reads when it is polled."""
         yield MemoryEngine(contents, patience=patience), idle
 
 
@@ -85,7 +85,7 @@ class TestTraced(EngineSuite):
     def held(
         self, contents: list[bytes | None], folder: Path, patience: Patience
     ) -> Iterator[Held]:
-        """It hands everything on."""
+        """Yield an engine that passes everything on."""
         yield Traced(MemoryEngine(contents, patience=patience), []), idle
 
 
@@ -100,7 +100,7 @@ class TestFaultyWithoutFaults(EngineSuite):
     def held(
         self, contents: list[bytes | None], folder: Path, patience: Patience
     ) -> Iterator[Held]:
-        """It hands everything on."""
+        """Yield an engine that passes everything on."""
         yield Faulty(MemoryEngine(contents, patience=patience)), idle
 
 

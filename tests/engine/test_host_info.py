@@ -17,12 +17,12 @@ from penstock.engine.host_info import Machine, find_mount, read_machine, readahe
 
 def test_the_machine_is_what_the_c_library_says() -> None:
     """Memory and cores by sysconf, which reads neither file."""
-    found = read_machine()
-    assert found.cores == len(os.sched_getaffinity(0))
+    machine = read_machine()
+    assert machine.cores == len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert abs(found.memory_bytes - memory) <= 0.01 * memory
-    assert 0 < found.room_bytes <= found.memory_bytes
-    assert 0 < found.usable_cores <= found.cores
+    assert abs(machine.memory_bytes - memory) <= 0.01 * memory
+    assert 0 < machine.room_bytes <= machine.memory_bytes
+    assert 0 < machine.usable_cores <= machine.cores
 
 
 def test_a_mount_is_where_paths_stop_being_on_one_device(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_a_mount_is_where_paths_stop_being_on_one_device(tmp_path: Path) -> None
         above = os.path.realpath(path)
         while not os.path.ismount(above):
             above = os.path.dirname(above)
-        found = find_mount(path)
-        assert found is not None
-        assert found.folder == above, path
+        mount = find_mount(path)
+        assert mount is not None
+        assert mount.folder == above, path
     assert find_mount(str(tmp_path / "none")) is None
 
 
 def test_kernel_read_ahead_is_known_of_disks(tmp_path: Path) -> None:
-    """Of a block device it is a number; proc has none."""
+    """The read-ahead of a block device is a number; proc has none."""
     proc = find_mount("/proc")
     assert proc is not None
     assert proc.file_system == "proc"
@@ -83,12 +83,12 @@ def test_the_least_of_nested_limits_counts(
             files[f"{inside}/memory.max"] = f"{memory[level] or 'max'}\n"
         if level < len(cpu):
             files[f"{inside}/cpu.max"] = f"{cpu[level] or 'max'} 100000\n"
-    found = second(root, "/" + "/".join(["a"] * depth), files)
-    assert found.memory_limit_bytes == min((each for each in memory if each), default=None)
-    quota = min((each / 100000 for each in cpu if each), default=None)
-    assert found.cpu_quota == quota
+    machine = second(root, "/" + "/".join(["a"] * depth), files)
+    assert machine.memory_limit_bytes == min((limit for limit in memory if limit), default=None)
+    quota = min((limit / 100000 for limit in cpu if limit), default=None)
+    assert machine.cpu_quota == quota
     if quota is not None:
-        assert found.usable_cores == min(found.cores, quota)
+        assert machine.usable_cores == min(machine.cores, quota)
 
 
 def test_cached_files_do_not_use_memory_up(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_cached_files_do_not_use_memory_up(tmp_path: Path) -> None:
         "memory.stat": "anon 100000000\nfile 600000000\nactive_file 50000000\n"
         "inactive_file 550000000\n",
     }
-    found = second(tmp_path, "/", files)
-    assert found.memory_used_bytes == 100_000_000
+    machine = second(tmp_path, "/", files)
+    assert machine.memory_used_bytes == 100_000_000
     (tmp_path / "proc/meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\n")
     assert read_machine(tmp_path).room_bytes == 900_000_000
     assert read_machine(tmp_path).memory_bytes == 4_096_000_000
@@ -109,10 +109,10 @@ def test_cached_files_do_not_use_memory_up(tmp_path: Path) -> None:
 def test_a_container_sees_its_own_group_at_the_top(tmp_path: Path) -> None:
     """Without a namespace of its own the path is the host's, and the mount begins below it."""
     files = {"memory.max": "5000000", "inner/memory.max": "max"}
-    found = second(tmp_path, "/docker/abc/inner", files, mounted="/docker/abc")
-    assert found.memory_limit_bytes == 5_000_000
-    found = second(tmp_path, "/somewhere/else", files, mounted="/docker/abc")
-    assert found.memory_limit_bytes == 5_000_000
+    machine = second(tmp_path, "/docker/abc/inner", files, mounted="/docker/abc")
+    assert machine.memory_limit_bytes == 5_000_000
+    machine = second(tmp_path, "/somewhere/else", files, mounted="/docker/abc")
+    assert machine.memory_limit_bytes == 5_000_000
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
     }.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(text)
-    found = read_machine(tmp_path)
-    assert (found.memory_limit_bytes, found.memory_used_bytes) == (300_000_000, 100_000_000)
-    assert found.cpu_quota == 1.5
+    machine = read_machine(tmp_path)
+    assert (machine.memory_limit_bytes, machine.memory_used_bytes) == (300_000_000, 100_000_000)
+    assert machine.cpu_quota == 1.5
 
 
 def test_where_nothing_is_told_nothing_is_said(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_real_control_group(controller: str, limit: str) -> None:
         (group / limit).write_text(str(512 << 20))
         code = (
             f"open('{group}/cgroup.procs', 'w').write('0')\n"
-            "from penstock.engine.host_info import this_machine\n"
-            "print(this_machine().memory_limit_bytes)"
+            "from penstock.engine.host_info import read_machine\n"
+            "print(read_machine().memory_limit_bytes)"
         )
         source = str(Path(penstock.__file__).parents[1])
         done = subprocess.run(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.engine.mirrored import Dispatched
+from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
@@ -27,22 +27,24 @@ from penstock.testing import EngineRead, finish, write_files
 def places(tmp_path: Path) -> list[Path]:
     """Three folders of the same 40 files, whose times differ."""
     random = np.random.default_rng(3)
-    found = [tmp_path / name for name in ("first", "second", "third")]
-    found[0].mkdir()
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    folders[0].mkdir()
     for number in range(40):
-        (found[0] / f"{number:02}.bin").write_bytes(random.bytes(int(random.integers(1, 200_000))))
-    for folder in found[1:]:
-        shutil.copytree(found[0], folder)
+        (folders[0] / f"{number:02}.bin").write_bytes(
+            random.bytes(int(random.integers(1, 200_000)))
+        )
+    for folder in folders[1:]:
+        shutil.copytree(folders[0], folder)
         for path in folder.iterdir():
             os.utime(path, (1, 1))
-    return found
+    return folders
 
 
 def batches(dataset: penstock.Dataset) -> tuple[list[list[bytes]], dict[str, int]]:
     """The samples of an epoch, and what was counted."""
     with penstock.Loader(dataset, batch_size=7, seed=5) as loader:
-        found = [[bytes(each) for each in batch.data] for batch in loader]
-        return found, loader.stats()
+        samples = [[bytes(sample) for sample in batch.data] for batch in loader]
+        return samples, loader.stats()
 
 
 def test_batches_are_the_same(places: list[Path]) -> None:
@@ -52,9 +54,9 @@ def test_batches_are_the_same(places: list[Path]) -> None:
         path.unlink()
     (places[2] / "07.bin").write_bytes(b"of another size")
     dataset = penstock.open(places[0], index="memory", mirrors=places[1:])
-    assert [int((each.size >= 0).sum()) for each in dataset.index.files.mirrors] == [20, 39]
-    found, stats = batches(dataset)
-    assert found == expected
+    assert [int((mirror.size >= 0).sum()) for mirror in dataset.index.files.mirrors] == [20, 39]
+    samples, stats = batches(dataset)
+    assert samples == expected
     assert stats["rerouted"] == 0
     shutil.rmtree(places[0])
     shutil.rmtree(places[1])
@@ -80,25 +82,26 @@ def test_all_places_are_read_from(tmp_path: Path) -> None:
     with penstock.Loader(dataset, batch_size=8, budget=budget) as loader:
         assert sum(len(batch.ids) for batch in loader) == 32
         engine = loader._engine
-        assert isinstance(engine, Dispatched)
-        shares = [each.counters()["bytes"] for each in engine._members]
+        assert isinstance(engine, MirroredEngine)
+        shares = [member.counters()["bytes"] for member in engine._members]
         assert sum(shares) == 32 * MIB
         assert min(shares) >= 8 * MIB
         assert loader.stats()["bytes"] == 32 * MIB
         loader.budget = Budget(pread="required", threads=1)
-        assert [each.choice.threads for each in engine._members] == [1, 1]
+        assert [member.choice.threads for member in engine._members] == [1, 1]
 
 
 def test_a_place_that_fails_is_left_alone(tmp_path: Path) -> None:
-    """It is asked until another one has brought what it did not, and then no more for a while."""
+    """A failing place is asked until another one delivers the missing extents, and then left alone
+    for a while."""
     contents = [np.random.default_rng(file).bytes(1000) for file in range(200)]
     tables = []
     for name in ("gone", "there"):
         (tmp_path / name).mkdir()
         tables.append(write_files(tmp_path / name, contents))
     shutil.rmtree(tmp_path / "gone")
-    members = [NativeEngine(each, budget=Budget(pread="required")) for each in tables]
-    engine = Dispatched(members, np.ones((200, 2), np.bool_))
+    members = [NativeEngine(table, budget=Budget(pread="required")) for table in tables]
+    engine = MirroredEngine(members, np.ones((200, 2), np.bool_))
     for file in range(200):
         reading = EngineRead(contents, [[(file, 0, 1000)]])
         ticket = engine.submit(reading.requests, reading.buffers)
@@ -115,7 +118,7 @@ def test_what_is_somewhere_arrives(there: list[list[bool]], data: st.DataObject)
         st.lists(st.tuples(st.integers(0, len(there) - 1), st.integers(0, 900), st.just(100)))
     )
     left = [content if any(row) else None for content, row in zip(contents, there, strict=True)]
-    reading = EngineRead(left, [[each] for each in extents], 2)
+    reading = EngineRead(left, [[extent] for extent in extents], 2)
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         members = []
         for place in range(3):
@@ -126,7 +129,7 @@ def test_what_is_somewhere_arrives(there: list[list[bool]], data: st.DataObject)
             for file, row in enumerate(there):
                 if not row[place]:
                     Path(files.path(file)).unlink()
-        engine = Dispatched(members, np.ones((len(there), 3), np.bool_), queued_bytes_max=300)
+        engine = MirroredEngine(members, np.ones((len(there), 3), np.bool_), queued_bytes_max=300)
         ticket = engine.submit(reading.requests, reading.buffers)
         reading.assert_done(finish(engine, [ticket])[ticket])
         engine.close()
@@ -159,5 +162,5 @@ def test_holders_that_cannot_be(tmp_path: Path) -> None:
     member = NativeEngine(files)
     for holders in (np.ones((1, 2), np.bool_), np.zeros((1, 1), np.bool_), np.ones(1, np.bool_)):
         with pytest.raises(UsageError, match="holders"):
-            Dispatched([member], holders)
+            MirroredEngine([member], holders)
     member.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.budget import Budget
-from penstock.engine.mirrored import Dispatched
+from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
@@ -17,17 +17,17 @@ from penstock.testing import EngineSuite, write_files
 from tests import held
 
 
-class DispatchedSuite(EngineSuite):
+class MirroredSuite(EngineSuite):
     """The suite over three folders; what differs is who has what, and the policy."""
 
     queued_bytes_max = 100_000
 
     def policy(self) -> Policy:
-        """Of the engine."""
+        """Return the policy of the engine."""
         return LeastLoaded()
 
     def shown(self, count: int) -> np.ndarray:
-        """Which of so many files are in which folder."""
+        """Return which of `count` files are in which folder."""
         return np.ones((count, 3), np.bool_)
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
@@ -36,13 +36,13 @@ class DispatchedSuite(EngineSuite):
         members = []
         for place in range(3):
             own = [
-                each if there else None
-                for each, there in zip(contents, holders[:, place], strict=True)
+                content if there else None
+                for content, there in zip(contents, holders[:, place], strict=True)
             ]
             (folder / f"{place}").mkdir()
             files = write_files(folder / f"{place}", own)
             members.append(NativeEngine(files, budget=Budget(pread="required", threads=1)))
-        return Dispatched(
+        return MirroredEngine(
             members, holders, policy=self.policy(), queued_bytes_max=self.queued_bytes_max
         )
 
@@ -53,15 +53,17 @@ class DispatchedSuite(EngineSuite):
         """One place with one part at a time under way, which it does not read yet."""
         with held.native(write_files(folder, contents), patience) as (member, release):
             holders = np.ones((len(contents), 1), np.bool_)
-            engine = Dispatched([member], holders, policy=RoundRobin(patience), queued_bytes_max=1)
+            engine = MirroredEngine(
+                [member], holders, policy=RoundRobin(patience), queued_bytes_max=1
+            )
             yield held.busied(engine), release
 
 
-class TestEverywhere(DispatchedSuite):
+class TestEverywhere(MirroredSuite):
     """Every file in each folder."""
 
 
-class TestEverywhereInTurn(DispatchedSuite):
+class TestEverywhereInTurn(MirroredSuite):
     """Every file in each folder, one after the other, in parts of any number."""
 
     queued_bytes_max = 1 << 30
@@ -71,7 +73,7 @@ class TestEverywhereInTurn(DispatchedSuite):
         return RoundRobin()
 
 
-class TestSomewhere(DispatchedSuite):
+class TestSomewhere(MirroredSuite):
     """Each file in one folder or two."""
 
     def shown(self, count: int) -> np.ndarray:

@@ -28,9 +28,9 @@ from penstock.engine.native import (
     Facts,
     NativeEngine,
     ReadMethod,
-    choose,
+    choose_method,
     open_files_max,
-    survey,
+    survey_files,
 )
 from penstock.engine.protocol import Engine, Failure
 from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
@@ -219,7 +219,7 @@ CHOICES: list[tuple[str, Facts, Budget, ReadMethod]] = [
 )
 def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
     """Facts and budget decide, and the reasons say why each fast path is used or is not."""
-    choice = choose(facts, budget)
+    choice = choose_method(facts, budget)
     assert (choice.backend, choice.direct, choice.threads) == (
         expected.backend,
         expected.direct,
@@ -244,17 +244,17 @@ def test_choice(facts: Facts, budget: Budget, expected: ReadMethod) -> None:
     ],
 )
 def test_required_but_refused(facts: Facts, budget: Budget, words: str) -> None:
-    """What is required and cannot be had is an error that says why."""
+    """A required read method that is not available is an error with the reason."""
     with pytest.raises(UsageError, match=words):
-        choose(facts, budget)
+        choose_method(facts, budget)
 
 
 def test_survey(folder: Path) -> None:
     """The facts are those of the machine and the files."""
     files = write_files(folder, [random_bytes(10_000), random_bytes(20_000)])
-    facts = survey(files, 123.0, 2)
+    facts = survey_files(files, 123.0, 2)
     assert facts.kept_open
-    assert not survey(files, 123.0, 1).kept_open
+    assert not survey_files(files, 123.0, 1).kept_open
     assert facts.mean_bytes == 123.0
     assert facts.total_bytes == 30_000
     assert facts.resident == 1.0  # just written
@@ -264,9 +264,13 @@ def test_survey(folder: Path) -> None:
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
-    assert survey(files, 1.0, 2).resident in (0.0, 1.0)  # tmpfs keeps its pages
-    assert survey(Files.of(str(folder), [], np.zeros(0, np.int64), np.zeros(0, np.int64)), 0.0, 9)
-    gone = survey(Files.of("/nowhere", ["x"], np.ones(1, np.int64), np.ones(1, np.int64)), 1.0, 9)
+    assert survey_files(files, 1.0, 2).resident in (0.0, 1.0)  # tmpfs keeps its pages
+    assert survey_files(
+        Files.of(str(folder), [], np.zeros(0, np.int64), np.zeros(0, np.int64)), 0.0, 9
+    )
+    gone = survey_files(
+        Files.of("/nowhere", ["x"], np.ones(1, np.int64), np.ones(1, np.int64)), 1.0, 9
+    )
     assert (gone.file_system, gone.resident, gone.direct_refusal) == ("unknown", -1.0, 0)
 
 
@@ -274,7 +278,7 @@ def test_survey_does_not_wait_for_a_pipe(folder: Path) -> None:
     """A pipe in the place of a file is neither waited for nor read."""
     os.mkfifo(folder / "pipe")
     files = Files.of(str(folder), ["pipe"], np.ones(1, np.int64), np.ones(1, np.int64))
-    assert survey(files, 1.0, 9).resident == -1.0
+    assert survey_files(files, 1.0, 9).resident == -1.0
     engine = NativeEngine(files)
     reading = EngineRead([b"x"], [[(0, 0, 1)]])
     assert read(engine, reading) == (Failure(0, errno.ESTALE, 0),)
@@ -481,7 +485,7 @@ def test_rate(backend: str, folder: Path) -> None:
 
 
 def test_rate_changes_at_once(folder: Path) -> None:
-    """Who waits for a slow rate is released by a fast one, and a crawl hinders no close."""
+    """A read that waits for a slow rate is released by a fast one, and a crawl hinders no close."""
     contents = [random_bytes(3 * MIB)]
     crawl = BUDGETS["pread"].replace(bytes_per_s=1e-6)
     engine = NativeEngine(write_files(folder, contents), budget=crawl)
@@ -506,7 +510,7 @@ def test_timeouts_of_any_size(backend: str, folder: Path) -> None:
         reading = reading_all(contents)
         ticket = engine.submit(reading.requests, reading.buffers)
         done = engine.poll(timeout_ns)
-        assert [each.ticket for each in done] == [ticket] or timeout_ns < 0
+        assert [completion.ticket for completion in done] == [ticket] or timeout_ns < 0
         if not done:
             finish(engine, [ticket])
     engine.close()
@@ -698,7 +702,7 @@ if child == 0:
     os.setuid(65534)
     own = NativeEngine(files, budget=budget.replace(threads=8))
     assert own.choice.backend == "io_uring"
-    assert survey(files, 1.0, 9).resident == -1.0  # the kernel does not tell
+    assert survey_files(files, 1.0, 9).resident == -1.0  # the kernel does not tell
     assert read(own, reading) == ()
     own.close()
     os._exit(0)
@@ -837,13 +841,13 @@ def test_truncated_while_open(backend: str, cut: int, folder: Path) -> None:
     assert read(engine, reading) == ()
     os.truncate(files.path(0), cut)
     reading = reading_all(contents, 3000, 5)
-    failures = {each.extent: each for each in read(engine, reading)}
+    failures = {failure.extent: failure for failure in read(engine, reading)}
     file, offset, length, buffer, target, _ = reading.requests
     for i in range(len(file)):
         if i not in failures:
             assert offset[i] + length[i] <= cut
-            found = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
-            assert found == contents[0][offset[i] : offset[i] + length[i]]
+            data = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
+            assert data == contents[0][offset[i] : offset[i] + length[i]]
         elif failures[i].errno == 0:
             assert failures[i].got == max(0, cut - int(offset[i]))
         else:
@@ -895,7 +899,7 @@ def test_cut_and_grown_again_while_open(backend: str, folder: Path) -> None:
     reading = reading_all(contents)
     failures = read(engine, reading)
     if backend == "mmap":
-        assert {each.errno for each in failures} == {errno.ESTALE}
+        assert {failure.errno for failure in failures} == {errno.ESTALE}
         assert len(failures) == len(reading.requests.file)
     engine.close()
 
@@ -911,12 +915,12 @@ def test_grown_while_open(backend: str, folder: Path) -> None:
         file.write(b"more" * 5000)
     reading = reading_all(contents)
     failures = read(engine, reading)
-    assert failures == () or {each.errno for each in failures} == {errno.ESTALE}
+    assert failures == () or {failure.errno for failure in failures} == {errno.ESTALE}
     if not failures:
         file_, offset, length, buffer, target, _ = reading.requests
         for i in range(len(file_)):
-            found = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
-            assert found == contents[0][offset[i] : offset[i] + length[i]]
+            data = reading.buffers[buffer[i]][target[i] : target[i] + length[i]].tobytes()
+            assert data == contents[0][offset[i] : offset[i] + length[i]]
     engine.close()
 
 
@@ -938,7 +942,7 @@ def test_changed_after_indexing(backend: str, keep_open_max: int, folder: Path) 
     Path(files.path(4)).mkdir()
     engine = NativeEngine(files, budget=BUDGETS[backend], keep_open_max=keep_open_max)
     reading = EngineRead(contents, [[(file, 100, 50)] for file in range(6)])
-    failures = {each.extent: (each.errno, each.got) for each in read(engine, reading)}
+    failures = {failure.extent: (failure.errno, failure.got) for failure in read(engine, reading)}
     stale = (errno.ESTALE, 0)
     assert failures == {0: stale, 1: stale, 2: stale, 3: (errno.ENOENT, 0), 4: stale}
     engine.close()
@@ -967,14 +971,14 @@ def test_failed_reads(backend: str) -> None:
     buffer = np.zeros(2000, np.uint8)
     requests = Requests(
         np.zeros(5, np.uint32),
-        np.array([each[0] for each in extents], np.int64),
-        np.array([each[1] for each in extents], np.int64),
+        np.array([extent[0] for extent in extents], np.int64),
+        np.array([extent[1] for extent in extents], np.int64),
         np.zeros(5, np.uint32),
         np.array([0, 100, 600, 700, 800], np.int64),
         np.array([0, 1, 2, 4, 5], np.int64),
     )
     ticket = engine.submit(requests, [buffer])
-    failures = {each.extent: each for each in finish(engine, [ticket])[ticket].failures}
+    failures = {failure.extent: failure for failure in finish(engine, [ticket])[ticket].failures}
     holder.close()
     if failures.get(1) is not None and failures[1].errno == errno.ESTALE:
         pytest.skip("the times of /proc/self/mem are not kept")

@@ -28,7 +28,12 @@ pytest.importorskip("moto")
 import penstock
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine.object_client import Bucket, aws_profile, parse_object_url, version_of
+from penstock.engine.object_client import (
+    Bucket,
+    compute_version,
+    parse_object_url,
+    read_aws_profile,
+)
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Failure
@@ -88,12 +93,12 @@ def tree(folder: Path, count: int = 60, size: int = 5000) -> Path:
 
 
 def bytes_of(loader: penstock.Loader) -> list[tuple[list[int], list[bytes], list[int] | None]]:
-    """What an epoch of batches holds."""
-    found = []
+    """Return ids, bytes and labels of the batches of an epoch."""
+    batches = []
     for batch in loader:
         labels = batch["label"].tolist() if "label" in batch else None
-        found.append((batch.ids.tolist(), [row.tobytes() for row in batch["data"]], labels))
-    return found
+        batches.append((batch.ids.tolist(), [row.tobytes() for row in batch["data"]], labels))
+    return batches
 
 
 @contextmanager
@@ -269,7 +274,7 @@ def test_containers(
 
 @pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
 def test_gaps(s3: S3, tmp_path: Path, more: int, requests: int) -> None:
-    """What lies between wanted bytes is read over up to the limit, and beyond it left out."""
+    """Gaps between wanted bytes are read up to the limit, and skipped beyond it."""
     between = random_bytes(limits.object_gap_bytes + more, 1)
     members = {"a.wanted": b"one", "a.other": between, "b.wanted": b"two"}
     archive(tmp_path / "x.tar", members)
@@ -336,12 +341,12 @@ def test_parse(s3: S3) -> None:
     store = ObjectStore(f"s3://{s3.name}")
     files = store.stat(["3", "0", "4"])
     seen: list[int] = []
-    found = store.parse(
+    parsed = store.parse(
         files,
         lambda number, source: (number, source.size, source.read(98, 50)),
         seen.append,
     )
-    assert found == [(0, 103, b"\3" * 5), (1, 100, b"\0" * 2), (2, 104, b"\4" * 6)]
+    assert parsed == [(0, 103, b"\3" * 5), (1, 100, b"\0" * 2), (2, 104, b"\4" * 6)]
     assert seen[-1] == 3
     s3.put("0", b"x" * 100)
     for parse in (lambda _, source: source.read(0, 1), lambda _, __: None):
@@ -446,7 +451,7 @@ runs = [[(n, 5, 9000), (n, 20_000, 100)] for n in range(5)] + [
 
 @pytest.mark.parametrize("fault", ["503", "500", "reset", "short", "stall"])
 def test_passing_faults(s3: S3, use: Use, fault: Fault) -> None:
-    """What passes is asked for again, and every byte arrives once and right."""
+    """Temporary failures are retried, and every byte arrives once and right."""
     with (
         Proxy(s3.port, always(fault, 2)) as proxy,
         engine_over(s3, contents, proxy.port, use, stall_s=1.0) as engine,
@@ -472,7 +477,7 @@ def test_passing_faults(s3: S3, use: Use, fault: Fault) -> None:
     ],
 )
 def test_lasting_faults(s3: S3, use: Use, fault: Fault, code: int) -> None:
-    """What does not pass is a failure of its extents by name, in time; the others arrive."""
+    """Lasting failures are reported for their extents by name, in time; the others arrive."""
 
     def rule(method: str, path: str, before: int) -> Fault:
         return fault if method == "GET" and path.endswith("part%202") else None
@@ -484,7 +489,9 @@ def test_lasting_faults(s3: S3, use: Use, fault: Fault, code: int) -> None:
         good = [run for run in runs if run[0][0] != 2]
         reading = EngineRead(list(contents.values()), good)
         bad = EngineRead(list(contents.values()), [[(2, 5, 9000), (2, 20_000, 100)]])
-        tickets = [engine.submit(each.requests, each.buffers) for each in (reading, bad)]
+        tickets = [
+            engine.submit(submission.requests, submission.buffers) for submission in (reading, bad)
+        ]
         done = finish(engine, tickets)
         reading.assert_done(done[tickets[0]])
         assert done[tickets[1]].failures == (Failure(0, code, 0), Failure(1, code, 0))
@@ -569,7 +576,7 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
 
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:
-    """As many requests as the budget says are in flight at once, and no more; it may change."""
+    """The budget's number of requests is in flight at once, and no more; it may change."""
     reading = EngineRead([contents["part 0"]], [[(0, 100 * n, 100)] for n in range(24)])
     with (
         Proxy(s3.port, always(None), meet=6) as proxy,  # answers once six have come
@@ -766,7 +773,7 @@ def test_secrets_of_a_url_stay_inside(web: tuple[Path, str], use: Use, tmp_path:
 def test_errors_hold_no_keys(
     s3: S3, use: Use, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a service says is not repeated, because it may name keys; its status and code are."""
+    """A service's text is not repeated, because it may contain keys; its status and code are."""
     monkeypatch.setattr(limits, "object_listing_deadline_s", 0.2)
     s3.put("x.bin", b"x" * 64)
     with Proxy(s3.port, lambda *_: fault) as proxy:
@@ -858,9 +865,13 @@ def test_many_names_are_listed(s3: S3, use: Use) -> None:
 
 def test_versions() -> None:
     """An etag is the same however it is quoted; a time stands in where there is none."""
-    assert version_of('"abc"', "x") == version_of("abc", "y") == version_of('W/"abc"', "")
-    assert version_of(None, "x") != version_of(None, "y")
-    assert 0 <= version_of("abc", "") < 1 << 63
+    assert (
+        compute_version('"abc"', "x")
+        == compute_version("abc", "y")
+        == compute_version('W/"abc"', "")
+    )
+    assert compute_version(None, "x") != compute_version(None, "y")
+    assert 0 <= compute_version("abc", "") < 1 << 63
 
 
 def test_aws_profile(tmp_path: Path) -> None:
@@ -873,11 +884,11 @@ def test_aws_profile(tmp_path: Path) -> None:
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
         "AWS_CONFIG_FILE": str(tmp_path / "config"),
     }
-    found = {"access_key_id": "A", "secret_access_key": "B", "region": "us", "endpoint": "http://e"}
-    assert aws_profile(files) == found
-    assert aws_profile(files | {"AWS_PROFILE": "other"}) == {"region": "eu"}
-    said = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
-    assert aws_profile(said) == {"endpoint": "http://e"}
+    keys = {"access_key_id": "A", "secret_access_key": "B", "region": "us", "endpoint": "http://e"}
+    assert read_aws_profile(files) == keys
+    assert read_aws_profile(files | {"AWS_PROFILE": "other"}) == {"region": "eu"}
+    environment = files | {"AWS_ACCESS_KEY_ID": "C", "AWS_REGION": "x"}
+    assert read_aws_profile(environment) == {"endpoint": "http://e"}
     (tmp_path / "config").write_text("no section\n")
     with pytest.raises(penstock.errors.UsageError, match="AWS settings"):
-        aws_profile(files)
+        read_aws_profile(files)

@@ -82,8 +82,8 @@ class ObjectSuite(EngineSuite):
                 self.bucket.put(f"{prefix}/{name}", content)
         store = ObjectStore(f"s3://suite/{prefix}")
         there = [name for name, content in zip(names, contents, strict=True) if content is not None]
-        found = store.stat(there)
-        states = dict(zip(there, zip(found.size, found.mtime_ns, strict=True), strict=True))
+        listed = store.stat(there)
+        states = dict(zip(there, zip(listed.size, listed.mtime_ns, strict=True), strict=True))
         columns = [states.get(name, (vanished_bytes, 0)) for name in names]
         size, version = np.array(columns, np.int64).reshape(-1, 2).T.copy()
         return Files.of(store.root, names, size, version)
@@ -94,7 +94,7 @@ class ObjectSuite(EngineSuite):
 
 
 class TestObjects(ObjectSuite):
-    """As many requests as are in flight by default."""
+    """The suite with the default number of requests in flight."""
 
 
 @pytest.mark.long

@@ -47,7 +47,7 @@ def file(folder: Path) -> Path:
 
 
 def resident_pages(path: Path) -> int:
-    """What mincore says: the independent reading."""
+    """Count resident pages by mincore: the independent reading."""
     libc = ctypes.CDLL(None, use_errno=True)
     size = path.stat().st_size
     pages = -(-size // PAGE)
@@ -57,7 +57,7 @@ def resident_pages(path: Path) -> int:
         address = ctypes.c_void_p(ctypes.addressof(here))
         assert libc.mincore(address, ctypes.c_size_t(size), answer) == 0
         del here
-    return sum(each & 1 for each in answer)
+    return sum(page & 1 for page in answer)
 
 
 @given(st.lists(st.tuples(st.integers(0, PAGES - 1), st.integers(1, 40)), max_size=5))
@@ -71,14 +71,14 @@ def test_residency_is_what_mincore_says(file: Path, reads: list[tuple[int, int]]
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for page, count in reads:
             os.pread(opened.fileno(), count * PAGE, page * PAGE)
-    found = measure_residency([str(file)])
-    assert found is not None
+    residency = measure_residency([str(file)])
+    assert residency is not None
     size = file.stat().st_size
-    assert found.total_bytes == size
-    assert found.cached_bytes == min(size, resident_pages(file) * PAGE)
-    assert found.fraction == found.cached_bytes / size
+    assert residency.total_bytes == size
+    assert residency.cached_bytes == min(size, resident_pages(file) * PAGE)
+    assert residency.fraction == residency.cached_bytes / size
     file.read_bytes()
-    assert measure_residency([str(file)]) == found._replace(cached_bytes=size)
+    assert measure_residency([str(file)]) == residency._replace(cached_bytes=size)
 
 
 def test_what_is_not_written_yet_is_written_and_dropped(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_is_mapped_stays_and_is_seen_to_stay(folder: Path) -> None:
 
 
 def test_many_files_are_sampled_and_it_says_so(folder: Path) -> None:
-    """Of 40 files 8 are looked at, the same ones each time, and both numbers are told."""
+    """Residency of 40 files examines 8, the same ones each time, and reports both numbers."""
     paths = [folder / f"many-{number}" for number in range(40)]
     for path in paths:
         path.write_bytes(bytes(PAGE))
@@ -130,7 +130,7 @@ def test_a_table_of_files_is_as_good_as_paths(folder: Path) -> None:
 
 
 def test_nothing_is_known_of_what_is_no_file(tmp_path: Path) -> None:
-    """What is missing, a folder or a pipe is left out; None where nothing remains."""
+    """Missing files, folders and pipes are left out; the result is None if nothing remains."""
     os.mkfifo(tmp_path / "pipe")
     assert (
         measure_residency([str(tmp_path / "none"), str(tmp_path), str(tmp_path / "pipe")]) is None
@@ -143,9 +143,9 @@ def test_nothing_is_known_of_what_is_no_file(tmp_path: Path) -> None:
 def test_an_empty_file_is_cached_as_a_whole(tmp_path: Path) -> None:
     """No bytes: none are missing."""
     (tmp_path / "empty").touch()
-    found = measure_residency([str(tmp_path / "empty")])
-    assert found is not None
-    assert (found.cached_bytes, found.total_bytes, found.fraction) == (0, 0, 1.0)
+    residency = measure_residency([str(tmp_path / "empty")])
+    assert residency is not None
+    assert (residency.cached_bytes, residency.total_bytes, residency.fraction) == (0, 0, 1.0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -165,11 +165,11 @@ def test_files_of_others_are_not_guessed(folder: Path) -> None:
         finally:
             os._exit(0)
     os.close(theirs)
-    said = os.read(ours, 1000).decode()
+    output = os.read(ours, 1000).decode()
     os.close(ours)
     os.waitpid(child, 0)
     # Kernels that let anybody ask by cachestat count rightly; none may claim what is not there.
-    assert said == "None" or "cached_bytes=0," in said
+    assert output == "None" or "cached_bytes=0," in output
 
 
 @given(
@@ -182,17 +182,17 @@ def test_files_of_others_are_not_guessed(folder: Path) -> None:
 def test_extents_that_were_dropped_are_cold_and_disjoint(
     file: Path, where: list[tuple[int, int]]
 ) -> None:
-    """What is to be read cold is not cached, comes once, and in its sequence."""
+    """Extents to be read cold are not cached, come once, and in their sequence."""
     file.read_bytes()
     size = file.stat().st_size
     files = Files.of(str(file.parent), [file.name], np.array([size]), np.array([0]))
     offset, length = (np.array(column, np.int64) for column in zip(*where, strict=True))
     extents = Extents(np.zeros(len(where), np.uint32), offset, length)
-    found = drop_extents(files, extents, 10.0)
-    chosen = list(zip(found.offset.tolist(), found.length.tolist(), strict=True))
+    dropped = drop_extents(files, extents, 10.0)
+    chosen = list(zip(dropped.offset.tolist(), dropped.length.tolist(), strict=True))
     rest = iter(where)
     assert chosen[0] == where[0]
-    assert all(each in rest for each in chosen), "in the sequence in which they were given"
+    assert all(extent in rest for extent in chosen), "in the sequence in which they were given"
     touched: set[int] = set()
     for start, count in chosen:
         pages = set(range(start // PAGE, -(-(start + count) // PAGE)))

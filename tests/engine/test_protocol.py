@@ -1,4 +1,4 @@
-"""What each wrapper adds, the messages of check, and that the suite sees defects."""
+"""The wrappers' additions, the messages of the checks, and proof that the suite sees defects."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_patience_is_time() -> None:
     clock.wait_until_ns(PATIENCE.sweep)
     sweep = submit(engine, 1, purpose="sweep")
     demand = submit(engine, 1, purpose="demand")
-    assert [each.ticket for each in engine.poll(0)] == [old, ahead, demand, sweep]
+    assert [completion.ticket for completion in engine.poll(0)] == [old, ahead, demand, sweep]
 
 
 # -- Limited ---------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_limited_sends_a_large_ticket_alone() -> None:
     limited = Limited(Traced(MemoryEngine([CONTENT]), trace), 100)
     for length in (60, 5000, 30):
         submit(limited, length)
-    polls = [[each.ticket for each in limited.poll(0)] for _ in range(4)]
+    polls = [[completion.ticket for completion in limited.poll(0)] for _ in range(4)]
     assert polls == [[0], [1], [2], []]
 
 
@@ -216,7 +216,7 @@ def test_throttled_reports_when_due() -> None:
 
 
 def test_throttled_twice_takes_the_slower_rate() -> None:
-    """Of two throttles on one clock the slower one decides."""
+    """The slower of two throttles on one clock decides."""
     clock = JumpingClock()
     inner = Throttled(MemoryEngine([CONTENT]), 1000, 0, clock)
     throttled = Throttled(inner, 4000, 0, clock)
@@ -332,7 +332,7 @@ def test_faulty_repeats_from_its_seed() -> None:
     first = _history(1, lambda engine: engine)
     assert first == _history(1, lambda engine: engine)
     assert first != _history(2, lambda engine: engine)
-    assert [each.ticket for each in first] != list(range(30))
+    assert [completion.ticket for completion in first] != list(range(30))
 
 
 def test_faulty_strikes_whatever_is_wrapped() -> None:
@@ -347,11 +347,11 @@ def test_faulty_strikes_whatever_is_wrapped() -> None:
 
 
 def test_seeded_faults_have_their_shares() -> None:
-    """Of many extents, about the given shares are struck, and by each kind."""
+    """About the given shares of many extents fail, and by each kind of fault."""
     fault = seeded_faults(5, errno_share=0.1, cut_share=0.2, flip_share=0.3)
     faults = [fault(ticket, extent) for ticket in range(100) for extent in range(100)]
-    struck = [each for each in faults if each is not None]
-    shares = [sum(bool(each[kind]) for each in struck) / len(faults) for kind in range(3)]
+    struck = [fault for fault in faults if fault is not None]
+    shares = [sum(bool(fault[kind]) for fault in struck) / len(faults) for kind in range(3)]
     np.testing.assert_allclose(shares, [0.1, 0.2, 0.3], atol=0.02)
 
 
@@ -425,7 +425,7 @@ class _Impatient(MemoryEngine):
     [
         (lambda contents: Faulty(MemoryEngine(contents), lambda *_: Fault(flip=1)), "whole_files"),
         (lambda contents: Faulty(MemoryEngine(contents), lambda *_: Fault(cut=1)), "run_with_gaps"),
-        (lambda contents: MemoryEngine([each or b"" for each in contents]), "missing_file"),
+        (lambda contents: MemoryEngine([content or b"" for content in contents]), "missing_file"),
         (_Hoarder, "buffers_are_released"),
         (_Borrower, "buffers_are_released"),
         (_Spiller, "adjacent_runs"),
@@ -456,11 +456,11 @@ def test_write_files(tmp_path: Path) -> None:
     """The table describes the files that were written; the vanished one has a size, but is not."""
     contents = [b"first", None, b"", b"fourth"]
     files = write_files(tmp_path, contents)
-    found = [
+    read_back = [
         Path(files.path(number)).read_bytes() if Path(files.path(number)).exists() else None
         for number in range(len(files))
     ]
-    assert found == contents
+    assert read_back == contents
     assert files.size.tolist() == [5, 65_536, 0, 6]
     assert files.mtime_ns[0] == Path(files.path(0)).stat().st_mtime_ns
     assert len(write_files(tmp_path, [])) == 0

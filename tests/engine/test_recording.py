@@ -21,7 +21,7 @@ from penstock.engine import trace_file as traces
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
-from penstock.engine.recording import Recorded
+from penstock.engine.recording import RecordedEngine
 from penstock.engine.trace_file import (
     BLOCK,
     READ,
@@ -52,7 +52,8 @@ def drawn(seed: int, count: int, files: int) -> Operations:
 
 
 def cut(rows: Operations) -> Operations:
-    """As they are read back: none runs into the next, time begins with the trace."""
+    """Cut operations as a trace stores them: none runs into the next, time begins with the
+    trace."""
     room = np.diff(rows.start_ns, append=1 << 62)
     return rows._replace(duration_ns=np.minimum(rows.duration_ns, room))
 
@@ -93,16 +94,16 @@ def test_what_is_written_is_read_back(tmp_path_factory, counts, seed):
     assert trace.began_ns == began_ns
     expected = [cut(rows)._replace(start_ns=rows.start_ns - began_ns) for rows in threads]
     for number, rows in enumerate(expected):
-        found = traces.concatenated(list(trace.of_thread(number)))
-        assert same(found, rows) or (len(rows.kind) == 0 and len(found.kind) == 0)
+        rows_of_thread = traces.concatenate_operations(list(trace.of_thread(number)))
+        assert same(rows_of_thread, rows) or (len(rows.kind) == 0 and len(rows_of_thread.kind) == 0)
     parts = list(trace.in_order())
     who = np.concatenate([part[0] for part in parts]) if parts else np.zeros(0, np.uint32)
-    rows = traces.concatenated([part[1] for part in parts])
+    rows = traces.concatenate_operations([part[1] for part in parts])
     assert np.all(np.diff(rows.start_ns) >= 0)
     for number, mine in enumerate(expected):
-        found = rows.at(who == number)
-        assert len(found.kind) == len(mine.kind)
-        assert np.array_equal(np.sort(found.offset), np.sort(mine.offset))
+        rows_of_thread = rows.at(who == number)
+        assert len(rows_of_thread.kind) == len(mine.kind)
+        assert np.array_equal(np.sort(rows_of_thread.offset), np.sort(mine.offset))
 
 
 def test_in_order_holds_few_blocks_at_a_time(tmp_path):
@@ -234,7 +235,7 @@ def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
             thread = writer.thread(1, 1)
             writer.add(thread, *good)
             with pytest.raises(UsageError):
-                writer.extend(thread, traces.operations([wrong]))
+                writer.extend(thread, traces.build_operations([wrong]))
             writer.add(thread, *wrong)
         assert os.listdir(tmp_path) == []
     with pytest.raises(UsageError, match="cannot write a trace to"):
@@ -277,9 +278,9 @@ def test_traces_of_several_processes_are_one(tmp_path):
 def test_lanes_are_as_many_as_overlap(spans):
     """No lane is in two spans at once, and no lane more than are open at some time."""
     spans = sorted((first, first + length) for first, length in spans)
-    found = assign_lanes(spans)
+    lanes = assign_lanes(spans)
     last: dict[int, int] = {}
-    for (first, end), lane in zip(spans, found, strict=True):
+    for (first, end), lane in zip(spans, lanes, strict=True):
         assert last.get(lane, 0) <= first
         last[lane] = end
     # Spans of no length share a lane with what begins where they are.
@@ -297,7 +298,7 @@ class TestRecorded(EngineSuite):
         """By preads."""
         files = write_files(folder, contents)
         engine = NativeEngine(files, budget=Budget(pread="required"))
-        return Recorded(engine, files, str(folder / "x.trace"))
+        return RecordedEngine(engine, files, str(folder / "x.trace"))
 
     @contextmanager
     def held(
@@ -306,7 +307,7 @@ class TestRecorded(EngineSuite):
         """By preads, one after the other."""
         files = write_files(folder, contents)
         with held.native(files, patience) as (engine, release):
-            yield Recorded(engine, files, str(folder / "x.trace")), release
+            yield RecordedEngine(engine, files, str(folder / "x.trace")), release
 
 
 JOB = """
@@ -346,7 +347,7 @@ def test_an_unchanged_script_is_recorded(tmp_path):
     assert [trace.names[i] for i in range(len(trace.names))] == [str(tmp_path / "data.bin")]
     assert trace.sizes.tolist() == [1000 * 700]
     assert trace.timing == "shared"
-    rows = traces.concatenated([rows for _, rows in trace.in_order()])
+    rows = traces.concatenate_operations([rows for _, rows in trace.in_order()])
     assert set(rows.kind.tolist()) == {READ}
     assert np.array_equal(rows.length, rows.result)
     seen = Counter()
@@ -360,8 +361,8 @@ def test_what_cannot_be_written_any_more_ends_with_a_warning(tmp_path):
     """The job goes on."""
     (tmp_path / "data.bin").write_bytes(bytes(40_000))
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n" + JOB
-    said = run_job(tmp_path, 1, code, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
-    assert "recording" in said or "cannot write" in said
+    output = run_job(tmp_path, 1, code, PENSTOCK_TRACE=str(tmp_path / "run.trace"))
+    assert "recording" in output or "cannot write" in output
     assert not [name for name in os.listdir(tmp_path) if name.startswith("run.")]
 
 
@@ -379,7 +380,7 @@ def test_failures_are_recorded(tmp_path):
     files = write_files(tmp_path, [b"x" * 100, b"y" * 100])
     os.unlink(files.path(0))
     engine = NativeEngine(files, budget=Budget(pread="required"))
-    recorded = Recorded(engine, files, str(tmp_path / "t.trace"))
+    recorded = RecordedEngine(engine, files, str(tmp_path / "t.trace"))
     requests = penstock.extent.Requests(
         np.array([0, 1, 1], np.uint32),
         np.array([0, 90, 150], np.int64),
@@ -393,7 +394,7 @@ def test_failures_are_recorded(tmp_path):
         pass
     recorded.close()
     ((_, rows),) = load(str(tmp_path / "t.trace")).in_order()
-    found = sorted(
+    reads = sorted(
         zip(rows.offset.tolist(), rows.length.tolist(), rows.result.tolist(), strict=True)
     )
-    assert found == [(0, 10, -2), (90, 20, 10)]
+    assert reads == [(0, 10, -2), (90, 20, 10)]

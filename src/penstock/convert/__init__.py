@@ -1,12 +1,40 @@
-"""The convert folder."""
+"""Conversion of a data set from one container into another, whole or not at all.
+
+`convert` reads a data set through a `Loader`, writes it as shards (tar, TFRecord, fixed-size
+records) or as an LMDB environment, verifies each file by reading it back, and resumes after any
+interruption. The nouns: a conversion, its manifest, a recipe (how one data set goes into one kind
+of container), a shard, a container's encoder. The encoders are handed out for the generators of
+the benchmark.
+
+The folder must not know how reads are planned or executed, nor anything of the command line or
+the benchmark.
+"""
 
 from __future__ import annotations
 
+from . import containers
+from .containers import (
+    encode_example,
+    encode_npy,
+    encode_npy_header,
+    encode_record_head,
+    encode_tar_end,
+    encode_tar_member,
+    mask_crc,
+)
 from .conversion import Converted, convert
 from .manifest import lock_folder
 
 __all__ = [
     "Converted",
+    "containers",
     "convert",
+    "encode_example",
+    "encode_npy",
+    "encode_npy_header",
+    "encode_record_head",
+    "encode_tar_end",
+    "encode_tar_member",
     "lock_folder",
+    "mask_crc",
 ]

@@ -3,13 +3,13 @@
     read (Loader) -> hold (recipes) -> write under a hidden name -> fsync -> read back, compare
         -> rename -> note in the manifest
 
-The manifest, `.penstock-convert.json` in the destination, says what is converted, how, and which
-shards are finished. A conversion that was ended in any way goes on after the last of them when it
-is run again, and gives the same bytes as one that was not. It stays when all is done: running
-again then finds that there is nothing to do. LMDB is one file, which can go on after any commit;
-it is written in DESTINATION.tmp, and renamed when it has been verified.
+The manifest, `.penstock-convert.json` in the destination, records what is converted, how, and
+which shards are finished. An interrupted conversion that is run again continues after the last
+finished shard, and gives the same bytes as an uninterrupted one. The manifest stays when all is
+done: running again then finds nothing to do. LMDB is one file, which can be continued after any
+commit; it is written in DESTINATION.tmp, and renamed when it has been verified.
 
-What is written is compared sample by sample (128-bit digests) with what was read, through
+Written samples are compared one by one (128-bit digests) with the samples that were read, through
 penstock's own reader.
 """
 
@@ -25,10 +25,10 @@ from .. import limits
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
-from .encoding import Container, Keys, recipe
-from .lmdb import Environment
+from .encoding import Container, Keys, choose_recipe
+from .lmdb import LmdbConversion
 from .manifest import Converted, Progress
-from .shards import Shards
+from .shards import ShardsConversion
 
 __all__ = ["Converted", "convert"]
 
@@ -51,28 +51,29 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Converted:
-    """Write all samples of `source` below the folder `destination`, or go on where that ended.
+    """Write all samples of `source` below the folder `destination`, or resume an interrupted
+    conversion.
 
     to:           "tar" (WebDataset), "tfrecord", "records" (fixed size) or "lmdb".
     shard_bytes:  a shard is closed before it grows beyond this (256 MiB); or
-    shards:       how many, of equal numbers of samples. Neither concerns LMDB.
+    shards:       number of shards, with equal numbers of samples. Neither concerns LMDB.
     shuffle:      a seed: the samples in the order of `Order(count, seed)`, else as they are.
-    name:         of the shards, NAME-000000.tar; by default the destination's.
-    fields:       which; by default all.
+    name:         name of the shards, NAME-000000.tar; by default the destination's.
+    fields:       fields to write; by default all.
     keys:         "names" (the samples' own, made safe and unique), "numbers" (in the new sequence)
                   or "both"; by default names, and in LMDB, which sorts by key, both.
     raw:          plain records in TFRecord files rather than tf.train.Example.
     datum:        Caffe's Datum as values of LMDB, with the label.
-    force:        begin anew where the destination holds another conversion.
+    force:        start over if the destination holds another conversion.
 
-    Labels are members "key.cls" in tar and a feature "label" in Example; where a container has no
+    Labels are members "key.cls" in tar and a feature "label" in Example; if a container has no
     place for them they lie beside it in labels.npy. Memory: a few batches; with keys="names" in tar
     and LMDB 8 bytes a sample, and 16 for each sample of a shard.
 
-    Raises UsageError where the call cannot be, or another conversion is there; StorageError where
-    writing fails, disk full included; FormatError where what was written does not read back;
-    ChangedError where the source changed. After any of these, and after Ctrl-C or kill -9, nothing
-    half-written has a final name, and the same call goes on.
+    Raises UsageError if the arguments are impossible or the destination holds another conversion;
+    StorageError if writing fails, disk full included; FormatError if a written file does not read
+    back; ChangedError if the source changed. After any of these, and after Ctrl-C or kill -9,
+    nothing half-written has a final name, and the same call resumes.
     """
     if not isinstance(source, Dataset):
         raise UsageError(f"source is a {type(source).__name__}: give what penstock.open() returns")
@@ -81,29 +82,30 @@ def convert(
     if is_url(os.fspath(destination)):
         raise UsageError(f"destination is {destination!r}: write to a folder, and copy it then")
     path = os.path.abspath(os.fspath(destination))
-    _outside(source, path)
-    _unchanged(source)
-    made = recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
-    sizes = _sizes(to, shard_bytes, shards, len(source))
+    _check_outside(source, path)
+    _check_unchanged(source)
+    recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
+    sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
         "to": to,
         **sizes,
-        "shuffle": None if shuffle is None else _seed(shuffle),
-        "name": _name(name, path),
-        "fields": [part.name for part in made.fields],
+        "shuffle": None if shuffle is None else _check_seed(shuffle),
+        "name": _choose_name(name, path),
+        "fields": [part.name for part in recipe.fields],
         "keys": keys,
         "raw": bool(raw),
         "datum": bool(datum),
     }
-    kind = Environment if to == "lmdb" else Shards
-    return kind(source, path, made, options, force, progress).run()
+    kind = LmdbConversion if to == "lmdb" else ShardsConversion
+    return kind(source, path, recipe, options, force, progress).run()
 
 
 # -- what was asked for ----------------------------------------------------------------------------
 
 
-def _outside(source: Dataset, path: str) -> None:
-    """Writing must not change what is read."""
+def _check_outside(source: Dataset, path: str) -> None:
+    """Raise UsageError if the destination lies inside the source: writing must not change what is
+    read."""
     root = source.index.files.root
     if is_url(root):
         return
@@ -116,8 +118,9 @@ def _outside(source: Dataset, path: str) -> None:
             )
 
 
-def _unchanged(source: Dataset) -> None:
-    """The files are as they were indexed, so that all that is written is of one state."""
+def _check_unchanged(source: Dataset) -> None:
+    """Raise ChangedError unless the files are as they were indexed, so that everything written is
+    of one state."""
     files = source.index.files
     now, errors = open_store(files.root).probe(files)
     wrong = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)
@@ -128,7 +131,7 @@ def _unchanged(source: Dataset) -> None:
         )
 
 
-def _sizes(
+def _resolve_sizes(
     to: str, shard_bytes: int | None, shards: int | None, count: int
 ) -> dict[str, int | None]:
     if shard_bytes is not None and shards is not None:
@@ -151,13 +154,13 @@ def _sizes(
     return {"shard_bytes": shard_bytes, "shards": shards}
 
 
-def _seed(seed: int) -> int:
+def _check_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UsageError(f"shuffle is {seed!r}: give a seed, an integer of 0..2^64-1")
     return seed
 
 
-def _name(name: str | None, path: str) -> str:
+def _choose_name(name: str | None, path: str) -> str:
     if name is None:
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", os.path.basename(path)).lstrip(".-")[:100]
         return plain or "shard"

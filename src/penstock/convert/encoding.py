@@ -1,4 +1,4 @@
-"""How a sample is held by the container that `penstock convert` writes, and read back from it."""
+"""Encoding of samples for the containers that `penstock convert` writes, and reading them back."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import Bytes, Parts, atomic_file
+from ..engine import Bytes
 from ..errors import UsageError
 from ..index import Field, Fixed, Index
 from ..loader import Batch, Dataset
+from . import containers
+from .containers import Parts
 
 Container = Literal["tar", "tfrecord", "records", "lmdb"]
 Keys = Literal["names", "numbers", "both"]
-"""What samples are called: by their own names, by their numbers in the new sequence, or by both."""
+"""Names of samples in the container: their own, their numbers in the new sequence, or both."""
 
 SUFFIXES = {"tar": ".tar", "tfrecord": ".tfrecord", "records": ".bin", "lmdb": ".mdb"}
-"""Of the files of each container."""
+"""File suffix of each container."""
 
 _ENDING = re.compile(r"[A-Za-z0-9]{1,10}")
 _KEY_BYTES_MAX = 511  # of LMDB
 
 
-class HeldRows(NamedTuple):
-    """A sample as a container holds it: its name there ("" where it has none), parts and label."""
+class StoredSample(NamedTuple):
+    """A sample as a container stores it: its name there ("" if it has none), parts and label."""
 
     key: str
     parts: Parts
     label: int | None
 
     def digest(self) -> bytes:
-        """128 bits over all of it."""
+        """Return 128 bits over name, label and parts."""
         state = hashlib.blake2b(repr((self.key, self.label)).encode(), digest_size=16)
         for name, data in self.parts:
             state.update(f"{name}:{len(data)};".encode())
@@ -56,23 +58,23 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodingRecipe:
-    """How one data set goes into one kind of container.
+    """Encoding of one data set into one kind of container.
 
     suffix:   of the files.
-    hold:     a sample as it will be held.
-    pieces:   what to append to a file for a sample.
-    end:      what to append at last to a file of so many bytes.
-    opened:   what `penstock.open` is told to read it back.
+    hold:     turns a sample into its stored form.
+    pieces:   the bytes to append to a file for a sample.
+    end:      the bytes that end a file of so many bytes.
+    opened:   options of `penstock.open` for reading the files back.
     stored:   the names of the parts.
-    advised:  what `penstock.open` has to be told to read it as users do.
-    keyed, labelled:  whether keys and labels can be read back from it.
+    advised:  options that users have to give to `penstock.open`.
+    keyed, labelled:  whether keys and labels can be read back from the container.
     beside:   labels are not in the container, and are written beside it.
     """
 
     suffix: str
     fields: tuple[Field, ...]
-    hold: Callable[[Sample], HeldRows]
-    pieces: Callable[[HeldRows], list[Bytes]]
+    hold: Callable[[Sample], StoredSample]
+    pieces: Callable[[StoredSample], list[Bytes]]
     end: Callable[[int], bytes]
     opened: Mapping[str, Any]
     stored: tuple[str, ...] = ("data",)
@@ -82,35 +84,36 @@ class EncodingRecipe:
     beside: bool = False
 
     def samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
-        """The samples of a batch whose first has position `start`."""
+        """Yield the samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
-        labels = _labels(index, batch)
-        columns = [_rows(part, batch[part.name]) for part in self.fields]
+        labels = _read_labels(index, batch)
+        columns = [_get_row_reader(part, batch[part.name]) for part in self.fields]
         numbers = batch.ids.tolist()
         for row, (number, name) in enumerate(zip(numbers, names, strict=True)):
             values = tuple(column(row) for column in columns)
             yield Sample(number, start + row, name, values, labels[row] if labels else None)
 
-    def read_back(self, index: Index, batch: Batch) -> Iterator[HeldRows]:
-        """The samples of a batch of what was written, as they are held."""
+    def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
+        """Yield the samples of a batch of written files in their stored form."""
         names = self.stored
         keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
-        labels = _labels(index, batch) if self.labelled else None
+        labels = _read_labels(index, batch) if self.labelled else None
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):
             parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
-            yield HeldRows(key, parts, labels[row] if labels else None)
+            yield StoredSample(key, parts, labels[row] if labels else None)
 
 
-def _labels(index: Index, batch: Batch) -> list[int] | None:
+def _read_labels(index: Index, batch: Batch) -> list[int] | None:
     if index.label_column is None:
         return None
     labels: list[int] = batch["label"].tolist()
     return labels
 
 
-def _rows(part: Field, column: Any) -> Callable[[int], Any]:
-    """The value of each row: bytes of a raw field, else an array, of any shape and be it ()."""
+def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
+    """Return a function of a row's value: bytes of a raw field, else an array of any shape, ()
+    included."""
     if is_raw(part):
         return lambda row: column[row].data
     if part.shape == ():
@@ -119,11 +122,11 @@ def _rows(part: Field, column: Any) -> Callable[[int], Any]:
 
 
 def is_raw(part: Field) -> bool:
-    """Whether a field is bytes rather than an array."""
+    """True if a field is bytes rather than an array."""
     return part.dtype == np.uint8 and (part.shape is None or len(part.shape) == 1)
 
 
-def recipe(
+def choose_recipe(
     source: Dataset,
     to: Container,
     *,
@@ -132,29 +135,34 @@ def recipe(
     raw: bool,
     as_datum: bool,
 ) -> EncodingRecipe:
-    """The way of a data set into a container, or UsageError where there is none."""
-    chosen = _chosen(source.index, fields)
+    """Return the recipe for a data set and a container; UsageError if there is none."""
+    chosen = _choose_fields(source.index, fields)
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
     if raw and to != "tfrecord":
-        raise UsageError("raw is about TFRecord files: leave it out, or use to='tfrecord'")
+        raise UsageError("raw applies to TFRecord files only: leave it out, or use to='tfrecord'")
     if as_datum and to != "lmdb":
-        raise UsageError("datum is about LMDB: leave it out, or use to='lmdb'")
+        raise UsageError("datum applies to LMDB only: leave it out, or use to='lmdb'")
     if keys is not None and (raw or to == "records"):
-        raise UsageError("these records have no keys: leave keys= out")
+        raise UsageError("these records store no keys: leave keys= out")
     if to == "tar":
-        return _tar(source, chosen, keys or "names")
+        return _create_tar_recipe(source, chosen, keys or "names")
     if to == "tfrecord":
-        return _raw_tfrecord(source, chosen) if raw else _tfrecord(source, chosen, keys or "names")
+        return (
+            _create_raw_tfrecord_recipe(source, chosen)
+            if raw
+            else _create_tfrecord_recipe(source, chosen, keys or "names")
+        )
     if to == "records":
-        return _records(source, chosen)
+        return _create_records_recipe(source, chosen)
     if to == "lmdb":
-        return _lmdb(source, chosen, keys or "both", as_datum)
+        return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
     raise UsageError(f"to is {to!r}: use tar, tfrecord, records or lmdb")
 
 
-def _chosen(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
-    """The fields to be written: all but those that only carry the label, which is written so."""
+def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
+    """Return the fields to write: by default all but those that only carry the label, which is
+    written as the label."""
     known = {part.name: part for part in index.fields}
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
@@ -167,7 +175,7 @@ def _chosen(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
     return tuple(known[name] for name in names)
 
 
-def _single(fields: tuple[Field, ...], what: str) -> Field:
+def _require_single(fields: tuple[Field, ...], what: str) -> Field:
     if len(fields) > 1:
         names = ", ".join(part.name for part in fields)
         raise UsageError(
@@ -177,52 +185,53 @@ def _single(fields: tuple[Field, ...], what: str) -> Field:
     return fields[0]
 
 
-def _bytes(value: Any) -> Bytes:
+def _view_bytes(value: Any) -> Bytes:
     return value if isinstance(value, memoryview) else memoryview(value.tobytes())
 
 
 # -- keys ------------------------------------------------------------------------------------------
 
 
-def _namer(
+def _create_namer(
     index: Index, keys: Keys, plain: Callable[[str], str], unique: bool
 ) -> Callable[[Sample], str]:
-    """What samples are called in the container; `plain` makes a name fit for it."""
+    """Return a function that names samples in the container; `plain` makes a name fit for it."""
     width = max(8, len(str(index.count - 1)))
     if keys == "numbers":
         return lambda sample: f"{sample.position:0{width}d}"
     if keys == "both":
         return lambda sample: f"{sample.position:0{width}d}_{plain(sample.name)}"
-    twice = _repeated(index, plain) if unique else frozenset()
+    twice = _find_repeated(index, plain) if unique else frozenset()
 
     def named(sample: Sample) -> str:
         key = plain(sample.name)
-        if key and not (twice and _hash(key) in twice):
+        if key and not (twice and _hash_key(key) in twice):
             return key
         return f"{key}-{sample.number:0{width}d}" if key else f"{sample.number:0{width}d}"
 
     return named
 
 
-def _all_names(index: Index) -> Iterator[list[str]]:
+def _read_names(index: Index) -> Iterator[list[str]]:
     step = limits.window_samples_max
     for first in range(0, index.count, step):
         yield index.keys(np.arange(first, min(first + step, index.count)))
 
 
-def _hash(key: str) -> int:
+def _hash_key(key: str) -> int:
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
-    """Hashes of the names that several samples would have. 8 bytes of memory for each sample."""
+def _find_repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
+    """Return hashes of the names that several samples would have. 8 bytes of memory for each
+    sample."""
     if index.names is None and isinstance(index.layouts[0], Fixed):
         return frozenset()  # a file's name and a number
     hashes = np.empty(index.count, np.int64)
     at = 0
-    for names in _all_names(index):
-        hashes[at : at + len(names)] = [_hash(plain(name)) for name in names]
+    for names in _read_names(index):
+        hashes[at : at + len(names)] = [_hash_key(plain(name)) for name in names]
         at += len(names)
     hashes.sort()
     return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
@@ -231,39 +240,40 @@ def _repeated(index: Index, plain: Callable[[str], str]) -> frozenset[int]:
 # -- tar -------------------------------------------------------------------------------------------
 
 
-def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
-    """Members "key.extension", with the label as "key.cls": what WebDataset reads."""
+def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
+    """Plan members "key.extension", with the label as "key.cls": the layout that WebDataset
+    reads."""
     index = source.index
     alone = len(fields) == 1 and is_raw(fields[0])
-    endings = _endings(index) if alone else set()
-    names = _extensions(source, fields, endings)
-    cut = {*endings, *atomic_file.EXTENSIONS} if len(endings) > 1 else endings
+    endings = _collect_endings(index) if alone else set()
+    names = _choose_extensions(source, fields, endings)
+    cut = {*endings, *containers.EXTENSIONS} if len(endings) > 1 else endings
 
     def plain(name: str) -> str:
         stem, ending = os.path.splitext(name)
-        return atomic_file.safe_key(stem if alone and ending[1:].lower() in cut else name)
+        return containers.make_safe_key(stem if alone and ending[1:].lower() in cut else name)
 
-    namer = _namer(index, keys, plain, unique=True)
+    namer = _create_namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
     arrays = [not is_raw(part) for part in fields]
 
-    def hold(sample: Sample) -> HeldRows:
+    def hold(sample: Sample) -> StoredSample:
         parts = [
-            (name, atomic_file.encode_npy(value) if array else value)
+            (name, containers.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
-        return HeldRows(namer(sample), tuple(parts), sample.label if label else None)
+        return StoredSample(namer(sample), tuple(parts), sample.label if label else None)
 
-    def pieces(held: HeldRows) -> list[Bytes]:
+    def pieces(held: StoredSample) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
-        return atomic_file.encode_tar_member(held.key, (*held.parts, *label))
+        return containers.encode_tar_member(held.key, (*held.parts, *label))
 
     return EncodingRecipe(
         SUFFIXES["tar"],
         fields,
         hold,
         pieces,
-        atomic_file.encode_tar_end,
+        containers.encode_tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
         keyed=True,
@@ -271,26 +281,27 @@ def _tar(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingReci
     )
 
 
-def _endings(index: Index) -> set[str]:
-    """What the names of files end in: up to a few different ones."""
-    found: set[str] = set()
-    for names in _all_names(index):
+def _collect_endings(index: Index) -> set[str]:
+    """Collect the extensions of the sample names; stops after 64 different ones."""
+    endings: set[str] = set()
+    for names in _read_names(index):
         for name in names:
             ending = os.path.splitext(name)[1][1:]
-            found.add(ending.lower() if _ENDING.fullmatch(ending) else "")
-        if len(found) > 64:
+            endings.add(ending.lower() if _ENDING.fullmatch(ending) else "")
+        if len(endings) > 64:
             break
-    return found
+    return endings
 
 
-def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
-    """The extension of each field: its name where that is one, the ending of all the files, or
-    what the first sample's bytes show; of several fields, after the field's name."""
+def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -> list[str]:
+    """Choose the extension of each field: its name if that is one, else the common extension of all
+    the files, else the one guessed from the first sample's bytes. With several fields, it follows
+    the field's name."""
     names = []
     first: dict[str, Any] | None = None
     for part in fields:
         name = re.sub(r"[^a-z0-9_.-]", "_", part.name.lower()).strip(".")
-        if name.rsplit(".", 1)[-1] in atomic_file.EXTENSIONS:
+        if name.rsplit(".", 1)[-1] in containers.EXTENSIONS:
             names.append(name)
             continue
         (ending,) = endings if len(endings) == 1 else [""]
@@ -300,7 +311,7 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
             extension = "npy"
         else:
             first = first or source[0]
-            extension = atomic_file.extension_of(memoryview(first[part.name]))
+            extension = containers.guess_extension(memoryview(first[part.name]))
         names.append(extension if len(fields) == 1 else f"{name}.{extension}")
     if len(set(names)) < len(names):
         raise UsageError(
@@ -313,17 +324,19 @@ def _extensions(source: Dataset, fields: tuple[Field, ...], endings: set[str]) -
 # -- TFRecord --------------------------------------------------------------------------------------
 
 
-def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> EncodingRecipe:
-    """Each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
-    namer = _namer(source.index, keys, lambda name: name, unique=False)
+def _create_tfrecord_recipe(
+    source: Dataset, fields: tuple[Field, ...], keys: Keys
+) -> EncodingRecipe:
+    """Plan each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
+    namer = _create_namer(source.index, keys, lambda name: name, unique=False)
     names = [part.name for part in fields]
 
-    def hold(sample: Sample) -> HeldRows:
+    def hold(sample: Sample) -> StoredSample:
         features = dict(zip(names, sample.values, strict=True))
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
-        return HeldRows("", (("data", atomic_file.example(features)),), None)
+        return StoredSample("", (("data", containers.join_example(features)),), None)
 
     # Features whose values lie in the file as they are can be fields; others are parsed by users.
     direct = {
@@ -334,26 +347,26 @@ def _tfrecord(source: Dataset, fields: tuple[Field, ...], keys: Keys) -> Encodin
     advised: dict[str, Any] = {"example": direct} if direct else {}
     if source.index.label_column is not None:
         advised["label"] = "label"
-    return _framed(fields, hold, advised)
+    return _create_framed_recipe(fields, hold, advised)
 
 
-def _raw_tfrecord(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Each sample's bytes as a record; labels lie beside it."""
-    _single(fields, "a plain record")
+def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
+    """Plan each sample's bytes as a record; labels lie beside the shards."""
+    _require_single(fields, "a plain record")
     beside = source.index.label_column is not None
     # Among the shards lies a file of labels then, which is none.
     advised = {"format": "tfrecord", "extensions": ["tfrecord"]} if beside else {}
-    return _framed(
+    return _create_framed_recipe(
         fields,
-        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
         advised,
         beside,
     )
 
 
-def _framed(
+def _create_framed_recipe(
     fields: tuple[Field, ...],
-    hold: Callable[[Sample], HeldRows],
+    hold: Callable[[Sample], StoredSample],
     advised: Mapping[str, Any],
     beside: bool = False,
 ) -> EncodingRecipe:
@@ -361,7 +374,7 @@ def _framed(
         SUFFIXES["tfrecord"],
         fields,
         hold,
-        lambda held: atomic_file.tfrecord_pieces(held.parts[0][1]),
+        lambda held: containers.encode_record(held.parts[0][1]),
         lambda _: b"",
         {"check": "all"},
         advised=advised,
@@ -372,11 +385,11 @@ def _framed(
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Records of one size, back to back; labels lie beside them."""
-    part = _single(fields, "a file of records")
+def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
+    """Plan records of one size, back to back; labels lie beside them."""
+    part = _require_single(fields, "a file of records")
     index = source.index
-    row_bytes = index.row_bytes[[each.name for each in index.fields].index(part.name)]
+    row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(part.name)]
     if part.shape is None and row_bytes is None:
         raise UsageError(
             f"field {part.name!r} has samples of different lengths, and records have one: write "
@@ -391,7 +404,7 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     return EncodingRecipe(
         SUFFIXES["records"],
         fields,
-        lambda sample: HeldRows("", (("data", _bytes(sample.values[0])),), None),
+        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
         lambda held: [held.parts[0][1]],
         lambda _: b"",
         opened,
@@ -403,9 +416,12 @@ def _records(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
 # -- LMDB ------------------------------------------------------------------------------------------
 
 
-def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool) -> EncodingRecipe:
-    """One value a key: a sample's bytes, or Caffe's Datum; without that, labels lie beside it."""
-    part = _single(fields, "an LMDB value")
+def _create_lmdb_recipe(
+    source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
+) -> EncodingRecipe:
+    """Plan one value a key: a sample's bytes, or Caffe's Datum. Without Datum, labels lie
+    beside."""
+    part = _require_single(fields, "an LMDB value")
     index = source.index
     shape: tuple[int, int, int] | None = None
     if as_datum:
@@ -418,15 +434,15 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
                     f"encoded image, or bytes of shape (channels, height, width)"
                 )
             shape = (part.shape[0], part.shape[1], part.shape[2])
-    namer = _namer(index, keys, lambda name: name, unique=False)
-    if keys == "names" and _repeated(index, lambda name: name):
+    namer = _create_namer(index, keys, lambda name: name, unique=False)
+    if keys == "names" and _find_repeated(index, lambda name: name):
         raise UsageError("several samples have one name: use keys='both' (--keys both)")
 
-    def hold(sample: Sample) -> HeldRows:
-        data = _bytes(sample.values[0])
+    def hold(sample: Sample) -> StoredSample:
+        data = _view_bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
-            data = atomic_file.datum(data, sample.label, shape)
+            data = containers.encode_datum(data, sample.label, shape)
         key = namer(sample)
         size = len(key.encode("utf-8", "surrogateescape"))
         if not 0 < size <= _KEY_BYTES_MAX:
@@ -434,7 +450,7 @@ def _lmdb(source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
                 f"sample {sample.number:,}: its key {key[:60]!r}... has {size:,} bytes, and LMDB "
                 f"takes 1 to {_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
             )
-        return HeldRows(key, (("data", data),), None)
+        return StoredSample(key, (("data", data),), None)
 
     beside = index.label_column is not None and not as_datum
 

@@ -1,9 +1,9 @@
-"""Conversion into an LMDB environment: commit by commit in DESTINATION.tmp, renamed at the end.
+"""Conversion into an LMDB environment: written in DESTINATION.tmp commit by commit, then renamed.
 
-What a commit holds is told by the environment itself: as many samples as it has entries. Their
-digests lie in a file beside it, made durable before each commit. A run that was ended and taken up
-gives the same entries on the same pages; only bytes of pages that nothing uses may differ, since
-liblmdb does not clear them.
+The environment itself tells how far it got: as many samples as it has entries. The samples'
+digests lie in a file beside it, made durable before each commit. A conversion that was
+interrupted and resumed gives the same entries on the same pages. Only bytes of unused pages may
+differ, because liblmdb does not clear them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,27 @@ from .. import limits
 from ..engine import storage_errors, sync_folder
 from ..errors import StorageError
 from ..index import missing_library
-from .encoding import HeldRows
-from .manifest import DATA, DIGESTS, LABELS, LOCK, Conversion, Converted, lock_folder, unlike
+from .encoding import StoredSample
+from .manifest import (
+    DATA,
+    DIGESTS,
+    LABELS,
+    LOCK,
+    Conversion,
+    Converted,
+    lock_folder,
+    mismatch_error,
+)
 
 _PAGE = 4096
 _DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
 
 
-class Environment(Conversion):
+class LmdbConversion(Conversion):
     """A conversion into one LMDB environment."""
 
     def run(self) -> Converted:
-        """Write what is missing."""
+        """Write the samples that are missing."""
         try:
             import lmdb
         except ModuleNotFoundError:
@@ -41,38 +50,38 @@ class Environment(Conversion):
         folder = f"{self.path}.tmp"
         if os.path.lexists(self.path):
             with lock_folder(self.path):
-                if self.taken_up(self.path):
-                    return self._converted(0)
+                if self.take_up(self.path):
+                    return self._summarize(0)
         with lock_folder(folder):
-            if not self.taken_up(folder):
+            if not self.take_up(folder):
                 self.manifest.save(folder)
             before = self.count
             if not self.manifest.complete:
                 try:
                     before = self._write(folder)
                 except lmdb.Error as error:
-                    raise self._failed(error) from None
+                    raise self._storage_failure(error) from None
                 self.write_labels(folder, self._compare(folder))
                 self._complete(folder)
             self._rename(folder)
-        return self._converted(self.count - before)
+        return self._summarize(self.count - before)
 
     # -- writing -------------------------------------------------------------------------------
 
     def _write(self, folder: str) -> int:
-        """Write from the last commit on; returns where that was."""
-        environment = self._lmdb.open(folder, map_size=self._map_bytes(), max_dbs=0)
+        """Write from the last commit on; return the number of samples that it held."""
+        environment = self._lmdb.open(folder, map_size=self._compute_map_bytes(), max_dbs=0)
         try:
             start = int(environment.stat()["entries"])
             self.report(start)
             with storage_errors(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
                 if os.fstat(digests.fileno()).st_size < 16 * start:
-                    raise unlike(folder, "the digests of what is committed are missing")
+                    raise mismatch_error(folder, "the digests of what is committed are missing")
                 digests.truncate(16 * start)
-                done, pending, pending_bytes = start, list[HeldRows](), 0
-                for batch in self.held(start) if start < self.count else ():
+                done, pending, pending_bytes = start, list[StoredSample](), 0
+                for batch in self.read_samples(start) if start < self.count else ():
                     for held in batch:
-                        pending.append(_owned(held))
+                        pending.append(_copy_bytes(held))
                         pending_bytes += len(held.parts[0][1])
                         if (
                             pending_bytes >= limits.commit_bytes_max
@@ -85,14 +94,16 @@ class Environment(Conversion):
                 self._commit(environment, digests, pending)
                 self.report(done + len(pending))
             environment.sync(True)
-            found = int(environment.stat()["entries"])
-            if found != self.count:
-                raise unlike(folder, f"it has {found:,} entries for {self.count:,} samples")
+            entries = int(environment.stat()["entries"])
+            if entries != self.count:
+                raise mismatch_error(
+                    folder, f"it has {entries:,} entries for {self.count:,} samples"
+                )
             return start
         finally:
             environment.close()
 
-    def _commit(self, environment: Any, digests: Any, pending: list[HeldRows]) -> None:
+    def _commit(self, environment: Any, digests: Any, pending: list[StoredSample]) -> None:
         if not pending:
             return
         digests.write(b"".join(held.digest() for held in pending))
@@ -107,21 +118,22 @@ class Environment(Conversion):
             except self._lmdb.MapFullError:
                 environment.set_mapsize(2 * environment.info()["map_size"])
 
-    def _put(self, transaction: Any, held: HeldRows) -> None:
+    def _put(self, transaction: Any, held: StoredSample) -> None:
         key = held.key.encode("utf-8", "surrogateescape")
         # Keys that begin with numbers come in ascending order, and fill pages better so.
         append = self.options["keys"] != "names"
         if not transaction.put(key, held.parts[0][1], overwrite=False, append=append):
-            raise unlike(self.path, f"the key {held.key!r} is there twice")
+            raise mismatch_error(self.path, f"the key {held.key!r} occurs twice")
 
-    def _map_bytes(self) -> int:
-        """Address space, not disk: enough for every sample, whatever the pages waste."""
+    def _compute_map_bytes(self) -> int:
+        """Compute the size of the map: address space, not disk, enough for every sample whatever
+        the pages waste."""
         index = self.source.index
-        each = _PAGE if index.mean_bytes > _PAGE // 4 else 256
-        wanted = 2 * index.total_bytes + index.count * (2 * each + 64) + 64 * limits.MIB
+        sample_bytes = _PAGE if index.mean_bytes > _PAGE // 4 else 256
+        wanted = 2 * index.total_bytes + index.count * (2 * sample_bytes + 64) + 64 * limits.MIB
         return -(-wanted // _PAGE) * _PAGE
 
-    def _failed(self, error: Exception) -> StorageError:
+    def _storage_failure(self, error: Exception) -> StorageError:
         # A write that found room for a part only is an input/output error to liblmdb.
         status = os.statvfs(os.path.dirname(self.path))
         free = status.f_bavail * status.f_frsize
@@ -137,25 +149,27 @@ class Environment(Conversion):
     # -- verifying -----------------------------------------------------------------------------
 
     def _compare(self, folder: str) -> npt.NDArray[np.int64] | None:
-        """All that was written reads back. Returns the position of each entry, or None where
-        entries, which are in order of keys, are in the order of writing."""
+        """Read everything back and compare. Returns the position of each entry, or None if the
+        entries, which are in order of keys, are also in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
-        found = np.fromiter(map(_words, self.read_back(folder, self.count)), _DIGEST, self.count)
+        digests = np.fromiter(
+            map(_split_digest, self.read_back(folder, self.count)), _DIGEST, self.count
+        )
         positions = None
         if self.options["keys"] == "names":
             by_digest = np.argsort(written, order=_DIGEST.names)
-            entries = np.argsort(found, order=_DIGEST.names)
+            entries = np.argsort(digests, order=_DIGEST.names)
             positions = np.empty(self.count, np.int64)
             positions[entries] = by_digest
             written = written[positions]
-        wrong = written != found
+        wrong = written != digests
         if wrong.any():
             os.unlink(os.path.join(folder, DATA))
-            raise unlike(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
+            raise mismatch_error(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
         return positions
 
     def _complete(self, folder: str) -> None:
-        """Note that all is verified: what is left to do is to tidy up."""
+        """Note in the manifest that all is verified; only tidying up is left to do."""
         size = os.path.getsize(os.path.join(folder, DATA))
         self.manifest.shards = [{"name": DATA, "first": 0, "end": self.count, "bytes": size}]
         self.manifest.complete = True
@@ -163,13 +177,13 @@ class Environment(Conversion):
 
     def _rename(self, folder: str) -> None:
         with storage_errors(self.path):
-            for each in (DIGESTS, LOCK):
+            for name in (DIGESTS, LOCK):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, each))
+                    os.unlink(os.path.join(folder, name))
             os.rename(folder, self.path)
         sync_folder(os.path.dirname(self.path))
 
-    def _converted(self, written: int) -> Converted:
+    def _summarize(self, written: int) -> Converted:
         data = os.path.join(self.path, DATA)
         labels = os.path.join(self.path, LABELS)
         return Converted(
@@ -183,10 +197,12 @@ class Environment(Conversion):
         )
 
 
-def _owned(held: HeldRows) -> HeldRows:
-    """The same with bytes of its own, so that no batch is kept for it."""
-    return HeldRows(held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label)
+def _copy_bytes(held: StoredSample) -> StoredSample:
+    """Copy the parts, so that the sample keeps no batch alive."""
+    return StoredSample(
+        held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label
+    )
 
 
-def _words(digest: bytes) -> tuple[int, ...]:
+def _split_digest(digest: bytes) -> tuple[int, ...]:
     return struct.unpack("<QQ", digest)

@@ -1,4 +1,4 @@
-"""What all conversions share: the manifest, taking up one that ended, reading, comparing."""
+"""Parts that all conversions share: the manifest, resuming, reading in order, and comparing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..extent import Int
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
 from ..order import Order, Shuffle
-from .encoding import SUFFIXES, EncodingRecipe, HeldRows
+from .encoding import SUFFIXES, EncodingRecipe, StoredSample
 
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"
 DATA, LOCK, DIGESTS = "data.mdb", "lock.mdb", ".digests"
-"""Files of an LMDB environment, and the digests of what is in it."""
+"""Files of an LMDB environment, and the file of the digests of its samples."""
 _VERSION = 1
 _BATCH_BYTES = 4 * limits.MIB
 _BATCH_SAMPLES_MAX = 4096
@@ -35,17 +35,17 @@ REPORTED_EVERY = 64
 """Samples between two reports of progress."""
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many samples of how many are written."""
+"""Function that is called now and then with the samples written and the samples in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written.
+    """Result of a conversion.
 
     path:     the folder.
     files:    its shards, in order.
-    options:  of `penstock.open`, which reads it.
-    labels:   an .npy file of labels beside the shards, where these hold none.
+    options:  options of `penstock.open` that read it.
+    labels:   an .npy file of labels beside the shards, if these hold none.
     written:  samples written by this run; the others were there.
     """
 
@@ -59,7 +59,7 @@ class Converted:
 
     @property
     def call(self) -> str:
-        """The call that reads it."""
+        """The Python call that opens the result."""
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"penstock.open({self.path!r}{options})"
 
@@ -69,7 +69,7 @@ class Converted:
 
 @dataclass(slots=True)
 class ConversionManifest:
-    """What a destination says of itself; `shards` are finished, in order."""
+    """State of a destination: what is converted, how, and which `shards` are finished, in order."""
 
     source: dict[str, Any]
     options: dict[str, Any]
@@ -78,11 +78,11 @@ class ConversionManifest:
 
     @property
     def samples(self) -> int:
-        """How many are in finished shards."""
+        """Number of samples in finished shards."""
         return int(self.shards[-1]["end"]) if self.shards else 0
 
     def save(self, folder: str) -> None:
-        """Replace the saved one, at once."""
+        """Replace the saved manifest atomically."""
         text = {
             "version": _VERSION,
             "source": self.source,
@@ -97,22 +97,22 @@ class ConversionManifest:
 
     @classmethod
     def load(cls, folder: str) -> ConversionManifest | None:
-        """The one in a folder, or None; UsageError where it cannot be understood."""
+        """Return the manifest in a folder, or None; UsageError if it cannot be understood."""
         path = os.path.join(folder, MANIFEST)
         try:
             with open(path, "rb") as file:
-                found = json.loads(file.read())
-            if found["version"] != _VERSION:
+                saved = json.loads(file.read())
+            if saved["version"] != _VERSION:
                 raise UsageError(
-                    f"{path} is of version {found['version']!r}, and this penstock writes "
+                    f"{path} is of version {saved['version']!r}, and this penstock writes "
                     f"{_VERSION}: choose another destination, or remove that one"
                 )
-            shards = [dict(each) for each in found["shards"]]
-            for each in shards:
-                each["end"], each["bytes"] = int(each["end"]), int(each["bytes"])
-                each["name"] = os.path.basename(each["name"])
-            complete = bool(found["complete"])
-            return cls(dict(found["source"]), dict(found["options"]), shards, complete)
+            shards = [dict(shard) for shard in saved["shards"]]
+            for shard in shards:
+                shard["end"], shard["bytes"] = int(shard["end"]), int(shard["bytes"])
+                shard["name"] = os.path.basename(shard["name"])
+            complete = bool(saved["complete"])
+            return cls(dict(saved["source"]), dict(saved["options"]), shards, complete)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -122,8 +122,8 @@ class ConversionManifest:
                 f"{path} is damaged ({error!r}): remove the folder, or choose another destination"
             ) from None
 
-    def differs(self, wanted: ConversionManifest) -> str | None:
-        """How this conversion differs from the one that is wanted, or None."""
+    def describe_difference(self, wanted: ConversionManifest) -> str | None:
+        """Describe how this conversion differs from the wanted one; None if it does not."""
         was, now = self.source, wanted.source
         if was.get("fingerprint") != now["fingerprint"]:
             return f"of other data ({was.get('path')}, now {now['path']})"
@@ -135,8 +135,8 @@ class ConversionManifest:
         return None
 
 
-def _stamp(source: Dataset) -> str:
-    """What the source's files are, times included: a changed one must not be mixed in."""
+def _hash_files(source: Dataset) -> str:
+    """Hash the source's file table, times included: files that changed must not be mixed in."""
     files = source.index.files
     state = hashlib.blake2b(digest_size=16)
     for column in (files.names, files.ends, files.size, files.mtime_ns):
@@ -146,10 +146,10 @@ def _stamp(source: Dataset) -> str:
 
 @contextmanager
 def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
-    """The folder, made where there is none; nobody else writes into it so meanwhile, where the file
-    system can lock at all."""
+    """Lock the folder against other writers, and create it if it is missing. No lock is taken on
+    file systems without locks."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"{folder} is there and no folder: choose another destination")
+        raise UsageError(f"{folder} exists and is not a folder: choose another destination")
     with storage_errors(folder):
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -171,25 +171,25 @@ def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
 
 
 class Conversion:
-    """What shards and LMDB share: taking up the manifest, reading in order, reporting."""
+    """Base of the conversions into shards and LMDB: resuming, reading in order, reporting."""
 
     def __init__(
         self,
         source: Dataset,
         path: str,
-        made: EncodingRecipe,
+        recipe: EncodingRecipe,
         options: dict[str, Any],
         force: bool,
         progress: Progress | None,
     ) -> None:
-        self.source, self.path, self.recipe = source, path, made
+        self.source, self.path, self.recipe = source, path, recipe
         self.force, self.progress = force, progress
         self.count = len(source)
         identity = {
             "path": source.path,
             "format": source.index.format,
             "fingerprint": source.fingerprint,
-            "stamp": _stamp(source),
+            "stamp": _hash_files(source),
             "samples": self.count,
             "classes": source.classes,
         }
@@ -199,35 +199,35 @@ class Conversion:
     def options(self) -> dict[str, Any]:
         return self.manifest.options
 
-    def taken_up(self, folder: str) -> bool:
-        """Whether the folder holds this conversion, finished or not; False where it holds nothing,
-        or, with force, nothing any more. UsageError where it holds anything else.
-        """
-        found = ConversionManifest.load(folder)
-        if found is None:
-            held = [name for name in _names_in(folder) if name != f".{MANIFEST}.part"]
+    def take_up(self, folder: str) -> bool:
+        """Return True if the folder holds this conversion, finished or not; False if it holds
+        nothing, or, with force, after removing another conversion. UsageError if it holds anything
+        else."""
+        manifest = ConversionManifest.load(folder)
+        if manifest is None:
+            held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
             if held:
                 raise UsageError(
-                    f"{folder} is there and was not written by this command (it holds "
+                    f"{folder} exists and was not written by this command (it holds "
                     f"{held[0]!r}): choose another destination, or empty it"
                 )
             return False
         if self.force:
-            _clear(folder, found)
+            _remove_conversion(folder, manifest)
             return False
-        different = found.differs(self.manifest)
+        different = manifest.describe_difference(self.manifest)
         if different is not None:
             raise UsageError(
-                f"{folder} holds a conversion {different}: give what was given then, another "
-                f"destination, or force=True (--force) to begin anew"
+                f"{folder} holds a conversion {different}: use the same options as then, another "
+                f"destination, or force=True (--force) to start over"
             )
-        self.manifest = found
+        self.manifest = manifest
         return True
 
-    def held(self, start: int) -> Iterator[list[HeldRows]]:
-        """The samples from position `start` on, as they will be held, batch after batch."""
+    def read_samples(self, start: int) -> Iterator[list[StoredSample]]:
+        """Yield the samples from position `start` on in their stored form, batch by batch."""
         index, seed = self.source.index, self.options["shuffle"]
-        size = _batch_size(self.source)
+        size = _choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
         with Loader(
             self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
@@ -237,17 +237,17 @@ class Conversion:
             for batch in loader:
                 samples = self.recipe.samples(index, batch, at)
                 fresh = itertools.islice(samples, max(start - at, 0), None)
-                yield [self.recipe.hold(each) for each in fresh]
+                yield [self.recipe.hold(sample) for sample in fresh]
                 at += len(batch)
 
     def report(self, done: int) -> None:
-        """Tell how many samples are written."""
+        """Report how many samples are written."""
         if self.progress is not None:
             self.progress(done, self.count)
 
     def write_labels(self, folder: str, positions: Int | None = None) -> None:
-        """Write the labels beside what has no place for them: those of all positions, or of the
-        given ones."""
+        """Write the labels beside a container that has no place for them. With `positions`, the
+        labels of those positions; else of all."""
         labels = self.source.index.label_column
         if not self.recipe.beside or labels is None:
             return
@@ -263,54 +263,60 @@ class Conversion:
 
     # -- comparing -----------------------------------------------------------------------------
 
-    def opened(self, path: str | Sequence[str]) -> Dataset:
-        """What was written, through penstock's own reader."""
+    def open_written(self, path: str | Sequence[str]) -> Dataset:
+        """Open written files with penstock's own reader."""
         options = {"format": self.options["to"], **self.recipe.opened}
         return open_dataset(path, index="memory", **options)
 
     def read_back(self, path: str, count: int) -> Iterator[bytes]:
-        """The digest of each sample of a written file, which has so many."""
-        opened = self.opened(path)
+        """Yield the digest of each sample of a written file that must have `count` samples."""
+        opened = self.open_written(path)
         if len(opened) != count:
-            raise unlike(path, f"it has {len(opened):,} samples, and {count:,} were written")
-        with Loader(opened, _batch_size(opened), shuffle="none", rank=0, world_size=1) as loader:
+            raise mismatch_error(
+                path, f"it has {len(opened):,} samples, and {count:,} were written"
+            )
+        with Loader(
+            opened, _choose_batch_size(opened), shuffle="none", rank=0, world_size=1
+        ) as loader:
             for batch in loader:
                 for held in self.recipe.read_back(opened.index, batch):
                     yield held.digest()
 
 
-def _batch_size(source: Dataset) -> int:
-    """Samples read at once: of compressed ones the stored size says little."""
+def _choose_batch_size(source: Dataset) -> int:
+    """Choose how many samples are read at once. The decoded size counts, because the stored size of
+    compressed samples says little."""
     decoded = sum(part.nbytes or 0 for part in source.fields)
-    each = max(source.index.mean_bytes, decoded, 1)
-    return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // each)))
+    sample_bytes = max(source.index.mean_bytes, decoded, 1)
+    return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // sample_bytes)))
 
 
-def unlike(path: str, how: str) -> StorageError:
-    """The error for what does not read back as it was written."""
+def mismatch_error(path: str, how: str) -> StorageError:
+    """Build the error for a file that does not read back as it was written."""
     error = StorageError(
-        f"{path} is not what was written: {how}: disk or memory of this machine may be damaged, or "
-        f"this is a defect of penstock; nothing of it was kept, run it again"
+        f"{path} does not read back as it was written: {how}: disk or memory of this machine may "
+        f"be damaged, or this is a defect of penstock; nothing of it was kept, run it again"
     )
     error.errno = errno.EIO
     return error
 
 
-def _clear(folder: str, found: ConversionManifest) -> None:
-    """Remove what another conversion wrote, and nothing else; the manifest goes last."""
-    suffix = SUFFIXES.get(str(found.options.get("to")), ".mdb")
-    name = os.path.basename(str(found.options.get("name")))
+def _remove_conversion(folder: str, manifest: ConversionManifest) -> None:
+    """Remove the files that another conversion wrote, and nothing else; the manifest goes last."""
+    suffix = SUFFIXES.get(str(manifest.options.get("to")), ".mdb")
+    name = os.path.basename(str(manifest.options.get("name")))
     # The one after the last may have been named just before the end of the run.
-    shards = [f"{name}-{number:06d}{suffix}" for number in range(len(found.shards) + 1)]
+    shards = [f"{name}-{number:06d}{suffix}" for number in range(len(manifest.shards) + 1)]
     environment = [DATA, LOCK, DIGESTS] if suffix == ".mdb" else []
     with storage_errors(folder):
-        for each in (*shards, *environment, LABELS, MANIFEST):
-            for path in (os.path.join(folder, each), os.path.join(folder, f".{each}.part")):
+        for file_name in (*shards, *environment, LABELS, MANIFEST):
+            for present_name in (file_name, f".{file_name}.part"):
+                path = os.path.join(folder, present_name)
                 if os.path.lexists(path):
                     os.unlink(path)
 
 
-def _names_in(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -9,17 +9,17 @@ from typing import Any
 from .. import limits
 from ..engine import AtomicFile
 from ..errors import LimitError, UsageError
-from .encoding import HeldRows
-from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, lock_folder, unlike
+from .encoding import StoredSample
+from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, lock_folder, mismatch_error
 
 
-class Shards(Conversion):
+class ShardsConversion(Conversion):
     """A conversion into NAME-000000.suffix and so on, below the destination."""
 
     def run(self) -> Converted:
-        """Write what is missing."""
+        """Write the shards that are missing."""
         with lock_folder(self.path):
-            if self.taken_up(self.path):
+            if self.take_up(self.path):
                 self._check_finished()
             else:
                 self.manifest.save(self.path)
@@ -32,30 +32,30 @@ class Shards(Conversion):
                 self.report(self.count)
                 self.manifest.complete = True
                 self.manifest.save(self.path)
-        return self._converted(before)
+        return self._summarize(before)
 
     # -- writing -------------------------------------------------------------------------------
 
     def _write(self, start: int) -> None:
         if start == self.count:
             return
-        samples = itertools.chain.from_iterable(self.held(start))
+        samples = itertools.chain.from_iterable(self.read_samples(start))
         first = next(samples, None)
         while first is not None:
             first = self._write_shard(first, samples)
 
-    def _write_shard(self, first: HeldRows, samples: Any) -> HeldRows | None:
-        """Write one shard, from its first sample on; returns the next one's."""
+    def _write_shard(self, first: StoredSample, samples: Any) -> StoredSample | None:
+        """Write one shard, from its first sample on; return the first sample of the next one."""
         number, start = len(self.manifest.shards), self.manifest.samples
         if number >= limits.shards_max:
             raise LimitError(
                 f"limits.shards_max is {limits.shards_max:,}, which is reached after {start:,} of "
-                f"{self.count:,} samples: begin anew (--force) with a larger shard_bytes"
+                f"{self.count:,} samples: start over (--force) with a larger shard_bytes"
             )
-        path = self._path_of(number)
-        most, ends_at = self.options["shard_bytes"], self._end_of(number)
+        path = self._get_path(number)
+        most, ends_at = self.options["shard_bytes"], self._compute_end(number)
         digests = bytearray()
-        held: HeldRows | None = first
+        held: StoredSample | None = first
         done = start
         with AtomicFile(path) as part:
             while held is not None and done < ends_at:
@@ -80,11 +80,11 @@ class Shards(Conversion):
         self.manifest.save(self.path)
         return held
 
-    def _path_of(self, number: int) -> str:
+    def _get_path(self, number: int) -> str:
         return os.path.join(self.path, f"{self.options['name']}-{number:06d}{self.recipe.suffix}")
 
-    def _end_of(self, number: int) -> int:
-        """Where a shard ends at the latest."""
+    def _compute_end(self, number: int) -> int:
+        """Return the last possible end of a shard."""
         shards = self.options["shards"]
         return self.count if shards is None else (number + 1) * self.count // int(shards)
 
@@ -93,37 +93,39 @@ class Shards(Conversion):
     def _compare(self, path: str, digests: bytearray) -> None:
         for at, digest in enumerate(self.read_back(path, len(digests) // 16)):
             if digest != digests[16 * at : 16 * at + 16]:
-                raise unlike(path, f"sample {at:,} of it differs")
+                raise mismatch_error(path, f"sample {at:,} of it differs")
 
     def _check_finished(self) -> None:
-        """Shards that are finished are still there, and of their sizes."""
+        """Raise UsageError unless the finished shards are still there, with their sizes."""
         for shard in self.manifest.shards:
             path = os.path.join(self.path, shard["name"])
             size = os.path.getsize(path) if os.path.isfile(path) else None
             if size != shard["bytes"]:
                 now = "is gone" if size is None else f"has {size:,} bytes, not {shard['bytes']:,}"
                 raise UsageError(
-                    f"{path} {now}, as it was written by a run before: put it back, or use "
-                    f"force=True (--force) to begin anew"
+                    f"{path} {now}, but an earlier run wrote it: put it back, or use "
+                    f"force=True (--force) to start over"
                 )
 
     def _check_all(self) -> None:
-        """All shards together are all samples."""
+        """Raise StorageError unless the shards together hold all samples."""
         if self.manifest.samples != self.count:
-            raise unlike(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
+            raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
         self._check_finished()
-        found = len(self.opened(list(self._files())))
-        if found != self.count:
-            raise unlike(self.path, f"it has {found:,} samples, and {self.count:,} were written")
+        count = len(self.open_written(list(self._list_files())))
+        if count != self.count:
+            raise mismatch_error(
+                self.path, f"it has {count:,} samples, and {self.count:,} were written"
+            )
 
-    def _files(self) -> tuple[str, ...]:
+    def _list_files(self) -> tuple[str, ...]:
         return tuple(os.path.join(self.path, shard["name"]) for shard in self.manifest.shards)
 
-    def _converted(self, before: int) -> Converted:
+    def _summarize(self, before: int) -> Converted:
         labels = os.path.join(self.path, LABELS)
         return Converted(
             self.path,
-            self._files(),
+            self._list_files(),
             self.count,
             sum(int(shard["bytes"]) for shard in self.manifest.shards),
             dict(self.recipe.advised),

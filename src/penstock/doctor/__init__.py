@@ -1,4 +1,13 @@
-"""The doctor folder."""
+"""Diagnosis before and during a run: which resource limits a training job, and what would help.
+
+Its nouns: a *ceiling* is the measured maximum of one resource, a *supply* its rate a second, a
+*demand* the use of it by one sample, a *roofline* the ceilings in samples a second with the lowest
+one binding, a *finding* a limit of the machine with its remedy, an *examination* all of these for
+some data on this machine.
+
+The folder measures and advises; it changes nothing. It must not know the command line, pages or
+the benchmark, which present its values.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Ceilings: what this machine and the place of some data give at most, each measured by itself.
+"""Ceilings: the most that this machine and the storage of some data deliver, each measured alone.
 
 Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has begun),
-works with the data's own files, and says how it was made. What cannot be measured is None.
+works with the data's own files, and reports how it was made. A ceiling that cannot be measured
+is None.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _planned_samples = 64
 
 
 class StorageCeiling(NamedTuple):
-    """What reading some data gives.
+    """Read rates of some data.
 
-    bandwidth:  bytes/s of large reads, several in flight, or of samples where these gave more.
-    iops:       reads/s of samples, many in flight, each with the opening that it takes.
-    latency_ns: of one such read, alone.
-    cold:       whether the page cache was kept out of it.
+    bandwidth:  bytes/s of large reads, several in flight, or of samples if these were faster.
+    iops:       reads/s of samples, many in flight; each includes the open that it needs.
+    latency_ns: duration of one such read, alone.
+    cold:       True if the reads did not come from the page cache.
     """
 
     bandwidth: Supply
@@ -57,11 +58,11 @@ class StorageCeiling(NamedTuple):
     probed: ProbeResult
 
 
-class Decoding(NamedTuple):
-    """What a decode function gives.
+class DecodingCeiling(NamedTuple):
+    """Rates of a decode function.
 
-    one, all_cores: samples/s of one thread, and of one on each core.
-    decoded_bytes:  of what it returns for a sample, on average.
+    one, all_cores: samples/s of one thread, and of one thread on each core.
+    decoded_bytes:  mean size of its result for a sample.
     """
 
     one: Supply
@@ -69,15 +70,16 @@ class Decoding(NamedTuple):
     decoded_bytes: float
 
 
-def storage(
+def measure_storage(
     dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
 ) -> StorageCeiling | None:
-    """What reading this data gives, through the engine that a loader would use; takes 0.5 s.
+    """Measure reads of this data through the engine that a loader would use; takes 0.5 s.
 
-    cold:  what is read is first dropped from the page cache, and only that. Where it cannot be
-           (memory file systems, maps of others), or with False, it is read as it lies.
+    cold:  drop the extents to be read, and only those, from the page cache first. If that is
+           impossible (memory file systems, maps of other processes), or with False, the data is
+           read as it is.
 
-    None where there are no bytes to read. Raises the error of a read that failed.
+    None if there are no bytes to read. Raises the error of a read that failed.
     """
     index = dataset.index
     if index.count == 0 or index.total_bytes == 0:
@@ -93,17 +95,17 @@ def storage(
         nonlocal is_cold
         if passed_by or not is_cold:
             return extents
-        found = drop_extents(index.files, extents, limits.cold_s)
-        is_cold = len(found.file) > 0
-        return found if is_cold else extents
+        dropped = drop_extents(index.files, extents, limits.cold_s)
+        is_cold = len(dropped.file) > 0
+        return dropped if is_cold else extents
 
     try:
         probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
-    how = f"{_cold_said(is_cold, passed_by, cold)}, {_engine_said(engine.choice)}"
+    how = f"{_describe_cold(is_cold, passed_by, cold)}, {_describe_engine(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
-    small = f"{_counted(probed.reads, 'read')} of samples, {how}"
+    small = f"{_format_count(probed.reads, 'read')} of samples, {how}"
     sampled = probed.reads_per_s * probed.read_bytes / probed.reads
     return StorageCeiling(
         Supply(probed.bytes_per_s, large)
@@ -116,24 +118,24 @@ def storage(
     )
 
 
-def _cold_said(is_cold: bool, passed_by: bool, wanted: bool) -> str:
+def _describe_cold(is_cold: bool, passed_by: bool, wanted: bool) -> str:
     if passed_by:
         return "past the page cache"
     if is_cold:
         return "dropped from the page cache first"
-    return "as it lay: it could not be dropped from the page cache" if wanted else "as it lay"
+    return "in place: it could not be dropped from the page cache" if wanted else "in place"
 
 
-def _engine_said(choice: ReadMethod) -> str:
-    return f"{choice.backend}, {_counted(choice.threads, 'thread')}"
+def _describe_engine(choice: ReadMethod) -> str:
+    return f"{choice.backend}, {_format_count(choice.threads, 'thread')}"
 
 
-def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
-    """What a sample takes of storage and memory, where samples come in an exact shuffle; where they
-    are decoded in bands, in blocks of these.
+def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
+    """Estimate the storage and memory traffic of a sample in an exact shuffle. Data in compressed
+    chunks is assumed to be read chunk by chunk.
 
     choice:         how the engine reads.
-    decoded_bytes:  that a decode function makes of it, and that are copied into a batch.
+    decoded_bytes:  size of a decode function's result, which is copied into a batch.
     """
     index = dataset.index
     if index.count == 0:
@@ -151,7 +153,7 @@ def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) 
             for group in plan_samples(index, np.array([number]), ends, 0, gap)
             for step in group.steps
         ]
-        reads = sum(_reads(requests) for requests in planned) / len(ids)
+        reads = sum(_count_reads(requests) for requests in planned) / len(ids)
         read_bytes = sum(int(requests.length.sum()) for requests in planned) / len(ids)
     kept_open = is_url(index.files.root) or len(index.files) <= open_files_max()
     return Demand(
@@ -162,19 +164,20 @@ def demand_of(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) 
     )
 
 
-def _reads(requests: Requests) -> int:
-    """Read operations, of which one brings `limits.run_bytes_max` at most."""
+def _count_reads(requests: Requests) -> int:
+    """Count the read operations; one reads at most `limits.run_bytes_max`."""
     if not len(requests.length):
         return 0
     sizes = np.add.reduceat(requests.length, requests.runs[:-1])
     return int(np.maximum(1, -(-sizes // limits.run_bytes_max)).sum())
 
 
-def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
-    """Opens a second of these files, by so many threads; takes 0.25 s. None of objects.
+def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
+    """Measure how many of these files a second `threads` threads open; takes 0.25 s. None for
+    objects.
 
-    The names of files that were opened lately are known to the kernel, and it cannot be told to
-    forget those alone: on shared storage the first opening may be slower.
+    The kernel knows the names of recently opened files and cannot be told to forget only those,
+    so on shared storage the first open may be slower.
     """
     if is_url(files.root) or not len(files):
         return None
@@ -188,30 +191,33 @@ def opening(files: Files, threads: int = limits.scan_threads) -> Supply | None:
         except OSError as error:
             raise storage_error(error.errno or errno.EIO, path) from None
 
-    rate, done = _rate(one, threads)
+    rate, done = _measure_rate(one, threads)
     return Supply(
         rate,
-        f"{_counted(done, 'open')} of {_counted(count, 'file')} by {threads} threads, names known",
+        f"{_format_count(done, 'open')} of {_format_count(count, 'file')} by {threads} threads,"
+        " names known",
     )
 
 
-def _counted(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def copying() -> Supply:
-    """Bytes a second that all cores together copy from memory to memory; takes 0.1 s."""
+def measure_copy_rate() -> Supply:
+    """Measure the bytes a second that all cores together copy in memory; takes 0.1 s."""
     cores = len(os.sched_getaffinity(0))
     return Supply(measure_copying(cores), f"{cores} threads, 32 MiB each")
 
 
-def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> Decoding:
-    """Samples a second that a decode function takes, as loaders call it; takes 0.5 s, and reading
-    a few samples.
+def measure_decoding(
+    dataset: Dataset, decode: Decode, threads: int | None = None
+) -> DecodingCeiling:
+    """Measure the samples a second of a decode function, called as loaders call it; takes 0.5 s,
+    and the time to read a few samples.
 
-    Raises UsageError where it fails, naming the sample.
+    Raises UsageError if it fails, naming the sample.
     """
-    samples = _samples(dataset)
+    samples = _draw_samples(dataset)
     threads = threads or len(os.sched_getaffinity(0))
     name = getattr(decode, "__qualname__", repr(decode))
     sizes: list[int] = []
@@ -227,68 +233,70 @@ def decoding(dataset: Dataset, decode: Decode, threads: int | None = None) -> De
                 f"({', '.join(sample)})"
             ) from error
         if number < len(samples):
-            sizes.append(_nbytes(result))
+            sizes.append(_sum_bytes(result))
 
-    alone, done = _rate(one, 1)
+    alone, done = _measure_rate(one, 1)
     single = Supply(alone, f"{name}, {done:,} samples in one thread")
-    together, done = _rate(one, threads)
+    together, done = _measure_rate(one, threads)
     every = Supply(together, f"{name}, {done:,} samples in {threads} threads")
-    return Decoding(single, every, float(np.mean(sizes)))
+    return DecodingCeiling(single, every, float(np.mean(sizes)))
 
 
-def _samples(dataset: Dataset) -> list[dict[str, Any]]:
-    """Some samples from everywhere, as decode takes them; one at least."""
+def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
+    """Read some samples from everywhere, in the form that decode receives; at least one."""
     count = min(len(dataset), limits.ceiling_samples_max)
     if count == 0:
         raise UsageError(f"{dataset.path} holds no samples: there is nothing to decode")
-    found: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
     until, size = time.monotonic() + limits.ceiling_s, 0
     numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
-        found.append({**dataset[number], "__id__": number, "__epoch__": 0})
-        size += _nbytes(found[-1])
+        samples.append({**dataset[number], "__id__": number, "__epoch__": 0})
+        size += _sum_bytes(samples[-1])
         if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:
             break
-    return found
+    return samples
 
 
-def _nbytes(value: Any) -> int:
-    """Bytes of the arrays and byte strings in what samples are made of."""
+def _sum_bytes(value: Any) -> int:
+    """Sum the bytes of the arrays and byte strings of a sample."""
     if isinstance(value, Mapping):
-        return sum(_nbytes(each) for each in value.values())
+        return sum(_sum_bytes(part) for part in value.values())
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     size = getattr(value, "nbytes", None)  # of numpy, torch, and memoryviews
     if isinstance(size, int):
         return size
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return sum(_nbytes(each) for each in value)
+        return sum(_sum_bytes(part) for part in value)
     return 0
 
 
-def link(devices: Path = Path("/sys/class/net")) -> Supply | None:
-    """What the fastest network device that is up says of its speed; None where none says it.
+def read_link_speed(devices: Path = Path("/sys/class/net")) -> Supply | None:
+    """Return the nominal speed of the fastest network device that is up; None if no device reports
+    one.
 
-    Nominal, of one device: what other hosts and storage really give has to be measured with them.
+    Nominal, of one device: the real rates of other hosts and of storage have to be measured with
+    them.
     """
-    found: list[tuple[int, str]] = []
+    speeds: list[tuple[int, str]] = []
     for device in sorted(devices.glob("*")):
         try:
             if (device / "device").exists() and (device / "operstate").read_text() == "up\n":
-                found.append((int((device / "speed").read_text()), device.name))
+                speeds.append((int((device / "speed").read_text()), device.name))
         except (OSError, ValueError):  # virtual devices have no speed
             continue
-    speed_mbit, name = max(found, default=(0, ""))
+    speed_mbit, name = max(speeds, default=(0, ""))
     if speed_mbit <= 0:
         return None
     return Supply(speed_mbit * 1e6 / 8, f"{name} says {speed_mbit:,} Mbit/s: nominal")
 
 
-def writing(folder: str) -> Supply:
-    """Bytes a second that a file in this folder takes, 8 MiB at a time and each on the disk before
-    the next; takes 0.25 s, and leaves nothing.
+def measure_writing(folder: str) -> Supply:
+    """Measure the bytes a second written to a file in this folder, 8 MiB at a time, each synced
+    before the next; takes 0.25 s, and leaves nothing behind.
 
-    Raises MissingError or StorageError where that cannot be.
+    Raises MissingError or StorageError if that is impossible.
     """
     random = np.random.Generator(np.random.Philox(key=time.time_ns()))
     block = random.bytes(limits.ceiling_written_bytes)  # not to be compressed
@@ -302,11 +310,11 @@ def writing(folder: str) -> Supply:
     except OSError as error:
         if isinstance(error, PenstockError):
             raise
-        raise _unwritable(error, folder) from None
+        raise _write_error(error, folder) from None
     return Supply(written / took, f"{written / 1e6:,.3g} MB, synced every 8 MiB")
 
 
-def _unwritable(error: OSError, folder: str) -> PenstockError:
+def _write_error(error: OSError, folder: str) -> PenstockError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return storage_error(error.errno, folder)
     raised = storage_error(error.errno or errno.EIO, folder)
@@ -316,8 +324,9 @@ def _unwritable(error: OSError, folder: str) -> PenstockError:
     return raised
 
 
-def _rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
-    """Calls a second by so many threads, for a while, and how many there were; one at least.
+def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
+    """Call `one` from several threads for a while; return calls a second and the number of calls,
+    at least one.
 
     The number of the call is its argument.
     """
@@ -338,27 +347,27 @@ def _rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
         parts = [many()]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            parts = [each.result() for each in [pool.submit(many) for _ in range(threads)]]
+            parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)
     return done / max(took_s, 1e-9), done
 
 
-def supplies_of(
+def measure_supplies(
     dataset: Dataset,
     budget: Budget | None = None,
     *,
     cold: bool = True,
     decode: Decode | None = None,
 ) -> dict[Resource, Supply]:
-    """All ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
-    found: dict[Resource, Supply] = {"copy": copying()}
-    read = storage(dataset, budget, cold=cold)
+    """Measure all ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
+    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
+    read = measure_storage(dataset, budget, cold=cold)
     if read is not None:
-        found |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = opening(dataset.index.files)
+        supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
+    opens = measure_opening(dataset.index.files)
     if opens is not None:
-        found["metadata"] = opens
+        supplies["metadata"] = opens
     if decode is not None:
-        found["decode"] = decoding(dataset, decode).all_cores
-    return found
+        supplies["decode"] = measure_decoding(dataset, decode).all_cores
+    return supplies

@@ -1,8 +1,8 @@
-"""What is to be said of some data on this machine before a run: limits that bite, what a loader
-would choose, and which resource would bind.
+"""Examination of some data on this machine before a run.
 
-`examine` opens the data, measures, and changes nothing; what it says are values, to be printed or
-written as JSON.
+It lists limits of the machine, the settings a loader would choose, and the resource that would
+bind. `examine` opens the data, measures, and changes nothing. Its results are values, to be
+printed or written as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ from ..index import summarize_cost
 from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
 from ..order import Blocking
 from ..plan import CacheBlockChoice, choose_cache_block
-from .ceilings import StorageCeiling, copying, decoding, demand_of, link, opening, storage, writing
+from .ceilings import (
+    StorageCeiling,
+    estimate_demand,
+    measure_copy_rate,
+    measure_decoding,
+    measure_opening,
+    measure_storage,
+    measure_writing,
+    read_link_speed,
+)
 from .roofline import (
     DataProfile,
     Demand,
@@ -54,7 +63,7 @@ Level = Literal["good", "note", "warning"]
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at, and what it means; a warning says what to do."""
+    """One property of the machine or the data, and its meaning; a warning says what to do."""
 
     level: Level
     about: str
@@ -62,7 +71,7 @@ class Finding(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What penstock chooses where nothing is said, and why."""
+    """A setting that penstock chooses by default, with the reason."""
 
     name: str
     value: str
@@ -71,8 +80,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """What is to be done with the data. step_s: of compute, for one batch; None where not known.
+    """The job that will use the data.
 
+    step_s: compute time for one batch; None if not known.
     ranks:  on this host.
     """
 
@@ -84,8 +94,11 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All that was found. first: of an epoch that reads storage; later: of those after it, where
-    the page cache holds the data by then."""
+    """All findings about some data on this machine.
+
+    first: roofline of an epoch that reads storage.
+    later: roofline of the epochs after it, if the page cache holds the data by then.
+    """
 
     path: str
     dataset: Dataset | None
@@ -103,7 +116,7 @@ class Examination:
     later: Roofline | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the examination as JSON values."""
         data = self.dataset
         return {
             "path": self.path,
@@ -128,33 +141,32 @@ class Examination:
 
 
 Seen = Callable[[int, int], object]
-"""Told how many of how many measurements are done."""
+"""Function called with the number of finished measurements, and of all."""
 
 
 def is_empty(path: str) -> bool:
-    """Whether a path is a folder that holds no data yet. Raises StorageError where it cannot be
-    listed."""
+    """True if a path is a folder that holds no data yet. StorageError if it cannot be listed."""
     return not is_url(path) and os.path.isdir(path) and not Posix(path).some(1)
 
 
 def examine_folder(path: str, *, write: bool = False) -> Examination:
-    """What can be said of a folder that data is to be put in.
+    """Examine a folder that data will be put in.
 
-    write:  measures how fast it is written to, too.
+    write:  also measure how fast it can be written to.
     """
     if not os.path.isdir(path):
         raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
     machine, mount = read_machine(), find_mount(path)
-    findings = [*_of_machine(machine, PlannedJob(), 0.0), *_of_place(path, mount)]
-    findings.append(_free(path))
+    findings = [*_examine_machine(machine, PlannedJob(), 0.0), *_examine_place(path, mount)]
+    findings.append(_examine_room(path))
     return Examination(
         path=path,
         dataset=None,
         machine=machine,
         mount=mount,
-        supplies={"copy": copying()},
-        written=writing(path) if write else None,
-        link=link(),
+        supplies={"copy": measure_copy_rate()},
+        written=measure_writing(path) if write else None,
+        link=read_link_speed(),
         findings=tuple(findings),
     )
 
@@ -167,40 +179,40 @@ def examine(
     write: bool = False,
     seen: Seen = lambda done, total: None,
 ) -> Examination:
-    """What can be said of data that was opened; takes 2 to 3 s.
+    """Examine data that was opened; takes 2 to 3 s.
 
-    write:  measures how fast its folder is written to, too.
+    write:  also measure how fast its folder can be written to.
 
-    Raises the error of a read that fails, and UsageError where the decode function does.
+    Raises the error of a read that fails, and UsageError if the decode function fails.
     """
     steps = 5
     seen(0, steps)
     index, budget = dataset.index, budget or Budget()
-    machine, mount = read_machine(), _mount(dataset)
+    machine, mount = read_machine(), _find_mount(dataset)
     engine = open_engine(index.files, budget, index.mean_bytes)
     choice = engine.choice
     engine.close()
     cached = None if is_url(index.files.root) else measure_residency(index.files)
     seen(1, steps)
-    read = storage(dataset, budget)
+    read = measure_storage(dataset, budget)
     seen(2, steps)
-    supplies: dict[Resource, Supply] = {"copy": copying()}
+    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
     if read is not None:
         supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = opening(index.files)
+    opens = measure_opening(index.files)
     if opens is not None:
         supplies["metadata"] = opens
     seen(3, steps)
-    demand = demand_of(dataset, choice)
+    demand = estimate_demand(dataset, choice)
     if job.decode is not None:
-        decoded = decoding(dataset, job.decode)
-        supplies["decode"] = _within_quota(decoded.all_cores, machine)
-        demand = demand_of(dataset, choice, decoded.decoded_bytes)
+        decoded = measure_decoding(dataset, job.decode)
+        supplies["decode"] = _limit_to_quota(decoded.all_cores, machine)
+        demand = estimate_demand(dataset, choice, decoded.decoded_bytes)
     if job.step_s is not None:
         supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
-    first, later = _verdicts(dataset, machine, supplies, demand)
-    found = Examination(
+    first, later = _estimate_epochs(dataset, machine, supplies, demand)
+    examination = Examination(
         path=dataset.path,
         dataset=dataset,
         machine=machine,
@@ -209,31 +221,33 @@ def examine(
         latency_ns=None if read is None else read.latency_ns,
         demand=demand,
         supplies=supplies,
-        written=writing(_folder(dataset)) if write and not is_url(index.files.root) else None,
-        link=link(),
-        settings=tuple(_settings(dataset, job, budget, choice, machine, read)),
-        findings=tuple(_findings(dataset, job, machine, mount, cached, read)),
+        written=measure_writing(_find_folder(dataset))
+        if write and not is_url(index.files.root)
+        else None,
+        link=read_link_speed(),
+        settings=tuple(_list_settings(dataset, job, budget, choice, machine, read)),
+        findings=tuple(_list_findings(dataset, job, machine, mount, cached, read)),
         first=first,
         later=later,
     )
     seen(5, steps)
-    return found
+    return examination
 
 
-def _folder(dataset: Dataset) -> str:
+def _find_folder(dataset: Dataset) -> str:
     path = dataset.index.files.root
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
-def _mount(dataset: Dataset) -> Mount | None:
+def _find_mount(dataset: Dataset) -> Mount | None:
     files = dataset.index.files
     if is_url(files.root):
         return None
     return find_mount(files.path(0) if len(files) else files.root)
 
 
-def _within_quota(supply: Supply, machine: Machine) -> Supply:
-    """What may be kept up: a short measurement may take the time of a whole period."""
+def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
+    """Reduce a rate to the CPU quota: a short measurement may use the time of a whole period."""
     part = machine.usable_cores / machine.cores
     if part == 1:
         return supply
@@ -241,7 +255,7 @@ def _within_quota(supply: Supply, machine: Machine) -> Supply:
     return Supply(supply.per_s * part, f"{supply.how}; {quota}")
 
 
-def _verdicts(
+def _estimate_epochs(
     dataset: Dataset, machine: Machine, supplies: Mapping[Resource, Supply], demand: Demand
 ) -> tuple[Roofline | None, Roofline | None]:
     index = dataset.index
@@ -250,7 +264,7 @@ def _verdicts(
     data = DataProfile(
         total_bytes=index.total_bytes,
         memory_bytes=machine.room_bytes,
-        own_files=_own_files(dataset),
+        own_files=_has_own_files(dataset),
     )
     first = estimate_roofline(supplies, demand, data=data)
     if index.total_bytes > machine.room_bytes:
@@ -258,7 +272,7 @@ def _verdicts(
     return first, estimate_roofline(supplies, demand.cached(1.0), data=data)
 
 
-def _own_files(dataset: Dataset) -> bool:
+def _has_own_files(dataset: Dataset) -> bool:
     index = dataset.index
     return len(index.files) >= index.count
 
@@ -266,7 +280,7 @@ def _own_files(dataset: Dataset) -> bool:
 # -- what a loader would choose --------------------------------------------------------------------
 
 
-def _settings(
+def _list_settings(
     dataset: Dataset,
     job: PlannedJob,
     budget: Budget,
@@ -279,25 +293,25 @@ def _settings(
     reasons = "; ".join(
         f"{name}: {reason}" for name, reason in choice.reasons.items() if name != choice.backend
     )
-    found = [
+    settings = [
         Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons),
         Setting("reading threads", str(choice.threads), "Budget.threads sets another number"),
     ]
-    blocking, said = _shuffle(dataset, job, budget, read)
-    found.append(Setting("shuffle='auto'", said, blocking.reason))
+    blocking, shuffle = _describe_shuffle(dataset, job, budget, read)
+    settings.append(Setting("shuffle='auto'", shuffle, blocking.reason))
     ahead, steps = choose_readahead(choice, budget, job.batch_size * index.mean_bytes)
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
-    found.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
-    found.append(Setting("decode_threads", str(machine.cores), "one for each core"))
-    cache_block = _cache_block(dataset, choice, read)
-    found.append(_cache(dataset, machine, cache_block))
-    found.append(
-        Setting("samples of a cache block", f"{cache_block.samples:,}", cache_block.reason)
+    settings.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
+    settings.append(Setting("decode_threads", str(machine.cores), "one for each core"))
+    cache_block = _choose_cache_block(dataset, choice, read)
+    settings.append(_advise_cache(dataset, machine, cache_block))
+    settings.append(
+        Setting("samples per cache block", f"{cache_block.samples:,}", cache_block.reason)
     )
-    return found
+    return settings
 
 
-def _shuffle(
+def _describe_shuffle(
     dataset: Dataset, job: PlannedJob, budget: Budget, read: StorageCeiling | None
 ) -> tuple[Blocking, str]:
     probed = None if read is None else read.probed
@@ -310,7 +324,7 @@ def _shuffle(
     return blocking, f"blocked, {blocking.block} x {blocking.group} (quality {quality:.3f})"
 
 
-def _cache_block(
+def _choose_cache_block(
     dataset: Dataset, choice: ReadMethod, read: StorageCeiling | None
 ) -> CacheBlockChoice:
     index = dataset.index
@@ -323,7 +337,7 @@ def _cache_block(
     return choose_cache_block(index.count, index.mean_bytes, summarize_cost(read.probed))
 
 
-def _cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
+def _advise_cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
     total, room = dataset.index.total_bytes, machine.room_bytes
     size = f"{total / 1e9:,.3g} GB"
     if total <= room:
@@ -339,7 +353,7 @@ def _cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) ->
 # -- limits that bite ------------------------------------------------------------------------------
 
 
-def _findings(
+def _list_findings(
     dataset: Dataset,
     job: PlannedJob,
     machine: Machine,
@@ -347,27 +361,29 @@ def _findings(
     cached: Residency | None,
     read: StorageCeiling | None,
 ) -> list[Finding]:
-    found = _of_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
-    found += _of_place(dataset.index.files.root, mount)
-    found.append(_of_files(dataset, machine))
-    found.append(_of_memory(dataset, machine, cached))
+    findings = _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    findings += _examine_place(dataset.index.files.root, mount)
+    findings.append(_examine_files(dataset, machine))
+    findings.append(_examine_memory(dataset, machine, cached))
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
             says = f"it lies in memory ({mount.file_system}): there is no storage to measure"
-        found.append(Finding("note", "storage", says))
+        findings.append(Finding("note", "storage", says))
     if dataset.sidecar is None:
-        says = f"it is not saved, and made at every open: `penstock index {dataset.path}` once"
-        found.append(Finding("note", "index", says))
-    found += _of_extras(dataset)
-    return found
+        says = (
+            f"it is not saved, so every open rebuilds it: run `penstock index {dataset.path}` once"
+        )
+        findings.append(Finding("note", "index", says))
+    findings += _examine_extras(dataset)
+    return findings
 
 
-def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
-    found = []
+def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
+    findings = []
     if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
         threads = max(1, math.floor(machine.cpu_quota))
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "processors",
@@ -377,18 +393,18 @@ def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[F
             )
         )
     else:
-        found.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
+        findings.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
     memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < machine.memory_bytes:
         memory += f"; the control group is limited to {limit / 1e9:,.3g}, cached files included"
-        found.append(Finding("note", "memory", memory))
+        findings.append(Finding("note", "memory", memory))
     else:
-        found.append(Finding("good", "memory", memory))
-    found.append(_of_shm(machine, job, batch_bytes))
+        findings.append(Finding("good", "memory", memory))
+    findings.append(_examine_shm(machine, job, batch_bytes))
     refusal = io_uring_refusal()
     if refusal:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "io_uring",
@@ -398,11 +414,11 @@ def _of_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[F
             )
         )
     else:
-        found.append(Finding("good", "io_uring", "allowed"))
-    return found
+        findings.append(Finding("good", "io_uring", "allowed"))
+    return findings
 
 
-def _of_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
+def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
     free = machine.shm_bytes
     if free is None:
         return Finding("note", "/dev/shm", "it is not there: worker processes cannot share memory")
@@ -420,33 +436,34 @@ def _of_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
     return Finding("good", "/dev/shm", says)
 
 
-def _of_place(path: str, mount: Mount | None) -> list[Finding]:
+def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
     if is_url(path):
         return [Finding("note", "storage", "an object store: requests in flight decide the speed")]
     if mount is None:
-        return [Finding("note", "file system", "it cannot be told which one it is")]
+        return [Finding("note", "file system", "the file system cannot be determined")]
     ahead = readahead_bytes(mount)
     kind = mount.file_system
     if file_system(path) in LOCAL:
-        found = [Finding("good", "file system", f"{kind}, of this machine")]
+        findings = [Finding("good", "file system", f"{kind}, of this machine")]
     else:
-        found = [
+        findings = [
             Finding(
                 "note",
                 "file system",
-                f"{kind}, not known to be local: reads are taken to wait, so that "
+                f"{kind}, not known to be local: reads are assumed to wait, so "
                 f"{limits.remote_threads} are in flight",
             )
         ]
     if ahead is not None:
         says = (
-            f"{ahead / 1024:,.0f} KiB: others' reads from end to end; ours ask for what they want"
+            f"{ahead / 1024:,.0f} KiB: for sequential reads of other programs; penstock asks for "
+            f"the bytes it wants"
         )
-        found.append(Finding("good", "kernel read-ahead", says))
-    return found
+        findings.append(Finding("good", "kernel read-ahead", says))
+    return findings
 
 
-def _of_files(dataset: Dataset, machine: Machine) -> Finding:
+def _examine_files(dataset: Dataset, machine: Machine) -> Finding:
     files, kept = len(dataset.index.files), open_files_max()
     says = f"the data has {files:,}, and {kept:,} are kept open at most"
     if is_url(dataset.index.files.root):
@@ -464,7 +481,7 @@ def _of_files(dataset: Dataset, machine: Machine) -> Finding:
     return Finding("note", "open files", f"{says}: each is opened for each read")
 
 
-def _of_memory(dataset: Dataset, machine: Machine, cached: Residency | None) -> Finding:
+def _examine_memory(dataset: Dataset, machine: Machine, cached: Residency | None) -> Finding:
     total, room = dataset.index.total_bytes, machine.room_bytes
     now = "" if cached is None else f"; {cached.fraction:.0%} is cached now"
     if cached is not None and cached.files < cached.of_files:
@@ -486,10 +503,10 @@ _WANTED = (
     ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[jpeg]"),
     ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[jpeg]"),
 )
-"""Endings of samples, libraries of which one decodes them, and the extra that installs one."""
+"""Endings of samples, libraries of which any one decodes them, and the extra that installs one."""
 
 
-def _of_extras(dataset: Dataset) -> list[Finding]:
+def _examine_extras(dataset: Dataset) -> list[Finding]:
     if len(dataset) == 0:
         return []
     names = [dataset.index.key(0), *(f".{field.name}" for field in dataset.fields)]
@@ -502,7 +519,7 @@ def _of_extras(dataset: Dataset) -> list[Finding]:
     return []
 
 
-def _free(path: str) -> Finding:
+def _examine_room(path: str) -> Finding:
     try:
         status = os.statvfs(path)
     except OSError as error:
@@ -510,5 +527,9 @@ def _free(path: str) -> Finding:
     free = status.f_bavail * status.f_frsize
     says = f"{free / 1e9:,.3g} GB free"
     if not os.access(path, os.W_OK):
-        return Finding("warning", "room", f"{says}, but not to this user: chmod, or another folder")
+        return Finding(
+            "warning",
+            "room",
+            f"{says}, but not writable by this user: chmod it, or use another folder",
+        )
     return Finding("good", "room", says)

@@ -1,13 +1,13 @@
-"""Which resource binds: what each gives over what a sample takes of it. Pure.
+"""Roofline of a training job: the resource that limits it, and what would help. Pure.
 
     samples/s  <=  min over resources of  supply per second / demand of a sample
 
-Supplies are measured apart from each other (`ceilings`), so that this is a bound, not a
-forecast: resources that are busy at the same time may take from each other. The lowest ceiling is
-the one that binds; how much the next is above it is what can be gained before that one binds.
+Supplies are measured one at a time (`ceilings`), so the result is a bound, not a forecast:
+resources that are busy at the same time may slow each other down. The lowest ceiling binds. Its
+distance to the next one is the most that can be gained before that one binds.
 
-`estimate_roofline` works on what was measured before a run, `judge_run` adds what a run has counted,
-of any loader. A loader of penstock knows more of itself than that: `penstock.loader.explain_run`.
+`estimate_roofline` uses measurements made before a run. `judge_run` adds the counters of a run of
+any loader. For runs of penstock's own loader `penstock.loader.explain_run` knows more.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ NAMES: Mapping[Resource, str] = {
     "copy": "copying memory",
     "staging": "staging",
 }
-"""What a resource is called in a sentence."""
+"""Name of each resource in a sentence."""
 
 _waiting_min = 0.05
-"""Who waits for less than this part of the time is not kept waiting."""
+"""Part of the time below which a run is not considered to be waiting."""
 _large_read_bytes = 1 << 20
-"""Reads of this size are limited by bandwidth; their rate says the same in other words."""
+"""Size from which reads are limited by bandwidth, so that their rate adds no information."""
 _gain_min = 1.05
-"""Advice that would gain less is not given."""
+"""Smallest factor for which advice is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What a resource gives a second, at most, and how that is known.
+    """The most that a resource delivers a second, and how that was measured.
 
     per_s:  bytes of bandwidth, network and copy; reads of iops; opens of metadata; samples of
             compute, decode and staging.
@@ -62,10 +62,10 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one sample takes, on average.
+    """Average use of each resource by one sample.
 
     bytes, reads:   from storage; a read that brings several samples counts as a part for each.
-    opens:          of files, where they are not kept open.
+    opens:          of files, if they are not kept open.
     network_bytes:  from other hosts.
     copied_bytes:   from memory to memory.
     """
@@ -83,7 +83,7 @@ class Demand:
                 raise UsageError(f"Demand.{name} is {value!r}: give a number from 0 on")
 
     def of(self, resource: Resource) -> float:
-        """In the unit of the resource's supply."""
+        """Return the use of a resource, in the unit of its supply."""
         match resource:
             case "bandwidth":
                 return self.bytes
@@ -98,7 +98,8 @@ class Demand:
         return 1.0
 
     def cached(self, hit: float) -> Demand:
-        """Where this part of the samples comes from a cache in memory instead of storage."""
+        """Return the demand if this part of the samples comes from a cache in memory instead of
+        storage."""
         rest = 1.0 - hit
         return replace(
             self, bytes=self.bytes * rest, reads=self.reads * rest, opens=self.opens * rest
@@ -107,7 +108,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProfile:
-    """What advice depends on.
+    """Properties of the data and the host that advice depends on.
 
     total_bytes:   of the data set.
     memory_bytes:  of this host, that a cache may take.
@@ -121,7 +122,7 @@ class DataProfile:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Samples a second that a resource allows."""
+    """Samples a second that one resource allows."""
 
     resource: Resource
     samples_per_s: float
@@ -130,7 +131,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Ceilings, the lowest first: that one binds.
+    """Ceilings in ascending order: the first one binds.
 
     measured:  samples/s that a run reached; None without one.
     advice:    sentences: what binds, and what would help by which factor.
@@ -147,30 +148,36 @@ class Roofline:
 
     @property
     def samples_per_s(self) -> float:
-        """What the binding resource allows."""
+        """Samples a second that the binding resource allows."""
         return self.ceilings[0].samples_per_s
 
     @property
     def headroom(self) -> float:
-        """The next ceiling over the lowest; infinite where there is no other."""
+        """The second-lowest ceiling divided by the lowest; infinite if there is only one."""
         if len(self.ceilings) < 2:
             return math.inf
         return self.ceilings[1].samples_per_s / self.samples_per_s
 
     @property
     def utilisation(self) -> float | None:
-        """The part of its time that the accelerator computes, at most; None where it is not
-        known how long it takes."""
-        compute = next((each for each in self.ceilings if each.resource == "compute"), None)
+        """The largest possible part of its time that the accelerator computes; None if the step
+        time is not known."""
+        compute = next(
+            (ceiling for ceiling in self.ceilings if ceiling.resource == "compute"), None
+        )
         return None if compute is None else self.samples_per_s / compute.samples_per_s
 
     def as_json(self) -> dict[str, Any]:
-        """As records hold it. headroom is None where it is infinite."""
+        """Return the form that records hold. headroom is None if it is infinite."""
         return {
             "measured": self.measured,
             "ceilings": [
-                {"resource": each.resource, "samples_per_s": each.samples_per_s, "how": each.how}
-                for each in self.ceilings
+                {
+                    "resource": ceiling.resource,
+                    "samples_per_s": ceiling.samples_per_s,
+                    "how": ceiling.how,
+                }
+                for ceiling in self.ceilings
             ],
             "bound": self.bound,
             "headroom": None if math.isinf(self.headroom) else self.headroom,
@@ -182,18 +189,20 @@ class Roofline:
 
 
 def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
-    """What accelerators take that need so long for a step of so many samples each."""
+    """Compute the supply of accelerators that take `step_s` for a step of `batch_size` samples
+    each."""
     if not step_s > 0:
         raise UsageError(f"a step takes {step_s!r} s: give more than 0")
-    each = f"{batch_size} samples in {step_s:g} s"
-    return Supply(ranks * batch_size / step_s, each if ranks == 1 else f"{ranks} ranks, {each}")
+    step = f"{batch_size} samples in {step_s:g} s"
+    return Supply(ranks * batch_size / step_s, step if ranks == 1 else f"{ranks} ranks, {step}")
 
 
 def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
-    """What copying all data to a nearer place first allows, dealt to the epochs that read it."""
+    """Compute the supply of copying all data to a nearer place first, spread over the epochs that
+    read it."""
     if not staged_s > 0:
         raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
-    how = f"{staged_s:g} s of staging, dealt to {epochs} epoch{'s' * (epochs != 1)}"
+    how = f"{staged_s:g} s of staging, spread over {epochs} epoch{'s' * (epochs != 1)}"
     return Supply(epochs * samples / staged_s, how)
 
 
@@ -207,31 +216,32 @@ def estimate_roofline(
     measured: float | None = None,
     data: DataProfile | None = None,
 ) -> Roofline:
-    """The ceilings of these supplies, and advice. What a sample takes nothing of does not bind.
+    """Compute the ceilings of these supplies, and advice. A resource that a sample does not use
+    does not bind.
 
-    Where two are equal, the one that is first in `RESOURCES` is said to bind. UsageError where
+    If two are equal, the one that is first in `RESOURCES` is reported as binding. UsageError if
     there is no ceiling at all.
     """
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _sorted(_ceilings(supplies, demand), measured, data)
+    return _sort_ceilings(_compute_ceilings(supplies, demand), measured, data)
 
 
-def _ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
-    found = [
+def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+    ceilings = [
         Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
         for resource in RESOURCES
         if resource in supplies and demand.of(resource) > 0
     ]
     if "bandwidth" in supplies and demand.bytes >= _large_read_bytes * demand.reads:
-        return [each for each in found if each.resource != "iops"]
-    return found
+        return [ceiling for ceiling in ceilings if ceiling.resource != "iops"]
+    return ceilings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """What a run counted within an interval.
+    """Counters of a run within an interval.
 
     seconds:        of the interval.
     samples:        that were handed over.
@@ -261,7 +271,7 @@ class RunCounts:
             raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
 
     def demand(self) -> Demand:
-        """Of one sample."""
+        """Return the demand of one sample."""
         return Demand(
             bytes=self.bytes / self.samples,
             reads=self.reads / self.samples,
@@ -274,14 +284,14 @@ class RunCounts:
 def judge_run(
     counted: RunCounts, supplies: Mapping[Resource, Supply], *, data: DataProfile | None = None
 ) -> Roofline:
-    """What binds a run that goes on, from what it counted and from what was measured before.
+    """Find the resource that binds a run in progress, from its counters and earlier measurements.
 
-    The run itself knows compute (the time in which nobody waited) and decode (the time in which
-    its threads were busy). Both ways it is believed rather than the supplies: what it reached no
-    ceiling is below; compute does not bind where it waits for more than a twentieth of the time,
-    and nothing else does where it waits for less.
+    The run itself measures compute (the time without waiting) and decode (the time in which its
+    threads were busy). These take precedence over the supplies: no ceiling is below the rate that
+    the run reached; compute does not bind if the run waits for more than a twentieth of the time,
+    and nothing else binds if it waits for less.
 
-    UsageError where it waits, and there is nothing known that it may wait for.
+    UsageError if it waits, and no supply is known that it could be waiting for.
     """
     measured = counted.samples / counted.seconds
     known = dict(supplies)
@@ -292,165 +302,185 @@ def judge_run(
         known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
     demand = counted.demand()
     waited = counted.waited_s / counted.seconds
-    others = _ceilings(known, demand)
+    others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
         compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
-        return _sorted([compute, *(_at_least(each, measured) for each in others)], measured, data)
+        return _sort_ceilings(
+            [compute, *(_raise_to_measured(other, measured) for other in others)], measured, data
+        )
     if not others:
         raise UsageError(
-            f"it waits for {waited:.0%} of the time, and nothing is known that it may wait for: "
-            f"measure what storage gives (penstock.doctor.ceilings)"
+            f"it waits for {waited:.0%} of the time, and no supply is known that it could be "
+            f"waiting for: measure what storage delivers (penstock.doctor.ceilings)"
         )
-    lowest = min(others, key=lambda each: each.samples_per_s)
-    binding = Ceiling(lowest.resource, measured, _explained(lowest, measured))
-    ceilings = [binding] + [_at_least(each, measured) for each in others if each is not lowest]
+    lowest = min(others, key=lambda other: other.samples_per_s)
+    binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))
+    ceilings = [binding] + [
+        _raise_to_measured(other, measured) for other in others if other is not lowest
+    ]
     if counted.seconds > counted.waited_s:
         busy_s = counted.seconds - counted.waited_s
         how = f"it computes for {1 - waited:.0%} of the time"
         ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
     # Stable: the one that binds stays the first of equals.
-    ceilings.sort(key=lambda each: each.samples_per_s)
-    return _advised(tuple(ceilings), measured, data)
+    ceilings.sort(key=lambda ceiling: ceiling.samples_per_s)
+    return _add_advice(tuple(ceilings), measured, data)
 
 
-def _at_least(ceiling: Ceiling, measured: float) -> Ceiling:
+def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
     if ceiling.samples_per_s >= measured:
         return ceiling
-    said = f"{ceiling.how}; that allows {_number(ceiling.samples_per_s)}, and it reached more"
-    return Ceiling(ceiling.resource, measured, said)
+    allowed = _format_rate(ceiling.samples_per_s)
+    how = f"{ceiling.how}; that allows {allowed}, but the run reached more"
+    return Ceiling(ceiling.resource, measured, how)
 
 
-def _explained(ceiling: Ceiling, measured: float) -> str:
+def _explain_binding(ceiling: Ceiling, measured: float) -> str:
     allowed = ceiling.samples_per_s
     if measured >= 0.5 * allowed:
         return ceiling.how
     return (
-        f"{ceiling.how}; alone that allows {_number(allowed)}, so something else that is not "
-        f"measured takes part"
+        f"{ceiling.how}; on its own that allows {_format_rate(allowed)}, so something that was not "
+        f"measured limits it too"
     )
 
 
-def _sorted(ceilings: list[Ceiling], measured: float | None, data: DataProfile | None) -> Roofline:
+def _sort_ceilings(
+    ceilings: list[Ceiling], measured: float | None, data: DataProfile | None
+) -> Roofline:
     if not ceilings:
-        raise UsageError("no supply is given that a sample takes anything of: measure one")
-    return _advised(tuple(sorted(ceilings, key=lambda each: each.samples_per_s)), measured, data)
+        raise UsageError("no supply is given for a resource that a sample uses: measure one")
+    return _add_advice(
+        tuple(sorted(ceilings, key=lambda ceiling: ceiling.samples_per_s)), measured, data
+    )
 
 
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def _advised(
+def _add_advice(
     ceilings: tuple[Ceiling, ...], measured: float | None, data: DataProfile | None
 ) -> Roofline:
     plain = Roofline(ceilings, measured)
-    return Roofline(ceilings, measured, tuple(_advice(plain, data)))
+    return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
 
 
-def _advice(found: Roofline, data: DataProfile | None) -> list[str]:
-    bound, rate, name = found.bound, found.samples_per_s, NAMES[found.bound]
-    said = [f"{name} binds at {_number(rate)} samples/s" + _next(found)]
-    factor = f"{_times(found.headroom)} " if _gain_min <= found.headroom < math.inf else ""
+def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
+    bound, rate, name = roofline.bound, roofline.samples_per_s, NAMES[roofline.bound]
+    sentences = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)]
+    factor = (
+        f"{_format_factor(roofline.headroom)} " if _gain_min <= roofline.headroom < math.inf else ""
+    )
     if bound == "compute":
-        return said + _to_spare(found)
-    if found.headroom < _gain_min:
-        others = [each for each in found.ceilings if each.samples_per_s < rate * _gain_min]
-        names = " and ".join(NAMES[each.resource] for each in others)
-        said.append(f"{names} bind nearly alike: helping one of them gains little")
+        return sentences + _describe_spare(roofline)
+    if roofline.headroom < _gain_min:
+        others = [
+            ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
+        ]
+        names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
+        sentences.append(
+            f"{names} have nearly the same ceiling: improving one of them gains little"
+        )
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
-        said += _if_lifted(
-            found, storage, _cache(data) + " would take storage out from the second epoch on"
+        sentences += _estimate_gain(
+            roofline,
+            storage,
+            _describe_cache(data) + " would take storage out from the second epoch on",
         )
     if bound in ("iops", "metadata"):
         if data is not None and data.own_files:
-            said += _if_lifted(
-                found,
+            sentences += _estimate_gain(
+                roofline,
                 frozenset({"iops", "metadata"}),
                 "shards instead of a file for each sample (`penstock convert`), read in blocks "
                 "(shuffle='blocked')",
             )
         elif bound == "iops":
-            said += _if_lifted(
-                found,
+            sentences += _estimate_gain(
+                roofline,
                 frozenset({"iops"}),
-                "larger reads (shuffle='blocked', or cache blocks of a cache)",
+                "larger reads (shuffle='blocked', or a cache that reads cache blocks)",
             )
     if bound == "bandwidth" and factor:
-        then = NAMES[found.ceilings[1].resource]
-        said.append(f"storage of {factor}the bandwidth would help until {then} binds")
+        then = NAMES[roofline.ceilings[1].resource]
+        sentences.append(f"storage of {factor}the bandwidth would help until {then} binds")
     if bound == "decode":
         cores = f"{factor}as many cores" if factor else "more cores"
-        said.append(
+        sentences.append(
             f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
             f"that are stored decoded would help"
         )
     if bound == "network":
-        said += _if_lifted(
-            found,
+        sentences += _estimate_gain(
+            roofline,
             frozenset({"network"}),
             "assignment='local' (most samples come from the own host)",
         )
     if bound == "copy":
-        said.append("smaller types (uint8 until the accelerator has it) make copies smaller")
+        sentences.append("smaller types (uint8 until the accelerator has it) make copies smaller")
     if bound == "staging":
-        said += _if_lifted(found, frozenset({"staging"}), "reading in place instead of staging")
-        said.append("each epoch more that reads what was staged makes it matter less")
-    return said
+        sentences += _estimate_gain(
+            roofline, frozenset({"staging"}), "reading in place instead of staging"
+        )
+        sentences.append("every further epoch that reads the staged data makes staging matter less")
+    return sentences
 
 
-def _next(found: Roofline) -> str:
-    if len(found.ceilings) < 2:
-        return "; nothing else that could is known"
-    other = found.ceilings[1]
-    rate = _number(other.samples_per_s)
-    return f"; {NAMES[other.resource]} allows {rate}: {_times(found.headroom)}"
+def _describe_next(roofline: Roofline) -> str:
+    if len(roofline.ceilings) < 2:
+        return "; no other ceiling is known"
+    other = roofline.ceilings[1]
+    rate = _format_rate(other.samples_per_s)
+    return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(roofline.headroom)}"
 
 
-def _to_spare(found: Roofline) -> list[str]:
-    if len(found.ceilings) < 2:
+def _describe_spare(roofline: Roofline) -> list[str]:
+    if len(roofline.ceilings) < 2:
         return []
-    if found.headroom < _gain_min:
-        return ["data comes hardly faster than it is computed with: there is nothing to spare"]
+    if roofline.headroom < _gain_min:
+        return ["data arrives hardly faster than the accelerator consumes it: there is no slack"]
     return [
-        f"data could come {_times(found.headroom)} as fast as it is computed with: a faster loader "
-        f"or storage gains nothing"
+        f"data could come {_format_factor(roofline.headroom)} as fast as the accelerator consumes"
+        " it: a faster loader or storage gains nothing"
     ]
 
 
-def _if_lifted(found: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
-    """What taking ceilings away would gain, if it is anything."""
-    left = [each for each in found.ceilings if each.resource not in resources]
+def _estimate_gain(roofline: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
+    """Describe the gain if these ceilings were gone; [] if it is too small."""
+    left = [ceiling for ceiling in roofline.ceilings if ceiling.resource not in resources]
     if not left:
-        return [f"{what}; nothing else that could bind is known"]
-    gain = left[0].samples_per_s / found.samples_per_s
+        return [f"{what}; no other ceiling is known"]
+    gain = left[0].samples_per_s / roofline.samples_per_s
     if gain < _gain_min:
         return []
-    rate = _number(left[0].samples_per_s)
+    rate = _format_rate(left[0].samples_per_s)
     return [
-        f"{what}: up to {rate} samples/s, {_times(gain)}, where {NAMES[left[0].resource]} binds"
+        f"{what}: up to {rate} samples/s, {_format_factor(gain)}, where"
+        f" {NAMES[left[0].resource]} binds"
     ]
 
 
-def _cache(data: DataProfile) -> str:
-    size = _size(data.total_bytes)
+def _describe_cache(data: DataProfile) -> str:
+    size = _format_size(data.total_bytes)
     if data.total_bytes <= data.memory_bytes:
         return f"a cache of {size}, which this host's memory holds,"
     hosts = math.ceil(data.total_bytes / max(1, data.memory_bytes))
     return (
-        f"a cache of {size} (this host's memory has room for {_size(data.memory_bytes)}: {hosts:,} "
-        f"such hosts, or a local disk)"
+        f"a cache of {size} (this host's memory has room for {_format_size(data.memory_bytes)}:"
+        f" {hosts:,} such hosts, or a local disk)"
     )
 
 
-def _times(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
 
 
-def _number(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"

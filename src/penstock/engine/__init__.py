@@ -1,4 +1,14 @@
-"""The engine folder."""
+"""Engines: they execute read requests and report completions; they decide nothing.
+
+The face of everything that touches storage. Its nouns: an *engine* (io_uring, pread, mmap,
+objects, mirrors) reads the *extents* of a *request* into *buffers* and reports each *ticket* once
+as a *completion*; a *store* lists, probes and parses files, on this machine or behind a URL; a
+*request queue* orders what waits by *purpose* and *policy*; a *probe* measures a storage; a
+*trace* records reads; an *arena* recycles memory; an *atomic file* appears whole or not at all.
+
+The folder must not know samples, fields, orders, plans or batches: it is given files, extents and
+a budget. What to read, and when, is decided above it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +16,6 @@ from . import atomic_file, page_cache, store, trace_file
 from .atomic_file import (
     AtomicFile,
     Bytes,
-    Parts,
-    encode_example,
-    encode_npy,
-    encode_npy_header,
-    encode_record_head,
-    encode_tar_end,
-    encode_tar_member,
-    mask_crc,
     storage_errors,
     sync_folder,
     write_all,
@@ -106,7 +108,6 @@ __all__ = [
     "ObjectInfo",
     "ObjectRefused",
     "Operations",
-    "Parts",
     "Patience",
     "Policy",
     "Posix",
@@ -136,12 +137,6 @@ __all__ = [
     "describe_argument",
     "draw_large_extents",
     "drop_extents",
-    "encode_example",
-    "encode_npy",
-    "encode_npy_header",
-    "encode_record_head",
-    "encode_tar_end",
-    "encode_tar_member",
     "evict",
     "file_system",
     "find_mount",
@@ -149,7 +144,6 @@ __all__ = [
     "is_url",
     "locate_objects",
     "map_in_threads",
-    "mask_crc",
     "measure_copying",
     "measure_residency",
     "open_bucket",

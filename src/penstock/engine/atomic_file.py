@@ -1,36 +1,24 @@
-"""What `penstock convert` and `penstock bench generate` write: files that are whole or not there,
-and tar, TFRecord and LMDB, byte for byte the same each time.
+"""Files that appear under their own names whole, or not at all.
 
-These functions and classes are given values and know nothing of datasets. Nothing of theirs is
-left under a final name unless `commit` gave it that name.
+An `AtomicFile` is written under a hidden name, synced, and renamed by `commit`. Nothing is left
+under a final name unless `commit` gave it that name. The module is given paths and bytes, and
+knows nothing of datasets or containers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import io
 import os
-import re
-import struct
-import tarfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterator
 
 from ..errors import StorageError
-from .native import crc32c
 
 Bytes = bytes | memoryview
-Parts = Sequence[tuple[str, Bytes]]
-"""The named parts of a sample, as the container holds them."""
 
 _BUFFER_BYTES = 256 << 10
-"""Of a file that is written; what is larger is not copied into a buffer first."""
+"""Size of a file's write buffer. Larger pieces are written without being copied into it."""
 
 
 _AGAIN = "run it again: it goes on after what is finished"
@@ -38,13 +26,13 @@ _NOT_SYNCED = frozenset(
     (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
     + (errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM)
 )
-"""What file systems say that do not let a folder be synced."""
+"""Error codes of file systems that do not let a folder be synced."""
 
 
 @contextlib.contextmanager
 def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
-    """Turns what the operating system says against writing `path` into a StorageError; `again` is
-    what helps once the cause is gone."""
+    """Turn an OSError about writing `path` into a StorageError. `again` tells the user what to do
+    once the cause is gone."""
     try:
         yield
     except OSError as error:
@@ -61,7 +49,7 @@ def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
 
 
 def write_all(file: int, data: Bytes, at: int) -> None:
-    """All of the data from byte `at` of a file on; short writes go on."""
+    """Write all of the data from byte `at` of the file; a short write is continued."""
     rest = memoryview(data)
     while len(rest):
         done = os.pwrite(file, rest, at)
@@ -71,8 +59,9 @@ def write_all(file: int, data: Bytes, at: int) -> None:
 
 
 def sync_folder(folder: str, again: str = _AGAIN) -> None:
-    """Make renames in a folder durable. Not every file system lets a folder be synced; StorageError
-    where one did, and could not: `again` is what helps once the cause is gone."""
+    """Make renames in a folder durable. File systems that do not let a folder be synced are
+    accepted; StorageError if syncing is possible and fails. `again` tells the user what to do once
+    the cause is gone."""
     try:
         file = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -86,7 +75,7 @@ def sync_folder(folder: str, again: str = _AGAIN) -> None:
 
 
 class AtomicFile:
-    """A file on its way: written under a hidden name, durable after `sync`, seen after `commit`.
+    """A file being written: under a hidden name, durable after `sync`, visible after `commit`.
 
     size, crc32:  of what `write` wrote so far.
     file:         the file under its hidden name, for libraries that write into one themselves;
@@ -103,7 +92,7 @@ class AtomicFile:
             self.file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
 
     def write(self, *pieces: Bytes) -> None:
-        """Append."""
+        """Append the pieces."""
         with storage_errors(self.path):
             for piece in pieces:
                 self.file.write(piece)
@@ -111,15 +100,15 @@ class AtomicFile:
                 self.size += len(piece)
 
     def sync(self) -> None:
-        """All of it is on the device when this returns; nothing can be written after."""
+        """Put all of the file on the device before returning. Nothing can be written afterwards."""
         with storage_errors(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
 
     def commit(self, *, durable: bool = True) -> None:
-        """The file appears under its own name, whole. durable: the name, too, is on the device when
-        this returns; where not, the caller syncs the folder after several."""
+        """Make the whole file appear under its own name. durable: the name, too, is on the device
+        when this returns; if False, the caller syncs the folder after several commits."""
         with storage_errors(self.path):
             os.replace(self.temporary, self.path)
         if durable:
@@ -132,195 +121,8 @@ class AtomicFile:
         self.discard()
 
     def discard(self) -> None:
-        """Leave nothing under the hidden name; what was committed stays."""
+        """Remove the hidden file, if it is there; a committed file stays."""
         with contextlib.suppress(OSError):
             self.file.close()
         with contextlib.suppress(OSError):
             os.unlink(self.temporary)
-
-
-# -- tar -------------------------------------------------------------------------------------------
-
-_BLOCK = 512
-_TAR_RECORD = 20 * _BLOCK
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff%]")
-
-
-def encode_tar_member(key: str, parts: Parts) -> list[Bytes]:
-    """A sample as one member for each part, called "key.name"."""
-    pieces: list[Bytes] = []
-    for name, data in parts:
-        member = tarfile.TarInfo(f"{key}.{name}")
-        member.size = len(data)  # mtime, owner and group are 0
-        header = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-        pieces += (header, data, bytes(-len(data) % _BLOCK))
-    return pieces
-
-
-def encode_tar_end(size: int) -> bytes:
-    """What ends a tar file of so many bytes: two blocks of zeros, and padding as tar does it."""
-    return bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _TAR_RECORD)
-
-
-def safe_key(name: str) -> str:
-    """A name as the first part of a tar member's: relative, without "..", hidden parts and, in its
-    last part, dots, since an extension follows; names that are safe stay as they are.
-
-    Characters that cannot be printed, and "%", become "%" and their number.
-    """
-    plain = _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", name)
-    parts = [part for part in plain.split("/") if part not in ("", ".")]
-    parts = [f"_{part[1:]}" if part.startswith(".") else part for part in parts]
-    if parts:
-        parts[-1] = parts[-1].replace(".", "_")
-        if parts[0].startswith("__"):  # WebDataset leaves "__x__" out
-            parts[0] = f"_-{parts[0][2:]}"
-    return "/".join(parts)
-
-
-# -- what bytes are --------------------------------------------------------------------------------
-
-EXTENSIONS = frozenset(
-    re.findall(
-        r"\w+",
-        "bin bmp cbor cls csv dat flac gif html id jp2 jpeg jpg json jsonl mp3 mp4 mpg msgpack "
-        "npy npz ogg pgm pickle png ppm pt pth pyd ten text tif tiff txt wav webm webp xml yaml",
-    )
-)
-"""Endings by which tools know what a part is."""
-
-_MAGIC = (
-    (b"\xff\xd8\xff", "jpg"),
-    (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"\x93NUMPY", "npy"),
-    (b"GIF8", "gif"),
-    (b"fLaC", "flac"),
-    (b"OggS", "ogg"),
-    (b"BM", "bmp"),
-    (b"II*\0", "tif"),
-    (b"MM\0*", "tif"),
-)
-
-
-def extension_of(data: Bytes) -> str:
-    """The ending that fits what the bytes are; "bin" where they say nothing."""
-    head = bytes(data[:4096])
-    for magic, extension in _MAGIC:
-        if head.startswith(magic):
-            return extension
-    if head.startswith(b"RIFF"):
-        return {b"WEBP": "webp", b"WAVE": "wav"}.get(head[8:12], "bin")
-    try:
-        text = head.decode()
-    except UnicodeDecodeError as error:  # a character may be cut at the end of what is looked at
-        if error.start < len(head) - 3 or len(head) < 4096:
-            return "bin"
-        text = head[: error.start].decode()
-    if not text or not all(c.isprintable() or c.isspace() for c in text):
-        return "bin"
-    return "json" if text.lstrip()[:1] in ("{", "[") else "txt"
-
-
-def encode_npy(array: npt.NDArray[Any]) -> bytes:
-    """An array as numpy's own file."""
-    whole = np.ascontiguousarray(array).reshape(array.shape)  # contiguous() makes () into (1,)
-    return encode_npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
-
-
-@functools.lru_cache(maxsize=64)
-def encode_npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What comes before the elements in numpy's own file."""
-    out = io.BytesIO()
-    header = {"descr": dtype, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(out, header)
-    return out.getvalue()
-
-
-# -- TFRecord --------------------------------------------------------------------------------------
-
-
-def tfrecord_pieces(data: Bytes) -> list[Bytes]:
-    """A record: its length and its bytes, each with a checksum."""
-    return [encode_record_head(len(data)), data, mask_crc(crc32c(data))]
-
-
-def encode_record_head(size: int) -> bytes:
-    """What comes before a record of so many bytes."""
-    length = struct.pack("<Q", size)
-    return length + mask_crc(crc32c(length))
-
-
-def mask_crc(crc: int) -> bytes:
-    """A checksum as TFRecord writes it."""
-    turned = (crc >> 15 | crc << 17) + 0xA282EAD8
-    return struct.pack("<I", turned & 0xFFFFFFFF)
-
-
-# -- protocol buffers ------------------------------------------------------------------------------
-
-
-def example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> bytes:
-    """A tf.train.Example: bytes as bytes_list; arrays of integers, of up to 64 bits, as int64_list;
-    of floats, of up to 32, as float_list; of others as bytes_list."""
-    return b"".join(encode_example(features))
-
-
-def encode_example(features: Mapping[str, Bytes | npt.NDArray[Any]]) -> list[Bytes]:
-    """The same as bytes that belong one after the other, among them the given ones themselves."""
-    entries: list[Bytes] = []
-    for name in sorted(features):
-        key = _field(1, name.encode("utf-8", "replace"))
-        entries += _field(1, *key, *_field(2, *_feature(features[name])))
-    return _field(1, *entries)
-
-
-def _feature(value: Bytes | npt.NDArray[Any]) -> list[Bytes]:
-    if not isinstance(value, np.ndarray):
-        return _field(1, *_field(1, value))
-    kind, size = value.dtype.kind, value.dtype.itemsize
-    if kind in "iub" and value.dtype != np.uint8:
-        values = value.reshape(-1).astype(np.uint64 if kind == "u" else np.int64)
-        return _field(3, *_field(1, _varints(values)))
-    if kind == "f" and size <= 4:
-        return _field(2, *_field(1, value.reshape(-1).astype("<f4").tobytes()))
-    return _field(1, *_field(1, value.tobytes()))
-
-
-def datum(data: Bytes, label: int, shape: tuple[int, int, int] | None) -> bytes:
-    """Caffe's Datum: an array of (channels, height, width) bytes, or an encoded image."""
-    held = b"".join(_field(4, data))
-    if shape is None:
-        return held + _number(5, label) + _number(7, 1)
-    sizes = b"".join(_number(n, size) for n, size in enumerate(shape, 1))
-    return sizes + held + _number(5, label)
-
-
-def _field(number: int, *pieces: Bytes) -> list[Bytes]:
-    return [bytes([number << 3 | 2]) + _varint(sum(map(len, pieces))), *pieces]
-
-
-def _number(number: int, value: int) -> bytes:
-    return bytes([number << 3]) + _varint(value & 0xFFFFFFFFFFFFFFFF)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _varints(values: npt.NDArray[Any]) -> bytes:
-    """Numbers one after the other, seven bits a byte, the lowest first; no loop over the values."""
-    words = values.view(np.uint64)
-    shifts = np.arange(0, 70, 7, dtype=np.uint64)
-    groups = words[:, None] >> np.minimum(shifts, 63)
-    groups[:, 9] = words >> np.uint64(63)
-    used = np.maximum((groups != 0).sum(axis=1), 1)
-    place = np.arange(10)
-    out = (groups & 0x7F).astype(np.uint8)
-    out |= np.where(place < used[:, None] - 1, 0x80, 0).astype(np.uint8)
-    packed: bytes = out[place < used[:, None]].tobytes()
-    return packed

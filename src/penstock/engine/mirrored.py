@@ -1,11 +1,11 @@
-"""An engine over several engines: the same files at several places, of which any may serve a read.
+"""Mirrored reads: one engine over several engines that hold copies of the same files.
 
-What is submitted waits here in parts of about `limits.unit_bytes_default`, by purpose, in a
-`penstock.engine.RequestQueue`; a policy gives each part to a place that has the file and room for it.
-What a place does not bring is asked of the others. A place that failed where another one did not
-is left alone for a while.
+Submissions are cut into parts of about `limits.unit_bytes_default` and queued by purpose in a
+`penstock.engine.RequestQueue`. A policy assigns each part to a member that has the file and room
+for the part. Extents that one member fails to read are requested from the others. A member that
+failed where another one succeeded is left alone for a while.
 
-A thread for each place waits for its reports, and hands on what waits.
+One thread for each member waits for its reports and hands on queued parts.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _poll_ns = 100_000_000
 
 
 @dataclass(slots=True, eq=False)
-class _Ticket:
-    """A submission, and how many parts of it are on their way."""
+class _MirroredTicket:
+    """A submission, with the number of its parts that are not finished."""
 
     number: int
     requests: Requests
@@ -44,34 +44,35 @@ class _Ticket:
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """What one place is asked for as one.
+class _MirroredPart:
+    """A part of a submission that one member is asked for.
 
-    rows:   of the ticket's extents.
-    tried:  places that did not bring them.
+    rows:   its extents, as numbers within the ticket.
+    tried:  members that failed to read them.
     """
 
-    ticket: _Ticket
+    ticket: _MirroredTicket
     requests: Requests
     rows: Int
     tried: tuple[int, ...] = ()
 
     @property
     def purpose(self) -> Purpose:
-        """What has been tried has had its turn."""
+        """Purpose of the part; "demand" once a member failed, because the part has already waited
+        its turn."""
         return "demand" if self.tried else self.ticket.purpose
 
 
-class Dispatched:
-    """Reads from whichever engine has the file and room; see `penstock.engine.Engine`.
+class MirroredEngine:
+    """Reads from whichever member has the file and room; see `penstock.engine.Engine`.
 
-    members:  engines over the same table of files, each somewhere else; one may be submitted to
-              while another thread polls it, and this engine closes them.
-    holders:  bool (files, members), who has which file; each is somewhere.
-    policy:   whose turn it is, and which of those with room is asked.
-    queued_bytes_max:  that one of them is asked for at a time.
+    members:  engines over the same table of files, each at another place. One thread may submit to
+              a member while another polls it. This engine closes them.
+    holders:  bool (files, members), True where a member has the file; each file has a holder.
+    policy:   which part goes next, and to which member with room for it.
+    queued_bytes_max:  most bytes that one member is asked for at a time.
 
-    An extent fails once nobody brings it, as the last one says who was asked. Threads end with
+    An extent fails once every holder has failed, with the error of the last one. Threads end with
     `close`.
     """
 
@@ -93,13 +94,15 @@ class Dispatched:
         targets = [Target(queued_bytes_max) for _ in members]
         # Parts are of one file each to the queue, and go whole: it neither merges nor cuts them.
         self._queue = RequestQueue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
-        self._waiting: dict[int, _Part] = {}  # by request of the queue
-        self._asked: list[dict[int, tuple[Unit, _Part]]] = [{} for _ in members]  # by its ticket
+        self._waiting: dict[int, _MirroredPart] = {}  # by request of the queue
+        self._asked: list[dict[int, tuple[Unit, _MirroredPart]]] = [
+            {} for _ in members
+        ]  # by its ticket
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
         self._numbers = 0  # of requests so far
         self._submitted = 0
-        self._tickets: set[_Ticket] = set()
-        self._done: list[_Ticket] = []  # with their buffers, until they are reported
+        self._tickets: set[_MirroredTicket] = set()
+        self._done: list[_MirroredTicket] = []  # with their buffers, until they are reported
         self._rerouted = 0
         self._fault: BaseException | None = None
         self._closed = False
@@ -110,12 +113,12 @@ class Dispatched:
             threading.Thread(target=self._watch, args=(n,), name="penstock-place", daemon=True)
             for n in range(len(members))
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def choice(self) -> ReadMethod:
-        """How the first one reads."""
+        """Read method of the first member."""
         return self._members[0].choice
 
     def submit(
@@ -125,8 +128,8 @@ class Dispatched:
         self._check_process()
         check_requests(requests, buffers, len(self._holders))
         check_purpose(purpose)
-        ticket = _Ticket(self._submitted, requests, list(buffers), purpose)
-        parts = self._parts(ticket)
+        ticket = _MirroredTicket(self._submitted, requests, list(buffers), purpose)
+        parts = self._cut_parts(ticket)
         with self._moved:
             self._check_usable()
             if len(self._queue) + len(parts) > limits.pieces_max:
@@ -153,37 +156,38 @@ class Dispatched:
             )
             self._check_usable()
             done, self._done = self._done, []
-        return [Completion(each.number, tuple(sorted(each.failures))) for each in done]
+        return [Completion(ticket.number, tuple(sorted(ticket.failures))) for ticket in done]
 
     def adopt(self, budget: Budget) -> None:
-        """Each takes the budget, and its part of the bandwidth."""
-        part = part_of(budget, len(self._members))
-        for each in self._members:
-            each.adopt(part)
+        """Divide the budget's bandwidth among the members."""
+        part = divide_budget(budget, len(self._members))
+        for member in self._members:
+            member.adopt(part)
 
     def survey(self) -> None:
-        """Each looks at its files again."""
-        for each in self._members:
-            each.survey()
+        """Let each member survey its files again."""
+        for member in self._members:
+            member.survey()
 
     def counters(self) -> dict[str, int]:
-        """Sums over all, where tickets are parts; `busy_ns` is the most of any, `rerouted` counts
-        extents that were asked of another one."""
-        found = [each.counters() for each in self._members]
-        total = {name: sum(each.get(name, 0) for each in found) for name in found[0]}
+        """Return sums over all members; their tickets are parts here. `busy_ns` is the largest of
+        any member; `rerouted` counts extents that were requested from another member after a
+        failure."""
+        counters = [member.counters() for member in self._members]
+        total = {name: sum(values.get(name, 0) for values in counters) for name in counters[0]}
         if "busy_ns" in total:
-            total["busy_ns"] = max(each.get("busy_ns", 0) for each in found)
+            total["busy_ns"] = max(values.get("busy_ns", 0) for values in counters)
         return total | {"rerouted": self._rerouted}
 
     def close(self) -> None:
-        """Close all, and end the threads."""
+        """Close all members, and end the threads."""
         if os.getpid() != self._pid:
             return
         with self._moved:
             self._closed = True
             self._moved.notify_all()
-        for each, more in zip(self._members, self._more, strict=True):
-            each.close()  # which ends a wait for its reports
+        for member, more in zip(self._members, self._more, strict=True):
+            member.close()  # which ends a wait for its reports
             more.release()
         for thread in self._threads:
             thread.join()
@@ -207,8 +211,9 @@ class Dispatched:
         if self._fault is not None:
             raise self._fault
 
-    def _parts(self, ticket: _Ticket) -> list[_Part]:
-        """Neighbouring runs of the same holders, of about so many bytes."""
+    def _cut_parts(self, ticket: _MirroredTicket) -> list[_MirroredPart]:
+        """Cut a submission into parts: neighbouring runs with the same holders, of about
+        `limits.unit_bytes_default` bytes."""
         requests = ticket.requests
         runs = requests.runs
         if len(runs) == 1:
@@ -218,19 +223,23 @@ class Dispatched:
         held = self._holders[requests.file[runs[:-1]]]
         cut |= (held[1:] != held[:-1]).any(axis=1)
         edges = [0, *(np.flatnonzero(cut) + 1).tolist(), len(runs) - 1]
-        found = []
+        parts = []
         for first, last in itertools.pairwise(edges):
             a, b = int(runs[first]), int(runs[last])
             rows = np.arange(a, b)
-            found.append(_Part(ticket, _some(requests, rows, runs[first : last + 1] - a), rows))
-        return found
+            parts.append(
+                _MirroredPart(
+                    ticket, _select_extents(requests, rows, runs[first : last + 1] - a), rows
+                )
+            )
+        return parts
 
     # -- what follows is called with the lock held ---------------------------------------------
 
-    def _put(self, part: _Part) -> None:
-        """A part waits for one that has not been tried."""
+    def _put(self, part: _MirroredPart) -> None:
+        """Queue a part for the holders that have not been tried."""
         held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
-        holders = tuple(each for each in held if each not in part.tried)
+        holders = tuple(member for member in held if member not in part.tried)
         number = self._numbers
         self._numbers += 1
         length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
@@ -241,12 +250,12 @@ class Dispatched:
         part.ticket.parts += 1
 
     def _feed(self) -> None:
-        """Hand on what there is room for."""
+        """Hand on the queued parts that there is room for."""
         if self._closed or self._fault is not None:
             return
         now_s = time.monotonic()
-        for number in [each for each, until_s in self._paused_s.items() if until_s <= now_s]:
-            self._leave_alone(number, None)
+        for number in [member for member, until_s in self._paused_s.items() if until_s <= now_s]:
+            self._pause_member(number, None)
         while True:
             while (unit := self._queue.take()) is not None:
                 part = self._waiting.pop(unit.requests[0].id)
@@ -257,10 +266,10 @@ class Dispatched:
             if not self._waiting or any(self._asked) or not self._paused_s:
                 return
             for number in list(self._paused_s):  # nobody else has what waits
-                self._leave_alone(number, None)
+                self._pause_member(number, None)
 
-    def _leave_alone(self, number: int, until_s: float | None) -> None:
-        """Or no more, where that is None."""
+    def _pause_member(self, number: int, until_s: float | None) -> None:
+        """Leave a member alone until a time; None makes it available again."""
         if until_s is None:
             self._paused_s.pop(number, None)
         else:
@@ -269,15 +278,15 @@ class Dispatched:
         self._queue.update(number, replace(target, available=until_s is None))
 
     def _report(self, number: int, completion: Completion) -> None:
-        """A member has read a part, or has not."""
+        """Record that a member has read a part, or failed to."""
         unit, part = self._asked[number].pop(completion.ticket)
         self._queue.done(unit)
         ticket = part.ticket
         failed = np.array([failure.extent for failure in completion.failures], np.int64)
         if len(failed) < len(part.rows) and part.tried:  # these could have brought it
             until_s = time.monotonic() + limits.mirror_pause_s
-            for each in part.tried:
-                self._leave_alone(each, until_s)
+            for member in part.tried:
+                self._pause_member(member, until_s)
         tried = (*part.tried, number)
         held = self._holders[part.requests.file[failed]]
         held[:, tried] = False
@@ -288,16 +297,16 @@ class Dispatched:
                 ticket.failures.append(failure._replace(extent=row))
         self._rerouted += int(np.count_nonzero(elsewhere))
         kinds, kind = np.unique(held, axis=0, return_inverse=True)
-        for each in range(len(kinds)):
-            again = failed[elsewhere & (kind.reshape(-1) == each)]
+        for group in range(len(kinds)):
+            again = failed[elsewhere & (kind.reshape(-1) == group)]
             if len(again):
-                alone = _some(part.requests, again, np.arange(len(again) + 1))
-                self._put(_Part(ticket, alone, part.rows[again], tried))
+                alone = _select_extents(part.requests, again, np.arange(len(again) + 1))
+                self._put(_MirroredPart(ticket, alone, part.rows[again], tried))
         ticket.parts -= 1
         if not ticket.parts:
             self._finish(ticket)
 
-    def _finish(self, ticket: _Ticket) -> None:
+    def _finish(self, ticket: _MirroredTicket) -> None:
         self._tickets.discard(ticket)
         self._done.append(ticket)
         self._moved.notify_all()
@@ -305,13 +314,13 @@ class Dispatched:
     # -- the threads ---------------------------------------------------------------------------
 
     def _watch(self, number: int) -> None:
-        """Wait for the reports of one, of which there are as many as were asked for."""
+        """Wait for the reports of one member, as many as parts were submitted to it."""
         try:
             while not self._closed:
                 self._more[number].acquire()
                 reported = 0
                 while not reported and not self._closed:
-                    reported = self._take(number)
+                    reported = self._collect_reports(number)
                 for _ in range(reported - 1):  # one was acquired above
                     self._more[number].acquire()
         except BaseException as error:  # the user's thread raises it
@@ -319,8 +328,8 @@ class Dispatched:
                 self._fault = self._fault or error
                 self._moved.notify_all()
 
-    def _take(self, number: int) -> int:
-        """Reports that came within a while."""
+    def _collect_reports(self, number: int) -> int:
+        """Process the reports that arrive within `_poll_ns`; return their number."""
         try:
             reports = self._members[number].poll(_poll_ns)
         except UsageError:
@@ -337,14 +346,15 @@ class Dispatched:
         return len(reports)
 
 
-def _some(requests: Requests, rows: Int, runs: Int) -> Requests:
-    """These extents alone, in runs of theirs."""
+def _select_extents(requests: Requests, rows: Int, runs: Int) -> Requests:
+    """Return these extents alone, grouped in the given runs."""
     file, offset, length, buffer, target, _ = requests
     return Requests(file[rows], offset[rows], length[rows], buffer[rows], target[rows], runs)
 
 
-def part_of(budget: Budget, members: int) -> Budget:
-    """What each of several gets: no more bandwidth together than one would."""
+def divide_budget(budget: Budget, members: int) -> Budget:
+    """Return the budget of each of several members: together no more bandwidth than one would
+    have."""
     if budget.bytes_per_s is None:
         return budget
     return replace(budget, bytes_per_s=budget.bytes_per_s / members)

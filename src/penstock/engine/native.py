@@ -1,13 +1,13 @@
 """The native engine and arena: the compiled core behind the Engine protocol.
 
-Besides this module only `order`, `store` and `tier` import the core. A request is read by one of
-three backends:
+Besides this module only `store`, `penstock.order` and the shared memory of `penstock.cache` and
+`penstock.checkpoint` import the core. A request is read by one of three backends:
 
     io_uring   many reads in flight from each thread; the default for large local files
-    pread      a pool of threads; works everywhere; the default where storage is not local
+    pread      a pool of threads; works everywhere; the default if storage is not local
     mmap       copies from a map; cheapest for small extents that are in the page cache
 
-`choose` decides from facts about the storage, as the budget allows, and says why.
+`choose_method` decides from facts about the storage, as the budget allows, and gives the reasons.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if _core.get_sanitizers():  # nobody should time this build
     )
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
-"""How is read; "object" is `penstock.engine.objects`, which shares the words for it."""
+"""How data is read. "object" is `penstock.engine.objects`, which uses the same type."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _resident_min = 0.9
@@ -47,16 +47,16 @@ _counted = ("bytes", "runs", "extents", "tickets", "opens", "open_ns", "work_ns"
 
 
 class Facts(NamedTuple):
-    """What the choice of a backend depends on.
+    """Facts that the choice of a read method depends on.
 
     file_system:    of the first file ("ext4", "tmpfs", "fuse", "nfs", ...).
     kept_open:      whether the files are few enough to be kept open.
     mean_bytes:     mean length of an extent.
-    total_bytes:    of all files together.
-    resident:       part of the files found in the page cache; -1 where unknown.
+    total_bytes:    size of all files together.
+    resident:       part of the files found in the page cache; -1 if unknown.
     memory_bytes:   memory of the machine.
-    ring_refusal:   errno of io_uring_setup; 0 where it works.
-    direct_refusal: errno of O_DIRECT on the first file; 0 where it works.
+    ring_refusal:   errno of io_uring_setup; 0 if it works.
+    direct_refusal: errno of O_DIRECT on the first file; 0 if it works.
     cores:          processors this process may use.
     """
 
@@ -73,7 +73,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadMethod:
-    """How the engine reads, and why it does not read otherwise.
+    """How the engine reads, with the reasons against the other ways.
 
     cached:     whether the data was found in the page cache, so that reading is copying.
     gap_bytes:  unwanted bytes between two extents that are cheaper to read than to skip.
@@ -88,10 +88,10 @@ class ReadMethod:
 
 
 class ReadingEngine(Engine, Protocol):
-    """An engine as loaders use it: it says how it reads, and takes another budget.
+    """An engine as loaders use it: it reports how it reads, and accepts another budget.
 
-    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does, to
-    see whether another way to read has become the better one.
+    `adopt` may be called in the middle of any step: it asks storage for nothing. `survey` does,
+    to see whether another way to read has become the better one.
     """
 
     @property
@@ -101,27 +101,27 @@ class ReadingEngine(Engine, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-def choose(facts: Facts, budget: Budget) -> ReadMethod:
-    """The backend, O_DIRECT or not, and the number of threads. Pure.
+def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
+    """Choose the backend, O_DIRECT or not, and the number of threads. Pure.
 
-    Raises UsageError where the budget requires a fast path that cannot be had.
+    Raises UsageError if the budget requires a fast path that is not available.
     """
     reasons: dict[str, str] = {}
-    direct = _wants_direct(facts, budget, reasons)
+    direct = _decide_direct(facts, budget, reasons)
     backend: Backend = "pread"
     if budget.pread == "required":
         reasons["mmap"] = reasons["io_uring"] = "the budget requires pread"
-    elif _wants_mmap(facts, budget, direct, reasons):
+    elif _decide_mmap(facts, budget, direct, reasons):
         backend = "mmap"
         reasons["io_uring"] = "the data is copied from maps"
-    elif _wants_ring(facts, budget, direct, reasons):
+    elif _decide_ring(facts, budget, direct, reasons):
         backend = "io_uring"
     elif budget.pread == "off":
-        backend = _instead_of_pread(facts, budget, direct, reasons)
+        backend = _replace_pread(facts, budget, direct, reasons)
     if budget.threads is not None:
         threads = budget.threads
     elif backend == "pread":
-        threads = _pread_threads(facts)  # a thread for each read in flight
+        threads = _count_pread_threads(facts)  # a thread for each read in flight
     elif backend == "io_uring":
         threads = min(4, facts.cores)
     else:
@@ -130,17 +130,16 @@ def choose(facts: Facts, budget: Budget) -> ReadMethod:
     return ReadMethod(backend, direct, threads, reasons, cached)
 
 
-def _pread_threads(facts: Facts) -> int:
-    """Reads in flight: what storage needs, and from the page cache a few more than processors."""
+def _count_pread_threads(facts: Facts) -> int:
+    """Count the reads in flight: as many as storage needs; from the page cache a few more than
+    processors."""
     if facts.file_system in LOCAL or facts.resident >= _resident_min:
         return min(16, 2 * facts.cores)
     return limits.remote_threads
 
 
-def _instead_of_pread(
-    facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]
-) -> Backend:
-    """A backend that would not have been chosen, because pread is off."""
+def _replace_pread(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> Backend:
+    """Choose a backend that would otherwise not have been chosen, because pread is off."""
     if budget.io_uring != "off" and facts.ring_refusal == 0:
         reasons["io_uring"] += "; but the budget says pread off"
         return "io_uring"
@@ -153,7 +152,7 @@ def _instead_of_pread(
     )
 
 
-def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
+def _decide_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool:
     if budget.direct == "off":
         reasons["direct"] = "the budget says off"
     elif facts.direct_refusal != 0:
@@ -179,7 +178,7 @@ def _wants_direct(facts: Facts, budget: Budget, reasons: dict[str, str]) -> bool
     return False
 
 
-def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
+def _decide_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
     if budget.mmap != "auto" or budget.io_uring == "required":
         reasons["mmap"] = (
             f"the budget says {budget.mmap}"
@@ -207,7 +206,7 @@ def _wants_mmap(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
     return False
 
 
-def _wants_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
+def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, str]) -> bool:
     if budget.io_uring == "off":
         reasons["io_uring"] = "the budget says off"
     elif facts.ring_refusal != 0:
@@ -238,43 +237,47 @@ def _wants_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, s
 
 
 def open_files_max() -> int:
-    """Files an engine keeps open: a quarter of the process's limit, so that the user's own fit."""
+    """Return how many files an engine keeps open: a quarter of the process's limit, so that the
+    user's own fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.open_files_max
     return min(limits.open_files_max, soft // 4)
 
 
-def resident_fraction(path: str) -> float | None:
-    """The part of a file that is in the page cache, from up to 64 places spread over it; None where
-    the kernel does not tell."""
+def measure_resident_fraction(path: str) -> float | None:
+    """Measure the part of a file that is in the page cache, from up to 64 places spread over it;
+    None if the kernel does not tell."""
     fraction = _core.measure_residency(os.fsencode(path))
     return None if fraction < 0 else fraction
 
 
 def io_uring_refusal() -> int:
-    """Why the kernel makes no ring for this process: an errno; 0 where it does."""
+    """Return the errno with which the kernel refuses io_uring to this process; 0 if it is
+    allowed."""
     return _core.probe_io_uring()
 
 
 def file_system(path: str) -> str:
-    """What the file system of a file or folder is called ("ext4", "tmpfs", "nfs", ...), or its
-    number in hexadecimal."""
+    """Return the name of a path's file system ("ext4", "tmpfs", "nfs", ...), or its number in
+    hexadecimal."""
     return _core.get_file_system(os.fsencode(path))
 
 
-def survey(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
-    """Ask the machine for the facts about these files; probes a few of them."""
+def survey_files(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
+    """Collect the facts about these files from the machine; probes a few of them."""
     count = len(files)
     probed = sorted({int(i) for i in np.linspace(0, count - 1, 8)}) if count else []
     first = os.fsencode(files.path(0) if count else files.root)
-    resident = [resident_fraction(files.path(i)) for i in probed]
+    resident = [measure_resident_fraction(files.path(i)) for i in probed]
     return Facts(
         file_system=_core.get_file_system(first),
         kept_open=count <= keep_open_max,
         mean_bytes=mean_bytes,
         total_bytes=int(files.size.sum()),
-        resident=min((-1.0 if each is None else each for each in resident), default=-1.0),
+        resident=min(
+            (-1.0 if fraction is None else fraction for fraction in resident), default=-1.0
+        ),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         ring_refusal=_core.probe_io_uring(),
         direct_refusal=_core.probe_direct_io(first) if count else 0,
@@ -308,8 +311,8 @@ class NativeEngine:
         self.files = files
         self._mean_bytes = mean_bytes
         self._budget = budget
-        self._facts = survey(files, mean_bytes, self._keep_open_max)
-        self.choice = choose(self._facts, budget)
+        self._facts = survey_files(files, mean_bytes, self._keep_open_max)
+        self.choice = choose_method(self._facts, budget)
         self._core = _core.Engine(
             root=os.fsencode(files.root),
             names=files.names,
@@ -337,7 +340,7 @@ class NativeEngine:
     def poll(self, timeout_ns: int) -> list[Completion]:
         self._check_usable()
         return [
-            Completion(ticket, tuple(Failure(*each) for each in failures) if failures else ())
+            Completion(ticket, tuple(Failure(*failure) for failure in failures) if failures else ())
             for ticket, failures in self._core.poll(min(timeout_ns, _timeout_ns_max))
         ]
 
@@ -346,30 +349,32 @@ class NativeEngine:
             self._core.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget to the running engine, for all that no thread has begun; chosen
-        from the last survey: no file is opened."""
+        """Apply a changed budget to all reads that no thread has begun. The last survey is reused:
+        no file is opened."""
         self._check_usable()
-        self._take(self._facts, budget)
+        self._apply_choice(self._facts, budget)
 
     def survey(self) -> None:
-        """Look at a few files again, and read as is best now: much may have come into the page
-        cache since. Takes opens, which may be slow where storage is."""
+        """Survey a few files again, and read in the way that is best now: much may have entered the
+        page cache since. Opens files, which may be slow on slow storage."""
         self._check_usable()
-        self._take(survey(self.files, self._mean_bytes, self._keep_open_max), self._budget)
+        self._apply_choice(
+            survey_files(self.files, self._mean_bytes, self._keep_open_max), self._budget
+        )
 
-    def _take(self, facts: Facts, budget: Budget) -> None:
-        choice = choose(facts, budget)
+    def _apply_choice(self, facts: Facts, budget: Budget) -> None:
+        choice = choose_method(facts, budget)
         self._facts, self._budget, self.choice = facts, budget, choice
         self._core.set_backend(_backend_number[choice.backend], choice.direct)
         self._core.set_threads(choice.threads)
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def counters(self) -> dict[str, int]:
-        """Totals of finished tickets: bytes, runs (read operations), extents, tickets.
+        """Return totals of finished tickets: bytes, runs (read operations), extents, tickets.
 
-        And of all that was begun: opens, of files; open_ns, that threads spent on that and on
-        closing them, which is part of work_ns, that they spent at work or waiting for storage;
-        busy_ns, while there was something to read.
+        And totals of all work begun: opens (of files); open_ns, time that threads spent opening and
+        closing files, part of work_ns; work_ns, time that threads spent at work or waiting for
+        storage; busy_ns, time while there was something to read.
         """
         self._check_process()
         return dict(zip(_counted, self._core.counters(), strict=True))
@@ -388,7 +393,7 @@ class NativeEngine:
 
 
 class Arena:
-    """Recycled, touched, page-aligned memory for batches.
+    """Recycled, pre-faulted, page-aligned memory for batches.
 
     An array from `take` returns its memory when the last view of it is gone.
     """
@@ -397,7 +402,7 @@ class Arena:
         self._core = _core.Arena(kept_bytes_max)
 
     def take(self, size_bytes: int) -> Buffer:
-        """A writable uint8 array of the given size; its content is whatever was there before."""
+        """Return a writable uint8 array of the given size; its content is undefined."""
         try:
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
@@ -408,10 +413,10 @@ class Arena:
 
     @property
     def lent_bytes(self) -> int:
-        """Memory in arrays that are alive."""
+        """Bytes in arrays that are alive."""
         return int(self._core.lent_bytes)
 
     @property
     def kept_bytes(self) -> int:
-        """Memory waiting to be used again."""
+        """Bytes that are kept for reuse."""
         return int(self._core.kept_bytes)

@@ -1,11 +1,10 @@
-"""One bucket, container or web server, reached by obstore: ranges, facts and listings of objects,
-and objects written and removed.
+"""Client of one bucket, container or web server: reads, lists, writes and deletes objects.
 
-The only importer of obstore. Whatever goes wrong is a `ObjectRefused`, made of a status, an error code of
-the service and our own words: no text of the library, the service or the URL gets through, because
-those hold keys, signatures and user names.
+The only importer of obstore, which sends the requests. Every failure becomes an `ObjectRefused`,
+made of a status, an error code of the service and our own words. No text of the library, the
+service or the URL is passed on, because those hold keys, signatures and user names.
 
-Credentials come from where the services' own tools find them; docs/objects.md lists the places.
+Credentials come from the places where the services' own tools look; docs/objects.md lists them.
 Secrets in a URL (user:password@, or the query of a presigned one) are kept in this process only.
 """
 
@@ -43,9 +42,9 @@ Buffer = bytes | memoryview
 
 
 class ObjectRefused(Exception):
-    """An object could not be had.
+    """Error of a request for an object.
 
-    code:   the errno that says why.
+    code:   the errno that gives the reason.
     what:   the reason in words, without secrets.
     again:  whether asking again may help.
     """
@@ -59,8 +58,8 @@ class ObjectInfo(NamedTuple):
     """An object as a listing or an answer describes it.
 
     name:       its key.
-    version:    63 bits that change with its content: see `version_of`.
-    written_s:  when it was written, in seconds since 1970; 0 where that is not known.
+    version:    63 bits that change with its content: see `compute_version`.
+    written_s:  when it was written, in seconds since 1970; 0 if that is not known.
     """
 
     name: str
@@ -70,15 +69,15 @@ class ObjectInfo(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The bytes of a range, and the object that they are of."""
+    """The bytes of a range, with the size and version of their object."""
 
     data: memoryview
     size: int
     version: int
 
 
-class Location(NamedTuple):
-    """A URL taken apart, without secrets.
+class ObjectLocation(NamedTuple):
+    """The parts of a URL, without secrets.
 
     bucket:  scheme and bucket, container or server: "s3://bucket", "https://server:80".
     key:     the name in it, decoded.
@@ -94,17 +93,17 @@ class Location(NamedTuple):
         return f"{self.bucket}/{key}" if key else self.bucket
 
 
-def parse_object_url(url: str) -> Location:
-    """A URL taken apart; what is secret in it is remembered by this process, and only here."""
+def parse_object_url(url: str) -> ObjectLocation:
+    """Parse a URL. Its secrets are remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
         raise UsageError(
-            f"penstock reads no {scheme}:// URLs: use {', '.join(f'{s}://' for s in SCHEMES)} or a"
-            " path"
+            f"penstock does not read {scheme}:// URLs: use"
+            f" {', '.join(f'{s}://' for s in SCHEMES)} or a path"
         )
     if scheme.startswith("http"):
-        return _located_http(url)
+        return _parse_http_url(url)
     bucket, _, key = rest.partition("/")
     if "@" in bucket:
         raise UsageError(
@@ -113,36 +112,36 @@ def parse_object_url(url: str) -> Location:
         )
     if not bucket:
         raise UsageError(f"{url!r} names no bucket: use {scheme}://bucket/name")
-    return Location(f"{scheme}://{bucket}", key)
+    return ObjectLocation(f"{scheme}://{bucket}", key)
 
 
-def _located_http(url: str) -> Location:
+def _parse_http_url(url: str) -> ObjectLocation:
     parts = urlsplit(url)
     user, at, server = parts.netloc.rpartition("@")
     if not server:
         raise UsageError("the URL names no server: use http://server/name")
-    where = Location(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
+    where = ObjectLocation(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
     if user or parts.query:
         _private[f"{where.bucket}/{where.key}"] = (user + at, parts.query)
     return where
 
 
-def rooted(root: str) -> Location:
-    """The root of a store, which is in clear, taken apart."""
+def parse_root(root: str) -> ObjectLocation:
+    """Parse the root of a store, which holds no secrets."""
     scheme, _, rest = root.partition("://")
     bucket, _, key = rest.partition("/")
-    return Location(f"{scheme}://{bucket}", key.rstrip("/"))
+    return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
 
 
-def version_of(e_tag: str | None, modified: str) -> int:
-    """The version of an object as 63 bits: a digest of its etag, or where it has none of the time
-    (to the second) when it was written. Listings quote etags differently from answers."""
+def compute_version(e_tag: str | None, modified: str) -> int:
+    """Compute the version of an object, 63 bits: a digest of its etag, or, without one, of the time
+    (to the second) at which it was written. Listings quote etags differently from answers."""
     tag = (e_tag or "").strip().removeprefix("W/").strip('"')
-    return digest(b"etag", tag.encode()) if tag else digest(b"time", modified.encode())
+    return hash_content(b"etag", tag.encode()) if tag else hash_content(b"time", modified.encode())
 
 
-def digest(kind: bytes, content: bytes) -> int:
-    """63 bits of a hash."""
+def hash_content(kind: bytes, content: bytes) -> int:
+    """Return 63 bits of a hash."""
     hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
     return int.from_bytes(hashed, "little") >> 1
 
@@ -150,7 +149,7 @@ def digest(kind: bytes, content: bytes) -> int:
 class Bucket:
     """The objects of one bucket, container or server.
 
-    Each method asks once, and raises Refused. May be used by many threads.
+    Each method asks once, and raises ObjectRefused. May be used by many threads.
 
     stall_s:  how long an answer may make no progress.
     """
@@ -172,30 +171,32 @@ class Bucket:
         }
         self._listable = not url.startswith("http")
         self._stores: dict[tuple[str, str], HTTPStore] = {}
-        self._store: Any = self._opened(_no_retries()) if self._listable else None
+        self._store: Any = self._open_client(_configure_no_retries()) if self._listable else None
         self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
-        """The bytes [start, stop) of an object, fewer where it ends. `start` must lie in it."""
+        """Read the bytes [start, stop) of an object, fewer if it ends within them. `start` must lie
+        in it."""
         try:
-            got = self._obstore.get(self._for(key), key, options={"range": (start, stop)})
+            got = self._obstore.get(self._get_client(key), key, options={"range": (start, stop)})
             meta = got.meta
             data = memoryview(got.bytes())
         except Exception as error:
-            raise refused(error) from None
-        return Answer(data, int(meta["size"]), _version(meta))
+            raise translate_error(error) from None
+        return Answer(data, int(meta["size"]), _read_version(meta))
 
     def head(self, key: str) -> ObjectInfo:
-        """What an object is now."""
+        """Return size and version of an object now."""
         if not self._listable:
             return self._head_by_range(key)
         try:
-            return _found(self._obstore.head(self._for(key), key))
+            return _describe_object(self._obstore.head(self._get_client(key), key))
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     def _head_by_range(self, key: str) -> ObjectInfo:
-        """A presigned URL is signed for GET alone; and whether a server knows ranges is seen."""
+        """Describe an object by reading one byte: a presigned URL is signed for GET alone, and this
+        shows whether the server answers ranges."""
         try:
             return ObjectInfo(key, *self.fetch(key, 0, 1)[1:])
         except ObjectRefused as error:
@@ -203,15 +204,15 @@ class Bucket:
                 raise
             problem = error
         try:
-            found = _found(self._obstore.head(self._for(key), key))
+            info = _describe_object(self._obstore.head(self._get_client(key), key))
         except Exception as error:
-            raise refused(error) from None
-        if found.size:  # a range of nothing may be refused, or answered with all there is
+            raise translate_error(error) from None
+        if info.size:  # a range of nothing may be refused, or answered with all there is
             raise problem
-        return found
+        return info
 
     def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """All objects below a prefix, which ends at a slash; in parts."""
+        """Yield all objects below a prefix, which ends with a slash, in parts."""
         self._require_listable()
         _check_process()
         stream = iter(self._obstore.list(self._store, prefix or None, chunk_size=1000))
@@ -220,42 +221,42 @@ class Bucket:
                 part = next(stream, None)
                 if part is None:
                     return
-                found = [_found(meta) for meta in part]
+                infos = [_describe_object(meta) for meta in part]
             except Exception as error:
-                raise refused(error) from None
-            yield found
+                raise translate_error(error) from None
+            yield infos
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
-        """The folders (by their last name) and the objects just below a prefix."""
+        """Return the folders (by their last name) and the objects directly below a prefix."""
         self._require_listable()
         _check_process()
         try:
-            found = self._obstore.list_with_delimiter(self._store, prefix or None)
+            level = self._obstore.list_with_delimiter(self._store, prefix or None)
         except Exception as error:
-            raise refused(error) from None
-        folders = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
-        return folders, [_found(meta) for meta in found["objects"]]
+            raise translate_error(error) from None
+        folders = [prefix.rstrip("/").rpartition("/")[2] for prefix in level["common_prefixes"]]
+        return folders, [_describe_object(meta) for meta in level["objects"]]
 
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, key: str, data: Buffer, *, new: bool = False) -> None:
-        """Write an object, in one request. new: Refused with EEXIST where there is one; with
-        ENOTSUP where the service has no such condition."""
+        """Write an object in one request. new: ObjectRefused with EEXIST if the object exists, with
+        ENOTSUP if the service has no such condition."""
         self._require_listable()
         try:
             mode: Any = "create" if new else "overwrite"
-            self._obstore.put(self._for(key), key, data, mode=mode, use_multipart=False)
+            self._obstore.put(self._get_client(key), key, data, mode=mode, use_multipart=False)
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     def upload(self, key: str, data: Iterable[Buffer], size: int) -> None:
-        """Write a large object of so many bytes, in parts, several at a time; each is asked for
-        again for a while where that may help. It is there whole or not at all. What `data` raises
-        ends it, and is raised."""
+        """Write a large object of `size` bytes in parts, several at a time; a part is sent again
+        for a while if that may help. The object appears whole or not at all. An exception raised by
+        `data` ends the upload, and is raised here."""
         self._require_listable()
         _check_process()
         if self._uploads is None:
-            self._uploads = self._opened(_retries(), limits.object_deadline_s)
+            self._uploads = self._open_client(_configure_retries(), limits.object_deadline_s)
         part = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
         failed: list[BaseException] = []
 
@@ -278,13 +279,13 @@ class Bucket:
         except Exception as error:
             if failed:
                 raise failed[0] from None
-            problem = refused(error)
+            problem = translate_error(error)
             if problem.again:
-                raise _in_vain(problem.what, limits.object_deadline_s) from None
+                raise _build_timeout(problem.what, limits.object_deadline_s) from None
             raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Delete objects; it is no error if they do not exist."""
         self._require_listable()
         _check_process()
         try:
@@ -292,15 +293,15 @@ class Bucket:
         except FileNotFoundError as error:
             if len(keys) == 1 and "NoSuchBucket" not in str(error):
                 return  # of some services; many are removed one by one there
-            raise refused(error) from None
+            raise translate_error(error) from None
         except Exception as error:
-            raise refused(error) from None
+            raise translate_error(error) from None
 
     # -- the library's clients ---------------------------------------------------------------------
 
     @property
     def listable(self) -> bool:
-        """Whether there are listings."""
+        """True if the objects can be listed."""
         return self._listable
 
     def _require_listable(self) -> None:
@@ -310,25 +311,25 @@ class Bucket:
                 "such as train-{000..012}.tar"
             )
 
-    def _for(self, key: str) -> Any:
-        """The client for an object: of a web server one for each set of secrets."""
+    def _get_client(self, key: str) -> Any:
+        """Return the client for an object: on a web server one for each set of secrets."""
         _check_process()
         if self._listable:
             return self._store
         user, query = _private.get(f"{self.url}/{key}", ("", ""))
         if (user, query) not in self._stores:
-            self._stores[user, query] = self._opened_http(user, query)
+            self._stores[user, query] = self._open_http(user, query)
         return self._stores[user, query]
 
-    def _opened_http(self, user: str, query: str) -> HTTPStore:
+    def _open_http(self, user: str, query: str) -> HTTPStore:
         from obstore.store import HTTPStore
 
         scheme, _, server = self.url.partition("://")
         options: Any = self._options | {"allow_http": scheme == "http"}
         url = f"{scheme}://{user}{server}/" + (f"?{query}" if query else "")
-        return HTTPStore(url, client_options=options, retry_config=_no_retries())
+        return HTTPStore(url, client_options=options, retry_config=_configure_no_retries())
 
-    def _opened(self, retries: Any, stall_s: float = 0) -> Any:
+    def _open_client(self, retries: Any, stall_s: float = 0) -> Any:
         from obstore.store import AzureStore, GCSStore
 
         scheme, _, name = self.url.partition("://")
@@ -338,7 +339,7 @@ class Bucket:
         more: dict[str, Any] = {"client_options": options, "retry_config": retries}
         try:
             if scheme == "s3":
-                return self._opened_s3(name, more)
+                return self._open_s3(name, more)
             if scheme == "gs":
                 return GCSStore(name, **more)
             return AzureStore(name, **more)
@@ -353,10 +354,10 @@ class Bucket:
                 f"environment's settings for {scheme}:// (docs/objects.md)"
             ) from None
 
-    def _opened_s3(self, name: str, more: dict[str, Any]) -> S3Store:
+    def _open_s3(self, name: str, more: dict[str, Any]) -> S3Store:
         from obstore.store import S3Store
 
-        config = aws_profile(os.environ)
+        config = read_aws_profile(os.environ)
         endpoint = next(
             (
                 value
@@ -382,25 +383,25 @@ class Bucket:
 
 
 def open_bucket(url: str) -> Bucket:
-    """The bucket of a URL. Connections are kept by the client, so one serves all that is opened
-    with one setting."""
+    """Return the bucket of a URL. The client keeps connections, so all users of one setting share a
+    bucket."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
-    said = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _client(url, tuple(sorted(said)))
+    settings = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
+    return _open_client(url, tuple(sorted(settings)))
 
 
 @functools.lru_cache(maxsize=32)
-def _client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
+def _open_client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
     return Bucket(url)
 
 
-def _no_retries() -> Any:
-    """Retries are ours, so that they end with the deadline and with the engine."""
+def _configure_no_retries() -> Any:
+    """Disable obstore's retries: ours end with the deadline and with the engine."""
     return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
 
 
-def _retries() -> Any:
-    """For the parts of an upload, which only the library can send again."""
+def _configure_retries() -> Any:
+    """Configure retries for the parts of an upload, which only the library can send again."""
     first, most = limits.object_pause_s, limits.object_pause_s_max
     return {
         "max_retries": 1000,
@@ -414,7 +415,8 @@ def _retries() -> Any:
 
 
 def _check_process() -> None:
-    """The library's threads do not exist in a forked child, and waiting for them never ends."""
+    """Raise ForkError in a forked child: the library's threads do not exist there, and waiting for
+    them never ends."""
     global _started_in
     if _started_in is None:
         _started_in = os.getpid()
@@ -425,13 +427,13 @@ def _check_process() -> None:
         )
 
 
-def _version(meta: Mapping[str, Any]) -> int:
-    return version_of(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
+def _read_version(meta: Mapping[str, Any]) -> int:
+    return compute_version(meta.get("e_tag"), str(meta["last_modified"].replace(microsecond=0)))
 
 
-def _found(meta: Any) -> ObjectInfo:
+def _describe_object(meta: Any) -> ObjectInfo:
     when_s = meta["last_modified"].timestamp()
-    return ObjectInfo(str(meta["path"]), int(meta["size"]), _version(meta), when_s)
+    return ObjectInfo(str(meta["path"]), int(meta["size"]), _read_version(meta), when_s)
 
 
 # -- what went wrong -------------------------------------------------------------------------------
@@ -441,8 +443,8 @@ _service_code = re.compile(r"<Code>(\w{1,64})</Code>")
 _kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown)\b")
 
 
-def refused(error: Exception) -> ObjectRefused:
-    """What an exception of the library means, without its text."""
+def translate_error(error: Exception) -> ObjectRefused:
+    """Translate an exception of the library into an ObjectRefused, without its text."""
     text = str(error)
     if isinstance(error, ObjectRefused | UsageError):
         raise error
@@ -451,21 +453,21 @@ def refused(error: Exception) -> ObjectRefused:
     name = type(error).__name__
     status = _status.search(text)
     number = int(status.group(1)) if status else 0
-    said = _service_code.search(text)
-    code = said.group(1) if said else ""
+    service_code = _service_code.search(text)
+    code = service_code.group(1) if service_code else ""
     words = f"{number} {code}".strip() if number else ""
     if number == 404:
         return ObjectRefused(errno.ENOENT, words)
     if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return ObjectRefused(errno.EACCES, words or "access denied")
     if name == "AlreadyExistsError":
-        return ObjectRefused(errno.EEXIST, words or "it is there already")
+        return ObjectRefused(errno.EEXIST, words or "the object exists already")
     if number == 409:  # of two that write on a condition at once, neither is told which it was
         return ObjectRefused(errno.EIO, words, again=True)
     if number == 501 or name == "NotImplementedError":
         return ObjectRefused(errno.ENOTSUP, words or "the service cannot do that")
     if name == "PreconditionError":
-        return ObjectRefused(errno.ESTALE, words or "another version")
+        return ObjectRefused(errno.ESTALE, words or "the object has another version")
     if name == "NotSupportedError" or "non-partial response" in text:
         return ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
     if number == 416:
@@ -479,11 +481,11 @@ def refused(error: Exception) -> ObjectRefused:
         return ObjectRefused(errno.EIO, words + more)
     if "BareRedirect" in text:
         return ObjectRefused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
-    return _refused_on_the_way(text, name)
+    return _translate_lost_request(text, name)
 
 
-def _refused_on_the_way(text: str, name: str) -> ObjectRefused:
-    """What it means that there was no answer."""
+def _translate_lost_request(text: str, name: str) -> ObjectRefused:
+    """Translate an exception of a request that got no answer."""
     lowered = text.lower()
     if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
         return ObjectRefused(errno.EACCES, "no credentials were found")
@@ -512,26 +514,32 @@ _given_elsewhere = (
 )
 
 
-def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What ~/.aws says of the profile in use: keys, region and endpoint, as far as the environment
-    does not say it. `provider` stands for a profile that boto3 has to resolve (roles, sign-on)."""
+def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read keys, region and endpoint of the profile in use from ~/.aws, unless the environment sets
+    them. `provider` marks a profile that boto3 has to resolve (roles, sign-on)."""
     profile = environment.get("AWS_PROFILE", "default")
     home = os.path.join(os.path.expanduser("~"), ".aws")
     keys = environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials"))
     settings = environment.get("AWS_CONFIG_FILE", os.path.join(home, "config"))
     section = "default" if profile == "default" else f"profile {profile}"
-    said = _section(settings, section) | _section(keys, profile)
-    found: dict[str, Any] = {}
-    if "region" in said and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
-        found["region"] = said["region"]
-    if "endpoint_url" in said:
-        found["endpoint"] = said["endpoint_url"]
+    profile_settings = _read_section(settings, section) | _read_section(keys, profile)
+    options: dict[str, Any] = {}
+    if (
+        "region" in profile_settings
+        and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys()
+    ):
+        options["region"] = profile_settings["region"]
+    if "endpoint_url" in profile_settings:
+        options["endpoint"] = profile_settings["endpoint_url"]
     if any(name in environment for name in _given_elsewhere):
-        return found
+        return options
     for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"):
-        if name in said:
-            found[name.removeprefix("aws_")] = said[name]
-    if "access_key_id" not in found and {"role_arn", "sso_session", "sso_start_url"} & said.keys():
+        if name in profile_settings:
+            options[name.removeprefix("aws_")] = profile_settings[name]
+    if (
+        "access_key_id" not in options
+        and {"role_arn", "sso_session", "sso_start_url"} & profile_settings.keys()
+    ):
         try:
             import boto3  # noqa: F401
         except ImportError:
@@ -539,11 +547,11 @@ def aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
                 f"the AWS profile {profile!r} stands for a role or a sign-on, which takes boto3: "
                 "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
-        found["provider"] = True
-    return found
+        options["provider"] = True
+    return options
 
 
-def _section(path: str, name: str) -> dict[str, str]:
+def _read_section(path: str, name: str) -> dict[str, str]:
     reader = configparser.RawConfigParser()
     try:
         reader.read(path)
@@ -558,10 +566,11 @@ T = TypeVar("T")
 
 
 def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
-    """The answer, asking again while that may help and until the deadline; else Refused.
+    """Call `ask` until it succeeds, while repeating may help and until the deadline; else
+    ObjectRefused.
 
-    Pauses double, and are a random part of that, so that many who were refused together do not
-    come back together. `pause` waits so many seconds, and says whether to go on.
+    Pauses double, and are a random part of that, so that many clients refused together do not come
+    back together. `pause` waits so many seconds, and returns whether to go on.
     """
     deadline = time.monotonic() + deadline_s
     longest_s = limits.object_pause_s
@@ -574,18 +583,19 @@ def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float]
             problem = error.what
         pause_s = random.uniform(longest_s / 4, longest_s)
         if time.monotonic() + pause_s > deadline:
-            raise _in_vain(problem, deadline_s)
+            raise _build_timeout(problem, deadline_s)
         if not pause(pause_s):
             raise ObjectRefused(errno.ECANCELED, "given up")
         longest_s = min(2 * longest_s, limits.object_pause_s_max)
 
 
-def _in_vain(problem: str, deadline_s: float) -> ObjectRefused:
+def _build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
     return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
 
 
 def require_whole(answer: Answer, start: int, stop: int) -> Answer:
-    """The answer, if it has all there is of [start, stop): a body may be cut short in silence."""
+    """Return the answer if it holds all that exists of [start, stop): a body may be cut short
+    silently."""
     if len(answer.data) != min(stop, answer.size) - start:
         raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
     return answer

@@ -1,8 +1,9 @@
 """Objects behind a URL as a store: s3://, gs://, az://, http:// and https://.
 
-A prefix is taken for a folder. Objects have no modification times: where a table of files has one,
-an object has its *version* (63 bits of a digest of its etag) and a folder a digest of what lies
-just in it, names, sizes and versions, so that a file that is added, removed or changed is noticed.
+A prefix is treated as a folder. Objects have no modification times. Where a table of files has a
+time, an object has its *version* (63 bits of a digest of its etag) and a folder a digest of its
+direct content (names, sizes and versions), so that a file that is added, removed or changed is
+noticed.
 
 HTTP has no listings: a file has to be named there, and its folder never changes.
 """
@@ -25,15 +26,15 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Files, unseen
 from .object_client import (
-    Location,
     ObjectInfo,
+    ObjectLocation,
     ObjectRefused,
-    digest,
+    hash_content,
     open_bucket,
     parse_object_url,
+    parse_root,
     require_whole,
     retry_until,
-    rooted,
 )
 from .store import (
     Listing,
@@ -41,17 +42,18 @@ from .store import (
     Progress,
     SaidBy,
     StoreFile,
-    all_there,
     braces,
     changed_error,
     map_in_threads,
+    require_all,
     storage_error,
 )
 
 T = TypeVar("T")
 
 _LISTED_PER_NAME = 16
-"""A page of a listing costs as much as a few questions for one object, and describes a thousand."""
+"""Listed objects for which one request for a single object is saved: a page of a listing costs as
+much as a few such requests, and describes a thousand objects."""
 _ASKED_SINGLY_MAX = 64
 
 
@@ -59,21 +61,21 @@ class ObjectStore:
     """The objects below a URL; see `penstock.engine.Store`."""
 
     def __init__(self, root: str) -> None:
-        where = rooted(root)
+        where = parse_root(root)
         self.root = f"{where.bucket}/{where.key}" if where.key else where.bucket
         self._bucket = open_bucket(where.bucket)
         self._prefix = f"{where.key}/" if where.key else ""
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
-        found = self._listed("", progress)
-        folders, versions = _folders(found)
+        objects = self._list_files("", progress)
+        folders, versions = _group_by_folder(objects)
         numbers = {name: number for number, name in enumerate(folders)}
         endings = tuple(extension.lower() for extension in extensions)
-        files = [each for each in found if not endings or each.name.lower().endswith(endings)]
-        files.sort(key=lambda each: each.name.encode())
-        folder = [numbers[posixpath.dirname(each.name)] for each in files]
+        files = [info for info in objects if not endings or info.name.lower().endswith(endings)]
+        files.sort(key=lambda info: info.name.encode())
+        folder = [numbers[posixpath.dirname(info.name)] for info in files]
         return Listing(
-            self._table(files),
+            self._build_table(files),
             np.array(folder, np.int32),
             Files.of(
                 self.root, folders, np.full(len(folders), -1, np.int64), np.array(versions, "i8")
@@ -85,23 +87,23 @@ class ObjectStore:
             names: list[str] = []
             for part in self._bucket.listing(self._prefix):
                 # An empty object may stand for a folder.
-                names += [each.name for each in self._visible(part) if each.size]
+                names += [info.name for info in self._select_visible(part) if info.size]
                 if len(names) >= count:
                     break
             return names[:count]
 
-        return self._asked(self.root, ask)
+        return self._ask(self.root, ask)
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for each in braces(pattern):
-            if not glob.has_magic(each):
-                names[each] = None
+        for alternative in braces(pattern):
+            if not glob.has_magic(alternative):
+                names[alternative] = None
                 continue
-            fixed = _fixed_folder(each)
-            form = re.compile(_form(each), re.DOTALL)
-            found = (one.name for one in self._listed(fixed) if form.fullmatch(one.name))
-            names.update(dict.fromkeys(sorted(found, key=str.encode)))
+            fixed = _find_fixed_folder(alternative)
+            form = re.compile(_translate_pattern(alternative), re.DOTALL)
+            matches = (one.name for one in self._list_files(fixed) if form.fullmatch(one.name))
+            names.update(dict.fromkeys(sorted(matches, key=str.encode)))
         return list(names)
 
     def probe(
@@ -111,10 +113,10 @@ class ObjectStore:
         # A folder has no size, and the digest of its content.
         folder = (files.size < 0) & (files.mtime_ns >= 0)
         known: dict[str, _State] = {}
-        known |= self._folder_states([names[row] for row in np.flatnonzero(folder)])
-        known |= self._described([names[row] for row in np.flatnonzero(~folder)])
+        known |= self._look_up_folders([names[row] for row in np.flatnonzero(folder)])
+        known |= self._describe_names([names[row] for row in np.flatnonzero(~folder)])
         unknown = [name for name in dict.fromkeys(names) if name not in known]
-        states = map_in_threads(lambda row: self._state(unknown[row]), len(unknown), progress)
+        states = map_in_threads(lambda row: self._look_up(unknown[row]), len(unknown), progress)
         known |= dict(zip(unknown, states, strict=True))
         if progress is not None:
             progress(len(names))
@@ -129,10 +131,10 @@ class ObjectStore:
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        return all_there(*self.probe(unseen(self.root, names), progress), said_by)
+        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
-        states = self._folder_states(names)
+        states = self._look_up_folders(names)
         for name in names:
             if states[name].code != errno.EISDIR:
                 raise storage_error(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
@@ -156,33 +158,34 @@ class ObjectStore:
                     seen += 1
                 return data
 
-            found = parse(number, StoreFile(path, size, fetch, -1))
+            result = parse(number, StoreFile(path, size, fetch, -1))
             if not seen:  # nothing was read that could have shown a change
-                now = self._asked(self.root, lambda: self._bucket.head(self._key(path)))
+                now = self._ask(self.root, lambda: self._bucket.head(self._build_key(path)))
                 _check_same(size, version, now.size, now.version, path)
-            return found
+            return result
 
         return map_in_threads(one, len(files), progress)
 
     # -- asking --------------------------------------------------------------------------------
 
-    def _key(self, name: str) -> str:
-        """The key of a file; a name may also be a whole URL below the bucket."""
+    def _build_key(self, name: str) -> str:
+        """Build the key of a file; the name may also be a whole URL below the bucket."""
         name = name.removeprefix(f"{self.root}/")
         return posixpath.normpath(self._prefix + name) if name else self._prefix.rstrip("/")
 
-    def _asked(self, url: str, ask: Callable[[], T]) -> T:
-        """The answer, or the error that says why there is none."""
+    def _ask(self, url: str, ask: Callable[[], T]) -> T:
+        """Call `ask` with retries; a failure becomes the storage error for the URL."""
         try:
             return retry_until(ask, limits.object_listing_deadline_s, _sleep)
         except ObjectRefused as error:
             raise storage_error(error.code, url, f" ({error.what})") from None
 
     def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
-        """The bytes of a range, and the size and version of the object; 0 where nothing is read."""
+        """Read the bytes of a range, and the size and version of the object; 0 and 0 if nothing is
+        read."""
         if length <= 0:
             return b"", 0, 0
-        key = self._key(name)
+        key = self._build_key(name)
 
         def ask() -> tuple[bytes, int, int]:
             try:
@@ -197,94 +200,97 @@ class ObjectStore:
                 raise
             return bytes(got.data), got.size, got.version
 
-        return self._asked(f"{self.root}/{name}", ask)
+        return self._ask(f"{self.root}/{name}", ask)
 
-    def _state(self, name: str) -> _State:
-        """What a name stands for now. An error where that cannot be known: a service that does not
-        answer is no reason to take data for gone."""
+    def _look_up(self, name: str) -> _State:
+        """Look up a name. A service that does not answer raises an error, because data must not be
+        taken for missing then."""
 
         def ask() -> _State:
             try:
-                found = self._bucket.head(self._key(name))
+                info = self._bucket.head(self._build_key(name))
             except ObjectRefused as error:
                 if error.code != errno.ENOENT:
                     raise
                 return _State(-1, -1, errno.ENOENT)
-            return _State(found.size, found.version, 0)
+            return _State(info.size, info.version, 0)
 
-        state = self._asked(f"{self.root}/{name}", ask)
+        state = self._ask(f"{self.root}/{name}", ask)
         if state.code and self._bucket.listable:
-            return self._folder_states([name])[name]
+            return self._look_up_folders([name])[name]
         return state
 
-    def _described(self, names: Sequence[str]) -> dict[str, _State]:
-        """The files of folders that so many names lie in that listing is cheaper than asking."""
+    def _describe_names(self, names: Sequence[str]) -> dict[str, _State]:
+        """Describe files by listing their folders, for folders with so many of the names that
+        listing is cheaper than single requests."""
         if len(names) < _ASKED_SINGLY_MAX or not self._bucket.listable:
             return {}
         per_folder: dict[str, list[str]] = defaultdict(list)
         for name in names:
             per_folder[posixpath.dirname(name)].append(name)
         many = [
-            (folder, each) for folder, each in per_folder.items() if len(each) >= _ASKED_SINGLY_MAX
+            (folder, inside)
+            for folder, inside in per_folder.items()
+            if len(inside) >= _ASKED_SINGLY_MAX
         ]
 
         def described(folder: str, wanted: set[str]) -> dict[str, _State]:
             left = _LISTED_PER_NAME * len(wanted)
-            found: dict[str, _State] = {}
-            for part in self._bucket.listing(self._below(folder)):
-                for each in self._visible(part, hidden=True):
-                    if each.name in wanted:
-                        found[each.name] = _State(each.size, each.version, 0)
+            states: dict[str, _State] = {}
+            for part in self._bucket.listing(self._build_prefix(folder)):
+                for info in self._select_visible(part, hidden=True):
+                    if info.name in wanted:
+                        states[info.name] = _State(info.size, info.version, 0)
                 left -= len(part)
-                if len(found) == len(wanted) or left < 0:
+                if len(states) == len(wanted) or left < 0:
                     break
-            return found
+            return states
 
         def one(number: int) -> dict[str, _State]:
             folder, wanted = many[number]
-            return self._asked(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
+            return self._ask(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
 
         known: dict[str, _State] = {}
-        for found in map_in_threads(one, len(many)):
-            known |= found
+        for states in map_in_threads(one, len(many)):
+            known |= states
         return known
 
     # -- listing -------------------------------------------------------------------------------
 
-    def _below(self, folder: str) -> str:
-        """The prefix of all that lies below a folder."""
-        key = self._key(folder)
+    def _build_prefix(self, folder: str) -> str:
+        """Build the prefix of everything below a folder."""
+        key = self._build_key(folder)
         return f"{key}/" if key and key != "." else ""
 
-    def _listed(self, folder: str, progress: Progress | None = None) -> list[ObjectInfo]:
-        """All files below a folder, with their names relative to the root."""
+    def _list_files(self, folder: str, progress: Progress | None = None) -> list[ObjectInfo]:
+        """List all files below a folder, with names relative to the root."""
 
         def ask() -> list[ObjectInfo]:
-            found: list[ObjectInfo] = []
-            for part in self._bucket.listing(self._below(folder)):
-                found += self._visible(part)
+            objects: list[ObjectInfo] = []
+            for part in self._bucket.listing(self._build_prefix(folder)):
+                objects += self._select_visible(part)
                 if progress is not None:
-                    progress(len(found))
-            return _without_markers(found)
+                    progress(len(objects))
+            return _drop_markers(objects)
 
-        return self._asked(f"{self.root}/{folder}" if folder else self.root, ask)
+        return self._ask(f"{self.root}/{folder}" if folder else self.root, ask)
 
-    def _visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
-        """The objects with their names relative to the root, without hidden ones and sidecars."""
+    def _select_visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
+        """Return the objects with names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
-        found = []
-        for each in part:
-            name = each.name[skip:]
-            if not name or (not hidden and _hidden(name)):
+        visible = []
+        for info in part:
+            name = info.name[skip:]
+            if not name or (not hidden and _is_hidden(name)):
                 continue
-            found.append(ObjectInfo(name, each.size, each.version))
-        return found
+            visible.append(ObjectInfo(name, info.size, info.version))
+        return visible
 
-    def _folder_states(self, names: Sequence[str]) -> dict[str, _State]:
+    def _look_up_folders(self, names: Sequence[str]) -> dict[str, _State]:
         if not self._bucket.listable:
             return {name: _State(-1, 0, errno.EISDIR) for name in names}
         if len(names) > _ASKED_SINGLY_MAX:
-            folders, versions = _folders(self._listed(posixpath.commonpath(names)))
+            folders, versions = _group_by_folder(self._list_files(posixpath.commonpath(names)))
             there = dict(zip(folders, versions, strict=True))
             gone = _State(-1, -1, errno.ENOENT)
             return {
@@ -294,42 +300,42 @@ class ObjectStore:
         return dict(
             zip(
                 names,
-                map_in_threads(lambda i: self._folder_state(names[i]), len(names)),
+                map_in_threads(lambda i: self._look_up_folder(names[i]), len(names)),
                 strict=True,
             )
         )
 
-    def _folder_state(self, name: str) -> _State:
-        below = self._below(name)
-        folders, files = self._asked(
+    def _look_up_folder(self, name: str) -> _State:
+        below = self._build_prefix(name)
+        folders, files = self._ask(
             f"{self.root}/{name}" if name else self.root, lambda: self._bucket.level(below)
         )
-        shown = {each for each in folders if not _hidden(each)}
+        shown = {folder for folder in folders if not _is_hidden(folder)}
         inside = [
-            ObjectInfo(each.name[len(below) :], each.size, each.version)
-            for each in files
-            if len(each.name) > len(below)
+            ObjectInfo(info.name[len(below) :], info.size, info.version)
+            for info in files
+            if len(info.name) > len(below)
         ]
         inside = [
-            each
-            for each in inside
-            if not _hidden(each.name) and (each.size or each.name not in shown)
+            info
+            for info in inside
+            if not _is_hidden(info.name) and (info.size or info.name not in shown)
         ]
         if not shown and not inside and (not files or not name):
             return _State(-1, -1, errno.ENOENT)
-        return _State(-1, _folder_version(inside, shown), errno.EISDIR)
+        return _State(-1, _compute_folder_version(inside, shown), errno.EISDIR)
 
-    def _table(self, found: Sequence[ObjectInfo]) -> Files:
+    def _build_table(self, objects: Sequence[ObjectInfo]) -> Files:
         return Files.of(
             self.root,
-            [each.name for each in found],
-            np.array([each.size for each in found], np.int64),
-            np.array([each.version for each in found], np.int64),
+            [info.name for info in objects],
+            np.array([info.size for info in objects], np.int64),
+            np.array([info.version for info in objects], np.int64),
         )
 
 
 class _State(NamedTuple):
-    """What a name stands for; `code` is 0, EISDIR or the errno without it."""
+    """State of a name; `code` is 0, EISDIR, or the errno of the failure."""
 
     size: int
     version: int
@@ -344,30 +350,30 @@ def _sleep(seconds: float) -> bool:
 # -- folders ---------------------------------------------------------------------------------------
 
 
-def _hidden(name: str) -> bool:
-    """Hidden files, what lies in hidden folders, and sidecars are no data."""
+def _is_hidden(name: str) -> bool:
+    """True for hidden files, files in hidden folders, and sidecars, which are no data."""
     return name.startswith(".") or "/." in name or name.endswith(".penstock")
 
 
-def _without_markers(found: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Without the empty objects that some tools write for folders."""
-    if not any(each.size == 0 for each in found):
-        return found
+def _drop_markers(objects: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Leave out the empty objects that some tools write for folders."""
+    if not any(info.size == 0 for info in objects):
+        return objects
     folders: set[str] = set()
-    for each in found:
-        folder = posixpath.dirname(each.name)
+    for info in objects:
+        folder = posixpath.dirname(info.name)
         while folder and folder not in folders:
             folders.add(folder)
             folder = posixpath.dirname(folder)
-    return [each for each in found if each.size or each.name not in folders]
+    return [info for info in objects if info.size or info.name not in folders]
 
 
-def _folders(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
-    """The folders that files lie in, the root first, and their versions."""
+def _group_by_folder(objects: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
+    """Return the folders of these files, the root first, and their versions."""
     files: dict[str, list[ObjectInfo]] = {"": []}
     folders: dict[str, set[str]] = {"": set()}
-    for each in found:
-        folder, _, name = each.name.rpartition("/")
+    for info in objects:
+        folder, _, name = info.name.rpartition("/")
         if folder not in files:
             inner = folder
             while inner not in files:
@@ -375,29 +381,30 @@ def _folders(found: Sequence[ObjectInfo]) -> tuple[list[str], list[int]]:
                 outer, _, last = inner.rpartition("/")
                 folders.setdefault(outer, set()).add(last)
                 inner = outer
-        files[folder].append(ObjectInfo(name, each.size, each.version))
+        files[folder].append(ObjectInfo(name, info.size, info.version))
     names = sorted(files, key=str.encode)
-    return names, [_folder_version(files[name], folders[name]) for name in names]
+    return names, [_compute_folder_version(files[name], folders[name]) for name in names]
 
 
-def _folder_version(files: Iterable[ObjectInfo], folders: Iterable[str]) -> int:
-    lines = [f"{each.name}\0{each.size}\0{each.version}" for each in files]
+def _compute_folder_version(files: Iterable[ObjectInfo], folders: Iterable[str]) -> int:
+    lines = [f"{info.name}\0{info.size}\0{info.version}" for info in files]
     lines += [f"{name}/" for name in folders]
-    return digest(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
+    return hash_content(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
 
 
 # -- patterns --------------------------------------------------------------------------------------
 
 
-def _fixed_folder(pattern: str) -> str:
-    """The folder below which everything lies that a pattern matches."""
+def _find_fixed_folder(pattern: str) -> str:
+    """Return the folder that holds everything a pattern can match."""
     parts = pattern.split("/")[:-1]
     fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return "/".join(parts[:fixed])
 
 
-def _form(pattern: str) -> str:
-    """A shell pattern as a regular expression: `**` is any folders, nothing else crosses one."""
+def _translate_pattern(pattern: str) -> str:
+    """Translate a shell pattern into a regular expression: `**` is any folders, nothing else
+    crosses one."""
     form = ""
     at = 0
     while at < len(pattern):
@@ -423,8 +430,8 @@ def _form(pattern: str) -> str:
 # -- opening ---------------------------------------------------------------------------------------
 
 
-class Located(NamedTuple):
-    """What URLs stand for: a folder, one file or patterns, in a store."""
+class ObjectSource(NamedTuple):
+    """Objects named by URLs: a folder, one file or patterns, in a store."""
 
     kind: Literal["folder", "file", "pattern"]
     names: tuple[str, ...]
@@ -432,38 +439,41 @@ class Located(NamedTuple):
     store: ObjectStore
 
 
-def locate_objects(*given: str) -> Located:
-    """What URLs stand for. `path` and the store's root are without what is secret in the URLs."""
-    places = [parse_object_url(url) for url in given]
+def locate_objects(*urls: str) -> ObjectSource:
+    """Locate the folder, file or patterns that URLs name. `path` and the store's root hold none of
+    the URLs' secrets."""
+    places = [parse_object_url(url) for url in urls]
     if len({place.bucket for place in places}) > 1:
         first, other, *_ = dict.fromkeys(place.bucket for place in places)
         raise UsageError(f"{first} and {other} are two places: name files of one bucket or server")
     bucket, path = places[0].bucket, ", ".join(place.url for place in places)
     keys = [place.key for place in places]
     if len(keys) > 1 or glob.has_magic(keys[0]) or "{" in keys[0]:
-        root = posixpath.commonpath([posixpath.dirname(_fixed(key)) for key in keys])
+        root = posixpath.commonpath([posixpath.dirname(_cut_at_special(key)) for key in keys])
         names = tuple(key[len(root) :].lstrip("/") for key in keys)
-        return Located("pattern", names, path, ObjectStore(f"{bucket}/{root}"))
+        return ObjectSource("pattern", names, path, ObjectStore(f"{bucket}/{root}"))
     key = keys[0].rstrip("/")
     outer, _, name = key.rpartition("/")
     store = ObjectStore(f"{bucket}/{outer}")
     if name and keys[0] == key:
         _, errors = store.probe(unseen(store.root, [name]))
         if not errors[0]:
-            return Located("file", (name,), path, store)
+            return ObjectSource("file", (name,), path, store)
         if errors[0] != errno.EISDIR:
             store.stat([name])  # says why
-    return Located("folder", ("",), Location(bucket, key).url, ObjectStore(f"{bucket}/{key}"))
+    return ObjectSource(
+        "folder", ("",), ObjectLocation(bucket, key).url, ObjectStore(f"{bucket}/{key}")
+    )
 
 
-def _fixed(key: str) -> str:
-    """A key up to its first special character."""
+def _cut_at_special(key: str) -> str:
+    """Cut a key before its first special character."""
     special = re.search(r"[*?\[{]", key)
     return key[: special.start()] if special else key
 
 
 def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
-    """The bytes of one extent, or an error: ChangedError unless the object is as it was indexed."""
+    """Read the bytes of one extent; ChangedError unless the object is as it was indexed."""
     store = ObjectStore(files.root)
     if length == 0:
         return b""
@@ -477,7 +487,7 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
 
 
 def _check_same(size: int, version: int, now_size: int, now_version: int, where: str) -> None:
-    """ChangedError unless an object has the size and version of the table."""
+    """Raise ChangedError unless an object has the size and version of the table."""
     if now_size != size:
         raise changed_error(where, f"the object has {now_size:,} bytes and had {size:,}")
     if now_version != version:

@@ -1,9 +1,9 @@
 """The engine for objects: each run is one ranged request, many of them in flight.
 
-A pool of threads, each of which waits for one request: of the ways to use obstore that was the
-cheapest in processor time (docs/decisions). The bytes of an answer are scattered to where they
-belong, and nowhere else are they copied. What may pass (a service that is too busy, connections
-that are lost, answers that are cut short or do not come) is asked for again until a deadline.
+A pool of threads, each of which waits for one request: of the ways to use obstore this used the
+least processor time (docs/decisions). The bytes of an answer are copied once, to their
+destinations. Temporary failures (a busy service, lost connections, answers that are cut short or
+missing) are retried until a deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..budget import Budget
 from ..errors import ForkError, UsageError
 from ..extent import Files, Requests
 from .native import ReadMethod
-from .object_client import Answer, Bucket, ObjectRefused, require_whole, retry_until, rooted
+from .object_client import Answer, Bucket, ObjectRefused, parse_root, require_whole, retry_until
 from .protocol import Buffer, Completion, Failure, check_requests
 from .queue import PATIENCE, Patience, Purpose
 
@@ -31,9 +31,9 @@ from .queue import PATIENCE, Patience, Purpose
 class ObjectEngine:
     """Reads the objects of an index; see `penstock.engine.Engine`.
 
-    An object whose size or etag is not that of `files` is reported with ESTALE, one that is gone
-    with ENOENT, one that may not be read with EACCES, and one that does not arrive within
-    `deadline_s`, asking again and again, with ETIMEDOUT.
+    An object whose size or etag differs from `files` is reported with ESTALE, a missing one with
+    ENOENT, a forbidden one with EACCES, and one that does not arrive within `deadline_s`, repeats
+    included, with ETIMEDOUT.
     Threads end with `close`, which the garbage collector also calls.
     """
 
@@ -50,10 +50,10 @@ class ObjectEngine:
         budget = budget or Budget()
         self._patience = patience
         self.files = files
-        self.choice = _chosen(budget)
+        self.choice = _choose_method(budget)
         self._pid = os.getpid()
         self._submitted = 0
-        self._work = _Work(files, deadline_s, stall_s)
+        self._work = _SharedWork(files, deadline_s, stall_s)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def submit(
@@ -64,7 +64,7 @@ class ObjectEngine:
         turn_ns = time.monotonic_ns() + self._patience.of(purpose)
         number = self._submitted
         self._submitted += 1
-        self._work.add(_Ticket(number, requests, buffers), turn_ns)
+        self._work.add(_ObjectTicket(number, requests, buffers), turn_ns)
         return number
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -72,24 +72,24 @@ class ObjectEngine:
         return self._work.finished(timeout_ns * 1e-9)
 
     def close(self) -> None:
-        """Drop what is not in a buffer yet. Requests in flight are not waited for, and write
-        nothing any more."""
+        """Drop everything that is not in a buffer yet. Requests in flight are not waited for, and
+        write nothing any more."""
         if os.getpid() == self._pid:
             self._work.close()
 
     def adopt(self, budget: Budget) -> None:
-        """Apply a changed budget, for all that has not been asked for."""
+        """Apply a changed budget to all requests that have not been sent."""
         self._check_usable()
-        self.choice = _chosen(budget)
+        self.choice = _choose_method(budget)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def survey(self) -> None:
-        """There is one way to read objects."""
+        """Do nothing: there is one way to read objects."""
         self._check_usable()
 
     def counters(self) -> dict[str, int]:
-        """Totals of finished tickets: bytes, runs, extents, tickets; and of all requests, and those
-        of them that asked again."""
+        """Return totals of finished tickets: bytes, runs, extents, tickets; and of all requests,
+        and those of them that were repeats."""
         self._check_process()
         return dict(self._work.counters)
 
@@ -110,7 +110,7 @@ class ObjectEngine:
             )
 
 
-def _chosen(budget: Budget) -> ReadMethod:
+def _choose_method(budget: Budget) -> ReadMethod:
     requests = budget.requests or limits.object_requests_default
     return ReadMethod(
         "object",
@@ -121,8 +121,8 @@ def _chosen(budget: Budget) -> ReadMethod:
     )
 
 
-class _Ticket:
-    """A submission: where its bytes go, how many of its pieces are left, and what went wrong."""
+class _ObjectTicket:
+    """A submission: destinations of its bytes, number of its pieces that are left, and failures."""
 
     def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
         self.number = number
@@ -136,21 +136,22 @@ class _Ticket:
         self.left = 0
         self.failures: dict[int, list[tuple[int, int, int]]] = {}
 
-    def pieces(self) -> list[_Piece]:
-        """What to ask for: runs; of one that is too long to be one, its parts."""
-        found = []
+    def pieces(self) -> list[_ObjectPiece]:
+        """Return the pieces to request: one for each run, several for a run that is too long for
+        one."""
+        pieces = []
         for first, last in zip(self.runs, self.runs[1:], strict=False):
             start, stop = self.offset[first], self.offset[last - 1] + self.length[last - 1]
             while start < stop:
                 end = min(stop, start + limits.run_bytes_max)
-                found.append(_Piece(self, first, last, start, end))
+                pieces.append(_ObjectPiece(self, first, last, start, end))
                 start = end
-        self.left = len(found)
-        return found
+        self.left = len(pieces)
+        return pieces
 
     def completion(self) -> Completion:
-        """The report. Of an extent in several parts the first failure counts: all before it is
-        there."""
+        """Return the report. Of an extent in several parts the first failure counts: all bytes
+        before it arrived."""
         failures = []
         for extent in sorted(self.failures):
             at, code, got = min(self.failures[extent])
@@ -158,17 +159,17 @@ class _Ticket:
         return Completion(self.number, tuple(failures))
 
 
-class _Piece:
-    """The bytes [start, stop) of the object of the extents [first, last)."""
+class _ObjectPiece:
+    """The bytes [start, stop) of an object, for the extents [first, last)."""
 
     __slots__ = ("first", "last", "start", "stop", "ticket")
 
-    def __init__(self, ticket: _Ticket, first: int, last: int, start: int, stop: int) -> None:
+    def __init__(self, ticket: _ObjectTicket, first: int, last: int, start: int, stop: int) -> None:
         self.ticket, self.first, self.last = ticket, first, last
         self.start, self.stop = start, stop
 
     def scatter(self, data: memoryview) -> None:
-        """Put the bytes where they belong, and note what is missing."""
+        """Copy the bytes to their destinations, and note the missing ones."""
         ticket = self.ticket
         end = self.start + len(data)
         source = np.frombuffer(data, np.uint8)
@@ -195,11 +196,12 @@ class _Piece:
         self.ticket.failures.setdefault(extent, []).append((at, code, got))
 
 
-class _Work:
-    """What the threads share. It knows nothing of the engine, which can so be forgotten."""
+class _SharedWork:
+    """State that the threads share. It holds no reference to the engine, so the engine can be
+    collected."""
 
     def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
-        where = rooted(files.root)
+        where = parse_root(files.root)
         self._files = files
         self._prefix = f"{where.key}/" if where.key else ""
         self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
@@ -208,9 +210,9 @@ class _Work:
         lock = threading.Lock()  # guards all that follows
         self._changed = threading.Condition(lock)
         self._closing = threading.Event()
-        self._queue: list[tuple[int, int, _Piece]] = []  # heap: turn, which one, the piece
+        self._queue: list[tuple[int, int, _ObjectPiece]] = []  # heap: turn, which one, the piece
         self._queued = 0  # so far
-        self._tickets: set[_Ticket] = set()
+        self._tickets: set[_ObjectTicket] = set()
         self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
         self._room = threading.Condition(lock)  # less is in flight than before
         self._bytes = 0  # in flight, gaps included
@@ -234,7 +236,7 @@ class _Work:
             self._free_at_s = 0.0
             self._start()
 
-    def add(self, ticket: _Ticket, turn_ns: int) -> None:
+    def add(self, ticket: _ObjectTicket, turn_ns: int) -> None:
         pieces = ticket.pieces()
         with self._changed:
             self._tickets.add(ticket)
@@ -270,19 +272,19 @@ class _Work:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """More threads for what is waiting. Call with the lock held."""
+        """Start threads for the pieces that wait. Call with the lock held."""
         wanted = min(self._requests_max, self._active + len(self._queue)) - self._active
         for _ in range(wanted):
             self._active += 1
             self._threads.submit(self._run)
 
     def _run(self) -> None:
-        """Ask for one piece after the other, until there are none."""
+        """Read one piece after the other, until there are none."""
         while True:
             with self._changed:
-                self._room.wait_for(self._may_go_on)
+                self._room.wait_for(self._can_go_on)
                 over = self._active > self._requests_max
-                if self.closed or over or not self._queue or not _main_alive():
+                if self.closed or over or not self._queue or not _is_main_alive():
                     self._active -= 1
                     return
                 piece = heappop(self._queue)[-1]
@@ -301,20 +303,20 @@ class _Work:
                 self._bytes -= size
                 self._room.notify_all()
 
-    def _may_go_on(self) -> bool:
-        """Whether there is nothing to do, or room for the bytes of the next piece."""
+    def _can_go_on(self) -> bool:
+        """True if there is nothing to do, or room for the bytes of the next piece."""
         if self.closed or not self._queue or not self._bytes:
             return True
         piece = self._queue[0][-1]
         return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
 
-    def _read(self, piece: _Piece) -> None:
-        """Bring a piece to its buffers, or note why not."""
+    def _read(self, piece: _ObjectPiece) -> None:
+        """Read a piece into its buffers, or note its failure."""
         file = piece.ticket.file[piece.first]
         data, code = memoryview(b""), 0
         try:
             self._take_turn(piece.stop - piece.start)
-            data = self._fetched(file, piece.start, piece.stop)
+            data = self._fetch(file, piece.start, piece.stop)
         except ObjectRefused as error:
             code = error.code
         with self._changed:
@@ -336,8 +338,9 @@ class _Work:
                 if self.closed:  # who closes waits for the copies
                     self._changed.notify_all()
 
-    def _fetched(self, file: int, start: int, stop: int) -> memoryview:
-        """The bytes of a range as far as the object goes; Refused where it is not as indexed."""
+    def _fetch(self, file: int, start: int, stop: int) -> memoryview:
+        """Read the bytes of a range up to the object's end; ObjectRefused if it is not as
+        indexed."""
         key = self._prefix + self._files.name(file)
         size, version = int(self._files.size[file]), int(self._files.mtime_ns[file])
         stop = min(stop, size)
@@ -347,8 +350,8 @@ class _Work:
             nonlocal asked
             asked += 1
             if start >= stop:  # nothing is there: but is the object?
-                found = self._bucket.head(key)
-                answer = Answer(memoryview(b""), found.size, found.version)
+                info = self._bucket.head(key)
+                answer = Answer(memoryview(b""), info.size, info.version)
             else:
                 answer = self._bucket.fetch(key, start, stop)
             if (answer.size, answer.version) != (size, version):
@@ -367,7 +370,7 @@ class _Work:
                 self.counters["retries"] += asked - 1
 
     def _take_turn(self, length: int) -> None:
-        """Wait until the bandwidth allows to ask for so many bytes."""
+        """Wait until the bandwidth allows a request of `length` bytes."""
         with self._changed:
             if self._bytes_per_s is None:
                 return
@@ -378,17 +381,20 @@ class _Work:
             self._pause(begin_s - now_s)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait, unless the engine is closed."""
+        """Wait, unless the engine is closed; return True if it is open."""
         return not self._closing.wait(seconds)
 
-    def _finish(self, ticket: _Ticket) -> None:
+    def _finish(self, ticket: _ObjectTicket) -> None:
         """Note a ticket for the next report. Call with the lock held."""
         if self.closed:
             return
         self._tickets.discard(ticket)
         buffers, ticket.buffers = ticket.buffers, []
         completion = ticket.completion()
-        lost = {each.extent: ticket.length[each.extent] - each.got for each in completion.failures}
+        lost = {
+            failure.extent: ticket.length[failure.extent] - failure.got
+            for failure in completion.failures
+        }
         self.counters["bytes"] += sum(ticket.length) - sum(lost.values())
         self.counters["runs"] += len(ticket.runs) - 1
         self.counters["extents"] += len(ticket.length)
@@ -397,6 +403,6 @@ class _Work:
         self._changed.notify_all()
 
 
-def _main_alive() -> bool:
-    """Whether the program is still running: at its end the threads are waited for."""
+def _is_main_alive() -> bool:
+    """True if the program is still running: at its end the interpreter waits for the threads."""
     return threading.main_thread().is_alive()

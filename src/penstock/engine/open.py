@@ -1,6 +1,6 @@
-"""Which store and which engine serve a place: files of this machine, or objects behind a URL.
+"""Choice of a store and an engine by place: files of this machine, or objects behind a URL.
 
-The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". Where
+The root of a table of files decides: a path, or a URL such as "s3://bucket/folder". If
 PENSTOCK_TRACE is set, engines are recorded (`penstock.engine.recording`).
 """
 
@@ -22,12 +22,12 @@ from .native import ReadingEngine as ReadingEngine
 
 
 def is_url(place: str) -> bool:
-    """Whether a path or root is that of an object store."""
+    """True if a path or root is that of an object store."""
     return "://" in place
 
 
 def open_store(root: str) -> stores.Store:
-    """The store of everything below a root."""
+    """Open the store of everything below a root."""
     if is_url(root):
         from .object_store import ObjectStore  # its library is optional
 
@@ -36,24 +36,29 @@ def open_store(root: str) -> stores.Store:
 
 
 def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
-    """An engine that reads these files."""
-    engine = _engine_for(files, budget, mean_bytes)
+    """Open an engine that reads these files."""
+    engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
     if not asked:
         return engine
-    from .recording import Recorded, trace_path  # jobs that are not recorded do without
+    from .recording import (  # jobs that are not recorded do without
+        RecordedEngine,
+        choose_trace_path,
+    )
 
-    return Recorded(engine, files, trace_path(asked))
+    return RecordedEngine(engine, files, choose_trace_path(asked))
 
 
-def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
+def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     if files.mirrors:
-        from .mirrored import Dispatched, part_of  # most data lies at one place
+        from .mirrored import MirroredEngine, divide_budget  # most data lies at one place
 
         places = (replace(files, mirrors=()), *files.mirrors)
-        part = part_of(budget, len(places))
-        holders = np.stack([each.size >= 0 for each in places], axis=1)
-        return Dispatched([_engine_for(each, part, mean_bytes) for each in places], holders)
+        part = divide_budget(budget, len(places))
+        holders = np.stack([place.size >= 0 for place in places], axis=1)
+        return MirroredEngine(
+            [_create_engine(place, part, mean_bytes) for place in places], holders
+        )
     if is_url(files.root):
         from .objects import ObjectEngine
 
@@ -62,14 +67,14 @@ def _engine_for(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngin
 
 
 def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
-    """The table with what lies below other roots under the same names, of the same sizes.
+    """Return the table with mirrors: files of the same names and sizes below other roots.
 
-    UsageError where there is nothing of it.
+    UsageError if a root holds none of them.
     """
     mirrors = []
     for root in roots:
-        found, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
-        there = (errors == 0) & (found.size == files.size)
+        probed, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
+        there = (errors == 0) & (probed.size == files.size)
         if not there.any():
             raise UsageError(
                 f"mirrors: {root} has none of the {len(files):,} files below {files.root}, such as"
@@ -79,16 +84,16 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
         mirrors.append(
             replace(
                 files,
-                root=found.root,
-                size=np.where(there, found.size, -1),
-                mtime_ns=found.mtime_ns,
+                root=probed.root,
+                size=np.where(there, probed.size, -1),
+                mtime_ns=probed.mtime_ns,
             )
         )
     return replace(files, mirrors=tuple(mirrors))
 
 
 def read_extent(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
-    """The bytes of one extent, or an error: ChangedError unless the file is as it was indexed."""
+    """Read the bytes of one extent; ChangedError unless the file is as it was indexed."""
     try:
         return _read_extent(files, file, offset, length, where)
     except PenstockError:

@@ -1,8 +1,9 @@
-"""The page cache: how much of files is in it, and out of it with them.
+"""The page cache: how much of some files is in it, and dropping files from it.
 
-The kernel is asked by cachestat(2), which counts pages and touches none; where there is none
-(before Linux 6.5, or forbidden), by mincore at up to 64 places of each file. It tells neither of
-files that one may read but not write. A figure that cannot be had is None, never a guess.
+The kernel is asked by cachestat(2), which counts pages and touches none. Without cachestat
+(before Linux 6.5, or forbidden) mincore is asked at up to 64 places of each file. Neither reports
+on files that the process may read but not write. A figure that cannot be measured is None, never
+a guess.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Files
-from .native import resident_fraction
+from .native import measure_resident_fraction
 from .store import map_in_threads, storage_error
 
 Paths = Files | Sequence[str]
@@ -36,11 +37,11 @@ _synced_pages_max = (256 << 20) // _page_bytes  # where time matters, more is no
 
 
 class Residency(NamedTuple):
-    """How much of files is in the page cache.
+    """Part of some files that is in the page cache.
 
-    cached_bytes, total_bytes: of the files that were looked at.
-    files, of_files:           how many these were, and of how many they were drawn.
-    how:                       "cachestat" (exact), or "mincore" (some places of a file, at least).
+    cached_bytes, total_bytes: of the files that were examined.
+    files, of_files:           how many were examined, and from how many they were drawn.
+    how:                       "cachestat" (exact), or "mincore" (a lower bound, from some places).
     """
 
     cached_bytes: int
@@ -51,12 +52,12 @@ class Residency(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The part of what was looked at that is cached; 1 where that is nothing."""
+        """Cached part of the examined bytes; 1 if there are none."""
         return self.cached_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
 class _Pages(NamedTuple):
-    """Of a range of a file. unsettled: those that are dirty, or being written."""
+    """Pages of a range of a file. unsettled: dirty pages and pages being written."""
 
     cached: int
     unsettled: int
@@ -68,20 +69,21 @@ def measure_residency(
     files_max: int = limits.residency_files_max,
     seconds: float = limits.residency_s,
 ) -> Residency | None:
-    """How much of these files is cached now; None where the kernel does not tell of any of them.
+    """Measure how much of these files is cached now; None if the kernel does not tell of any of
+    them.
 
-    Of more than `files_max` files so many are drawn, the same each time, and fewer where the time
-    runs out. What has gone or is no regular file is left out. Memory file systems (tmpfs) are
-    cached as a whole.
+    Of more than `files_max` files that many are drawn, the same each time, and fewer if the time
+    runs out. Missing files and files that are not regular are left out. Memory file systems
+    (tmpfs) count as cached completely.
     """
     cached_bytes = total_bytes = files = 0
     exact = True
     until = time.monotonic() + seconds
-    for path in _drawn(paths, files_max):
-        found = _cached_bytes(path)
-        if found is not None:
-            cached_bytes, total_bytes = cached_bytes + found[0], total_bytes + found[1]
-            exact = exact and found[2]
+    for path in _draw_paths(paths, files_max):
+        counts = _measure_cached_bytes(path)
+        if counts is not None:
+            cached_bytes, total_bytes = cached_bytes + counts[0], total_bytes + counts[1]
+            exact = exact and counts[2]
             files += 1
         if time.monotonic() > until:
             break
@@ -92,18 +94,18 @@ def measure_residency(
 
 
 def evict(paths: Paths) -> Residency | None:
-    """Drop all of these files from the page cache; returns what is in it afterwards, None where
-    the kernel does not tell.
+    """Drop all of these files from the page cache; return their residency afterwards, None if the
+    kernel does not tell.
 
-    What is not yet written is written first. Pages that somebody has mapped, and memory file
-    systems, stay: the result shows it. Raises MissingError or StorageError for a file that cannot
+    Dirty pages are written first. Pages that some process has mapped, and memory file systems,
+    stay: the result shows it. Raises MissingError or StorageError for a file that cannot
     be opened.
     """
-    path_of = _by_number(paths)
+    path_of = _get_path_reader(paths)
 
     def one(number: int) -> None:
         path = path_of(number)
-        file = _opened(path)
+        file = _open_path(path)
         try:
             if not _drop(file, 0, 0):
                 # Syncing clean files costs a flush of the disk each: only those that need it.
@@ -119,10 +121,12 @@ def evict(paths: Paths) -> Residency | None:
 
 
 def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
-    """The first of these extents, as many as could be dropped from the page cache in time.
+    """Drop extents from the page cache, in order, while there is time; return those that were
+    dropped.
 
-    Only what they touch is dropped, so that others lose little. None is returned twice, or
-    with a page of one before; one that stays, as far as the kernel tells, ends them.
+    Only the pages they touch are dropped, so that other processes lose little. No extent is
+    returned twice, or shares a page with an earlier one. The first extent that stays in the cache,
+    as far as the kernel tells, ends the list.
     """
     until = time.monotonic() + seconds
     taken: set[tuple[int, int]] = set()
@@ -140,8 +144,8 @@ def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
             if file not in opened:
                 if len(opened) == _open_at_once:
                     os.close(opened.pop(next(iter(opened))))
-                opened[file] = _opened(files.path(file))
-                pages = _pages(opened[file], 0, 0)
+                opened[file] = _open_path(files.path(file))
+                pages = _count_pages(opened[file], 0, 0)
                 if pages is not None and 0 < pages.unsettled <= _synced_pages_max:
                     _sync(opened[file])
             if _drop_around(opened[file], first * _page_bytes, last * _page_bytes) is False:
@@ -155,54 +159,56 @@ def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
     return Extents(extents.file[chosen], extents.offset[chosen], extents.length[chosen])
 
 
-def _by_number(paths: Paths) -> Callable[[int], str]:
+def _get_path_reader(paths: Paths) -> Callable[[int], str]:
     return paths.path if isinstance(paths, Files) else paths.__getitem__
 
 
-def _drawn(paths: Paths, most: int) -> list[str]:
-    """Files from everywhere, in no order: who stops early has seen some from everywhere, too."""
+def _draw_paths(paths: Paths, most: int) -> list[str]:
+    """Draw files from everywhere, in random order, so that stopping early still covers
+    everywhere."""
     count = len(paths)
     numbers = random.Random(count).sample(range(count), min(count, most))
-    path_of = _by_number(paths)
+    path_of = _get_path_reader(paths)
     return [path_of(number) for number in numbers]
 
 
-def _opened(path: str) -> int:
+def _open_path(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise storage_error(error.errno or errno.EIO, path) from None
 
 
-def _cached_bytes(path: str) -> tuple[int, int, bool] | None:
-    """Bytes that are cached, all bytes, and whether that is exact; None where nobody knows."""
+def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
+    """Return the cached bytes, all bytes, and whether the count is exact; None if the kernel does
+    not tell."""
     try:
-        file = _opened(path)
+        file = _open_path(path)
     except PenstockError:
         return None
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             return None
-        pages = _pages(file, 0, 0)
+        pages = _count_pages(file, 0, 0)
         if pages is not None:  # the last page may be of the file in part
             return min(status.st_size, pages.cached * _page_bytes), status.st_size, True
-        fraction = resident_fraction(path)
+        fraction = measure_resident_fraction(path)
         return None if fraction is None else (int(fraction * status.st_size), status.st_size, False)
     finally:
         os.close(file)
 
 
 def _drop(file: int, start: int, end: int) -> bool | None:
-    """Whether a range of pages left the page cache, None where the kernel does not tell; end 0 is
-    that of the file."""
+    """Drop a range of pages; return True if it left the page cache, None if the kernel does not
+    tell. An `end` of 0 is the end of the file."""
     os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
-    left = _pages(file, start, max(0, end - start))
+    left = _count_pages(file, start, max(0, end - start))
     return None if left is None else left.cached == 0
 
 
 def _drop_around(file: int, start: int, end: int) -> bool | None:
-    """The same for a range that may begin and end within folios, which are dropped as a whole."""
+    """Drop a range that may begin and end within folios, which are dropped as a whole."""
     done = _drop(file, start, end)
     if done is False:
         _drop(file, start // _folio_bytes * _folio_bytes, -(-end // _folio_bytes) * _folio_bytes)
@@ -215,8 +221,9 @@ def _sync(file: int) -> None:
         os.fdatasync(file)
 
 
-def _pages(file: int, offset: int, length: int) -> _Pages | None:
-    """What cachestat(2) counts; None where there is none, or not of this file."""
+def _count_pages(file: int, offset: int, length: int) -> _Pages | None:
+    """Count pages by cachestat(2); None if the kernel has no such call, or refuses it for this
+    file."""
     span = (ctypes.c_uint64 * 2)(offset, length)
     counts = (ctypes.c_uint64 * 5)()  # cached, dirty, being written, evicted, evicted lately
     if _libc.syscall(_cachestat, file, span, counts, 0) != 0:

@@ -1,8 +1,8 @@
-"""What a storage gives: a few timed reads of a dataset's own files, through an engine.
+"""Probe of a storage: a few timed reads of a dataset's own files, through an engine.
 
-Three measurements, each of about `_share_s`: reads of a sample one by one, such reads with many in
+Three measurements, each of about `_share_s`: single reads of a sample, such reads with many in
 flight, and large reads. A read that has begun is waited for, so that on a slow storage probing
-takes as long as a few reads. What the page cache holds is read as fast as training will read it.
+takes as long as a few reads. Data in the page cache is read as fast as training will read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _copied_bytes = 32 << 20
 
 
 class ProbeResult(NamedTuple):
-    """latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of large reads.
+    """Result of a probe. latency_ns: of one read; reads_per_s: with many in flight; bytes_per_s: of
+    large reads.
 
     reads, read_bytes:   of how many reads, and of how many bytes in them, the rate is.
     large_bytes:         of how many bytes the bandwidth is.
@@ -53,23 +54,23 @@ def time_reads(
     queue: int = 1,
     ready: Callable[[Extents], Extents] = lambda extents: extents,
 ) -> ProbeResult:
-    """Measure with these extents, which should not have been read lately.
+    """Measure reads of these extents, which should not have been read lately.
 
-    fault:  the error for a read that failed, by extents, row and errno (0: cut short).
-    queue:  reads that the engine has in flight at least; where reads are slow, no more than that
-            are asked for at a time.
+    fault:  builds the error of a read that failed, from extents, row and errno (0: cut short).
+    queue:  reads that the engine keeps in flight at least; on slow storage no more than that are
+            submitted at a time.
     ready:  called with the small, and then with the large extents, before they are read; returns
-            those to be read.
+            the extents to read.
     """
     began = time.perf_counter()
-    reading = _Timed(engine, fault)
+    reading = _TimedReads(engine, fault)
     small = ready(small)
     singles = min(_single_most, max(1, len(small.file) // 2))
-    alone = [seconds for seconds, _ in reading.timed(small, 0, singles, 1, 1)]
+    alone = [seconds for seconds, _ in reading.read(small, 0, singles, 1, 1)]
     latency_s = float(np.median(alone))
     per_ticket = _per_ticket if latency_s < 0.002 else max(8, -(-queue // _in_flight))
-    rate = reading.rate(small, singles if len(small.file) > 1 else 0, per_ticket)
-    bandwidth = reading.rate(ready(large), 0, 1)
+    rate = reading.measure(small, singles if len(small.file) > 1 else 0, per_ticket)
+    bandwidth = reading.measure(ready(large), 0, 1)
     took_s = time.perf_counter() - began
     return ProbeResult(
         latency_s * 1e9,
@@ -83,7 +84,8 @@ def time_reads(
 
 
 def measure_copying(threads: int = 1) -> float:
-    """How fast so many threads together copy memory here; takes 0.1 s, and 64 MiB for each."""
+    """Measure the bytes a second that `threads` threads together copy in memory; takes 0.1 s, and
+    64 MiB for each."""
 
     def copied(start: threading.Barrier) -> tuple[int, float, float]:
         source = np.ones(_copied_bytes, np.uint8)
@@ -98,9 +100,11 @@ def measure_copying(threads: int = 1) -> float:
 
     barrier = threading.Barrier(threads)
     with ThreadPoolExecutor(threads) as pool:
-        parts = [each.result() for each in [pool.submit(copied, barrier) for _ in range(threads)]]
+        parts = [
+            future.result() for future in [pool.submit(copied, barrier) for _ in range(threads)]
+        ]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
-    return sum(each for each, _, _ in parts) / took_s
+    return sum(copied_bytes for copied_bytes, _, _ in parts) / took_s
 
 
 class _Rate(NamedTuple):
@@ -109,15 +113,15 @@ class _Rate(NamedTuple):
     took_s: float
 
 
-class _Timed:
+class _TimedReads:
     def __init__(self, engine: Engine, fault: Callable[[Extents, int, int], PenstockError]) -> None:
         self._engine = engine
         self._fault = fault
 
-    def rate(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
-        """With several tickets in flight, over the time until the last one is back."""
+    def measure(self, extents: Extents, first: int, per_ticket: int) -> _Rate:
+        """Measure with several tickets in flight, until the last one is reported."""
         reads = read_bytes = 0
-        tickets = self.timed(extents, first, len(extents.file), per_ticket, _in_flight)
+        tickets = self.read(extents, first, len(extents.file), per_ticket, _in_flight)
         began = time.perf_counter()
         for _, (a, b) in tickets:
             reads += b - a
@@ -125,11 +129,11 @@ class _Timed:
         took_s = max(1e-9, time.perf_counter() - began)
         return _Rate(reads, read_bytes, took_s)
 
-    def timed(
+    def read(
         self, extents: Extents, first: int, last: int, per_ticket: int, in_flight: int
     ) -> Iterator[tuple[float, tuple[int, int]]]:
-        """Read the extents in tickets until the share of time is up, at least one ticket; yields
-        the seconds that each took, and which extents it held."""
+        """Read the extents in tickets until the share of time is up, at least one ticket. Yields
+        the seconds that each took, and the range of its extents."""
         most = int(extents.length.max())
         per_ticket = max(1, min(per_ticket, last - first, _ticket_bytes // max(1, most)))
         # Memory that was never written is slower: it is touched before the clock runs.
@@ -148,7 +152,7 @@ class _Timed:
             while first < last and free and (now < until or not (waiting or used)):
                 end = min(last, first + per_ticket)
                 buffer = free.pop()
-                ticket = self._engine.submit(_requests(extents, first, end), [buffer])
+                ticket = self._engine.submit(_build_requests(extents, first, end), [buffer])
                 waiting[ticket] = (time.perf_counter(), first, end)
                 used[ticket] = buffer
                 first = end
@@ -165,7 +169,7 @@ class _Timed:
             raise self._fault(extents, first + failure.extent, failure.errno)
 
 
-def _requests(extents: Extents, first: int, last: int) -> Requests:
+def _build_requests(extents: Extents, first: int, last: int) -> Requests:
     count = last - first
     length = extents.length[first:last]
     return Requests(
@@ -181,7 +185,8 @@ def _requests(extents: Extents, first: int, last: int) -> Requests:
 def draw_large_extents(
     sizes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int, most: int = limits.run_bytes_max
 ) -> Extents:
-    """Up to 64 reads of `most` bytes, or of whole smaller files, at places drawn from the seed."""
+    """Draw up to 64 reads of `most` bytes, or of whole smaller files, at places derived from the
+    seed."""
     draw = np.random.Generator(np.random.Philox(key=seed))
     ends = np.cumsum(sizes)
     file = np.searchsorted(ends, draw.integers(0, ends[-1], 64), side="right")

@@ -1,17 +1,18 @@
 """Engines execute requests and report; they decide nothing.
 
 An engine is given requests (extents with destinations, see `penstock.extent`) and the buffers
-they go to, and reports each submission once, with the extents that failed. What to read and when
-is the session's business; which system call reads it is `penstock.engine.native`'s.
+they go to, and reports each submission once, with the extents that failed. The session decides
+what is read and when; `penstock.engine.native` decides which system call reads it.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
 Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
-them alive; nobody else writes them. (The sequence of buffers remains the caller's.) After the
+them alive; no one else may write them. (The sequence of buffers remains the caller's.) After the
 report, or after close, the engine holds no reference to them.
 
-What waits goes by purpose, with aging (`penstock.engine.Patience`): a demand before prefetches
-and sweeps, but not before what has waited for longer than its patience; of one purpose, who came
-first. What has begun is not interrupted.
+Waiting requests are served by purpose, with aging (`penstock.engine.Patience`): a demand goes
+before prefetches and sweeps, but not before a request that has waited for longer than its
+patience. Within one purpose the first come is the first served. A read that has begun is not
+interrupted.
 
 An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 
@@ -42,12 +43,12 @@ _system_clock = SystemClock()
 
 
 class Failure(NamedTuple):
-    """An extent that did not arrive whole.
+    """An extent that did not arrive completely.
 
     extent:  its number within the submitted requests.
-    errno:   the operating system's reason; 0 where the file ended early; ENOENT where the file is
-             gone; ESTALE where its size or modification time is not that of the index.
-    got:     bytes that did arrive, from the start; the rest of the destination is undefined.
+    errno:   the operating system's reason; 0 if the file ended early; ENOENT if the file is
+             gone; ESTALE if its size or modification time is not that of the index.
+    got:     bytes that arrived, from the start; the rest of the destination is undefined.
     """
 
     extent: int
@@ -56,7 +57,7 @@ class Failure(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """The report on one ticket: `failures` is empty when every byte arrived.
+    """The report on one ticket: `failures` is empty if every byte arrived.
 
     A failure concerns its extent alone: the others of the ticket arrived. An extent of length 0
     always arrives, unless its file cannot be opened.
@@ -67,7 +68,7 @@ class Completion(NamedTuple):
 
 
 class Engine(Protocol):
-    """Reads extents into buffers."""
+    """An engine that reads extents into buffers."""
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
@@ -76,24 +77,26 @@ class Engine(Protocol):
 
         purpose:  what the bytes are for: which of what waits is read first.
 
-        Raises UsageError where `check_requests` does, where there is no such purpose, and where the engine
-        is closed; nothing is read then, no ticket is used up, and the engine goes on. Destinations
-        of unreported extents must not overlap; nobody checks that.
+        Raises UsageError if `check_requests` does, if the purpose is unknown, and if the engine is
+        closed. Nothing is read then, no ticket is used up, and the engine goes on. Destinations of
+        unreported extents must not overlap; this is not checked.
         """
         ...
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets, each once; wait up to `timeout_ns` while there are none.
 
-        Returns at once, with an empty list, when no ticket is outstanding. Raises UsageError where
+        Returns at once, with an empty list, if no ticket is outstanding. Raises UsageError if
         the engine is closed.
         """
         ...
 
     def close(self) -> None:
-        """Drop what has not started, wait for what has, free everything. May be called again.
+        """Drop reads that have not started, wait for those that have, and free everything.
 
-        Tickets that were not reported by then never are.
+        May be called again.
+
+        Tickets that were not reported before are never reported.
         """
         ...
 
@@ -114,7 +117,7 @@ def check_requests(
 
 
 def refuse_first(bad: Mask, message: Callable[[int], str]) -> None:
-    """Raise UsageError with the message for the first number at which `bad` holds."""
+    """Raise UsageError with the message for the first index at which `bad` is True."""
     if np.count_nonzero(bad):  # `any` goes through Python: four times the time for a small step
         raise UsageError(message(int(bad.argmax())))
 
@@ -124,7 +127,8 @@ def _check_columns(requests: Requests) -> None:
         dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(
-                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of {dtype}"
+                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of"
+                f" {dtype}"
             )
         if name != "runs" and len(column) != len(requests.file):
             raise UsageError(
@@ -154,8 +158,8 @@ def _check_runs(requests: Requests) -> None:
     count = len(file)
     if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
         raise UsageError(
-            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the number of"
-            " extents"
+            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the"
+            " number of extents"
         )
     extents = np.diff(runs)
     refuse_first(
@@ -208,8 +212,8 @@ def check_buffers(buffers: Sequence[Buffer]) -> None:
             and buffer.flags.writeable
         ):
             raise UsageError(
-                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional, contiguous,"
-                " writable array of uint8"
+                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional,"
+                " contiguous, writable array of uint8"
             )
 
 
@@ -221,7 +225,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
     )
     if len(buffers) == 0:
         return  # no extents either
-    size = np.array([len(each) for each in buffers], np.int64)[buffer]
+    size = np.array([len(destination) for destination in buffers], np.int64)[buffer]
     refuse_first(
         (target < 0) | (target > size - length),
         lambda i: (
@@ -232,7 +236,7 @@ def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:
 
 
 def describe_argument(value: object) -> str:
-    """What an argument is, for messages."""
+    """Describe an argument for an error message."""
     if not isinstance(value, np.ndarray):
         return f"a {type(value).__name__}"
     words = [f"{value.dtype} of shape {value.shape}"]
@@ -248,7 +252,7 @@ def describe_argument(value: object) -> str:
 class MemoryEngine:
     """An engine over byte strings: exact, single-threaded, and deterministic.
 
-    File i is `contents[i]`; None is a file that is not there. Every outstanding ticket is executed
+    File i is `contents[i]`; None is a missing file. Every outstanding ticket is executed
     and reported by the next poll, in the order of turns, failures in the order of extents.
     """
 
@@ -286,11 +290,11 @@ class MemoryEngine:
         pending, self._pending = self._pending, []
         return [
             Completion(ticket, self._read(requests, buffers))
-            for _, ticket, requests, buffers in sorted(pending, key=lambda each: each[:2])
+            for _, ticket, requests, buffers in sorted(pending, key=lambda entry: entry[:2])
         ]
 
     def close(self) -> None:
-        """Drop what was not polled."""
+        """Drop everything that was not polled."""
         self._closed = True
         self._pending.clear()
         self._contents.clear()
@@ -307,8 +311,8 @@ class MemoryEngine:
             if content is None:
                 failures.append(Failure(extent, errno.ENOENT, 0))
                 continue
-            found = content[offset : offset + length]
-            buffers[buffer][target : target + len(found)] = found
-            if len(found) < length:
-                failures.append(Failure(extent, 0, len(found)))
+            data = content[offset : offset + length]
+            buffers[buffer][target : target + len(data)] = data
+            if len(data) < length:
+                failures.append(Failure(extent, 0, len(data)))
         return tuple(failures)

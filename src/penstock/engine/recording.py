@@ -1,8 +1,8 @@
-"""Recording what penstock itself reads, as traces: PENSTOCK_TRACE=run.trace, and nothing else.
+"""Recording penstock's own reads as traces: enabled by PENSTOCK_TRACE=run.trace alone.
 
-Each engine writes a trace of its own, run.PID.NUMBER.trace beside the name given, so that ranks
-and worker processes need not know of each other; `penstock.engine.load` takes them together. A job
-that is not recorded pays one look at the environment for each engine.
+Each engine writes a trace of its own, run.PID.NUMBER.trace beside the given name, so that ranks
+and worker processes need not know of each other; `penstock.engine.trace_file.load` combines them.
+A job that is not recorded pays one look at the environment for each engine.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VARIABLE = "PENSTOCK_TRACE"
 
 _numbers = itertools.count()
 _pending_rows = 1 << 14
-_read_ns = 20_000  # what a read costs beside its bytes, where a request's time is shared out
+_read_ns = 20_000  # cost of a read besides its bytes, when a request's time is divided
 _bytes_per_ns = 1.0
 
 
 class _Read(NamedTuple):
-    """Reads that are not written yet, each with its lane."""
+    """Reads that are not written to the trace yet, each with its lane."""
 
     lane: Int
     file: Int
@@ -46,29 +46,30 @@ class _Read(NamedTuple):
     duration_ns: Int
 
 
-def trace_path(asked: str) -> str:
-    """Where the next engine of this process is recorded, beside what was asked for."""
+def choose_trace_path(asked: str) -> str:
+    """Choose the path of the next engine's trace in this process, beside the path asked for."""
     stem, dot, suffix = asked.rpartition(".")
     if not dot or "/" in suffix:
         stem, suffix = asked, "trace"
     return f"{stem}.{os.getpid()}.{next(_numbers)}.{suffix}"
 
 
-class Recorded:
-    """Writes each read of an engine into a trace, and changes nothing.
+class RecordedEngine:
+    """Writes each read of an engine into a trace, and changes nothing else.
 
-    A read is a run: what goes to storage as one. Requests are timed from submission to report, and
-    their reads get parts of that by their bytes, in as many threads of the trace as the engine has
-    reads in flight (at most 64): sums and rates are exact, the time of a single read is an
-    estimate. A trace that cannot be written any more ends with a warning, not the job.
+    A read is a run: extents that go to storage as one. Requests are timed from submission to
+    report. Their reads get parts of that time by their bytes, in as many threads of the trace as
+    the engine has reads in flight (at most 64). Sums and rates are exact; the time of a single
+    read is an estimate. If the trace cannot be written any more, a warning is given, and the job
+    goes on.
     """
 
     def __init__(self, engine: ReadingEngine, files: Files, path: str) -> None:
         self._engine = engine
         self._files = files
         choice = engine.choice
-        each = limits.ring_entries if choice.backend == "io_uring" else 1
-        lanes = min(64, choice.threads * each)
+        in_flight = limits.ring_entries if choice.backend == "io_uring" else 1
+        lanes = min(64, choice.threads * in_flight)
         try:
             self._writer: TraceWriter | None = TraceWriter(
                 path, f"penstock, {choice.backend}", "shared"
@@ -81,29 +82,31 @@ class Recorded:
         self._inflight: dict[int, tuple[int, Requests]] = {}
         self._pending: list[_Read] = []
         self._rows = 0
-        self._finish = weakref.finalize(self, _finished, self._writer, self._lanes, self._pending)
+        self._finish = weakref.finalize(
+            self, _finish_trace, self._writer, self._lanes, self._pending
+        )
 
     @property
     def choice(self) -> ReadMethod:
-        """How the engine reads."""
+        """Read method of the engine."""
         return self._engine.choice
 
     def adopt(self, budget: Budget) -> None:
-        """Pass a changed budget on."""
+        """Pass a changed budget to the engine."""
         self._engine.adopt(budget)
 
     def survey(self) -> None:
-        """Pass it on."""
+        """Let the engine survey its files."""
         self._engine.survey()
 
     def counters(self) -> dict[str, int]:
-        """Those of the engine."""
+        """Return the engine's counters."""
         return self._engine.counters()
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand the requests on, and remember when."""
+        """Submit the requests, and remember the time."""
         began_ns = time.time_ns()
         ticket = self._engine.submit(requests, buffers, purpose)
         if self._writer is not None:
@@ -111,7 +114,7 @@ class Recorded:
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report what the engine does, and write down what was read."""
+        """Poll the engine, and record the reads that finished."""
         done = self._engine.poll(timeout_ns)
         if done and self._writer is not None:
             ended_ns = time.time_ns()
@@ -141,26 +144,28 @@ class Recorded:
         file = requests.file[first].astype(np.int64)
         read = length > 0
         if not read.all():
-            file, offset, length, result = (each[read] for each in (file, offset, length, result))
+            file, offset, length, result = (
+                column[read] for column in (file, offset, length, result)
+            )
         if len(file) == 0:
             return
         used = np.argsort(self._free_ns, kind="stable")[: len(file)]
         begin_ns = np.clip(self._free_ns[used], began_ns, ended_ns)
-        start_ns, duration_ns = _shared(length, begin_ns, ended_ns - begin_ns)
+        start_ns, duration_ns = _divide_time(length, begin_ns, ended_ns - begin_ns)
         self._free_ns[used] = ended_ns
         lane = used[np.arange(len(file)) % len(used)]
-        file = self._named(file)
+        file = self._number_files(file)
         self._pending.append(_Read(lane, file, offset, length, result, start_ns, duration_ns))
         self._rows += len(file)
         if self._rows >= _pending_rows:
             assert self._writer is not None
             self._rows = 0
-            if not _written(self._writer, self._lanes, self._pending):
+            if not _write_pending(self._writer, self._lanes, self._pending):
                 self._writer = None
                 self._inflight.clear()
 
-    def _named(self, file: Int) -> Int:
-        """Numbers in the trace, where a file gets one at its first read."""
+    def _number_files(self, file: Int) -> Int:
+        """Return the files' numbers in the trace; a file gets one at its first read."""
         assert self._writer is not None
         for number in np.unique(file[self._numbers[file] < 0]).tolist():
             path = self._files.path(number)
@@ -170,9 +175,9 @@ class Recorded:
         return named
 
 
-def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
-    """When each of n reads began and how long it took, where read i is one of lane i % m, whose
-    reads fill its room between them."""
+def _divide_time(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
+    """Return the start and duration of each of n reads. Read i belongs to lane i % m, and the reads
+    of a lane fill its time between them."""
     lanes = len(begin_ns)
     rows = -(-len(length) // lanes)
     weights = np.zeros(rows * lanes)
@@ -184,8 +189,8 @@ def _shared(length: Int, begin_ns: Int, room_ns: Int) -> tuple[Int, Int]:
     return starts_ns, ends_ns.reshape(-1)[: len(length)] - starts_ns
 
 
-def _written(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
-    """Write what is pending; where that fails, say so and leave no trace."""
+def _write_pending(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> bool:
+    """Write the pending reads; on failure, warn, remove the trace and return False."""
     if not pending:
         return True
     read = _Read(*(np.concatenate(columns) for columns in zip(*pending, strict=True)))
@@ -206,9 +211,10 @@ def _written(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) ->
     return True
 
 
-def _finished(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
-    """The end of an engine: by close, by the garbage collector, or with the interpreter."""
-    if not _written(writer, lanes, pending):
+def _finish_trace(writer: TraceWriter, lanes: Sequence[int], pending: list[_Read]) -> None:
+    """Finish the trace when its engine ends: by close, by the garbage collector, or with the
+    interpreter."""
+    if not _write_pending(writer, lanes, pending):
         return
     if writer.count == 0:
         writer.discard()

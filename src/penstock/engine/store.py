@@ -1,7 +1,7 @@
-"""A store is the place where data lives: names, sizes, times and bytes of files.
+"""A store: the place where data lives, with names, sizes, times and bytes of files.
 
-Formats ask a store for what they parse and touch nothing else. Every failure of the operating
-system becomes one of penstock's errors here, with the path, and nowhere else.
+Formats ask a store for the bytes they parse and touch nothing else. Every failure of the
+operating system becomes one of penstock's errors here, with the path, and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from ..errors import (
 from ..extent import Files, unseen
 
 Progress = Callable[[int], None]
-"""Told at once and then about ten times a second how many files were seen so far."""
+"""Function called with the number of files seen so far: at once, and then about ten times a
+second."""
 
 
 SaidBy = Callable[[int], str]
-"""Which line or record named a file, by its number: the start of an error's message."""
+"""Function from a file's number to the line or record that named it: the start of an error's
+message."""
 
 
 class Listing(NamedTuple):
-    """What a folder holds.
+    """Content of a folder.
 
     files:    the regular files below it, in ascending order of path bytes.
     folder:   int32, for each file the number of the folder that it lies in.
@@ -57,8 +59,8 @@ LOCAL = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
 class StoreFile:
     """One file of a store, open for parsing.
 
-    fetch:  the bytes of a range, fewer where the file ends.
-    file:   descriptor, or -1 where only `fetch` reads.
+    fetch:  returns the bytes of a range, fewer if the file ends within it.
+    file:   descriptor, or -1 if only `fetch` reads.
     local:  whether the file is on a file system of this machine, where a small read is cheap.
     """
 
@@ -70,11 +72,11 @@ class StoreFile:
         return self._file >= 0 and _core.get_file_system(os.fsencode(self.path)) in LOCAL
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes of a range; fewer where the file ends."""
+        """Read the bytes of a range; fewer if the file ends within it."""
         return self._fetch(offset, length)
 
     def walk(self, container: str, **options: Any) -> dict[str, Any]:
-        """What the compiled walker of a container finds, as columns; FormatError at a flaw."""
+        """Run the compiled walker of a container, and return its columns; FormatError at a flaw."""
         walker = getattr(_core, f"walk_{container}")
         try:
             columns, flaw = walker(self._file, self._fetch, self.size, **options)
@@ -84,36 +86,36 @@ class StoreFile:
             raise storage_error(error.errno or errno.EIO, self.path) from None
         if flaw is not None:
             raise self.flaw(*flaw)
-        found: dict[str, Any] = columns
-        return found
+        result: dict[str, Any] = columns
+        return result
 
     def flaw(self, offset: int, message: str) -> FormatError:
-        """The error for what is wrong at a byte of this file."""
+        """Build the error for a flaw at a byte of this file."""
         return FormatError(f"{self.path}: at byte {offset:,}: {message}")
 
 
 T = TypeVar("T")
 Parse = Callable[[int, StoreFile], T]
-"""What a format makes of one file, given its number."""
+"""Function by which a format parses one file, given its number."""
 
 
 class Store(Protocol):
-    """What a format may ask for; names are relative to `root`, or absolute."""
+    """Operations that a format may use; names are relative to `root`, or absolute."""
 
     @property
     def root(self) -> str: ...
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
-        """All files below the root, without hidden ones and sidecars."""
+        """List all files below the root, without hidden files and sidecars."""
         ...
 
     def some(self, count: int) -> list[str]:
-        """The names of up to `count` files below the root, whichever are found first; no hidden
-        ones and sidecars."""
+        """Return the names of up to `count` files below the root, the first that are found; no
+        hidden files and sidecars."""
         ...
 
     def match(self, pattern: str) -> list[str]:
-        """The names of files that a shell pattern stands for.
+        """Return the names of files that match a shell pattern.
 
         `*`, `?`, `[]` and `**` give what is there, sorted; `{000..012}` and `{a,b}` give each of
         these in turn, there or not.
@@ -123,7 +125,7 @@ class Store(Protocol):
     def probe(
         self, files: Files, progress: Progress | None = None
     ) -> tuple[Files, npt.NDArray[np.int32]]:
-        """The sizes and times that files have now; and for each 0, or the errno without them.
+        """Return the files' present sizes and times, and for each 0 or the errno of the failure.
 
         A folder has EISDIR, and a time all the same.
         """
@@ -135,22 +137,24 @@ class Store(Protocol):
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        """Sizes and times of files; an error names the first that has none, and who said it."""
+        """Return sizes and times of files; the error names the first file that has none, and the
+        line that named it."""
         ...
 
     def folders(self, names: Sequence[str]) -> Files:
-        """The times of folders; their size is -1."""
+        """Return the times of folders; their size is -1."""
         ...
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """The bytes of a range; fewer where the file ends."""
+        """Read the bytes of a range; fewer if the file ends within it."""
         ...
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
-        """What `parse` makes of each file, several at a time, in the order of the files.
+        """Call `parse` for each file, several at a time; return the results in the order of the
+        files.
 
-        The first error, in that order, is raised. ChangedError where a file is not of the size
-        and time that `files` has.
+        The first error, in that order, is raised. ChangedError if a file does not have the size and
+        time of `files`.
         """
         ...
 
@@ -176,9 +180,9 @@ class Posix:
         return Listing(files, folder, Files(self.root, folder_names, folder_ends, sizes, folder_ns))
 
     def some(self, count: int) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         folders = [""]
-        while folders and len(found) < count:
+        while folders and len(names) < count:
             folder = folders.pop()
             path = os.path.join(self.root, folder) if folder else self.root
             try:
@@ -190,22 +194,22 @@ class Posix:
                         if entry.is_dir():
                             folders.append(name)
                         elif entry.is_file():
-                            found.append(name)
-                            if len(found) == count:
+                            names.append(name)
+                            if len(names) == count:
                                 break
             except OSError as error:
                 raise storage_error(error.errno or errno.EIO, path) from None
-        return found
+        return names
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for each in braces(pattern):
-            if glob.has_magic(each):
-                found = glob.glob(each, root_dir=self.root, recursive=True)
-                files = (name for name in found if os.path.isfile(os.path.join(self.root, name)))
+        for alternative in braces(pattern):
+            if glob.has_magic(alternative):
+                matches = glob.glob(alternative, root_dir=self.root, recursive=True)
+                files = (name for name in matches if os.path.isfile(os.path.join(self.root, name)))
                 names.update(dict.fromkeys(sorted(files, key=os.fsencode)))
             else:
-                names[each] = None
+                names[alternative] = None
         return list(names)
 
     def probe(
@@ -232,14 +236,14 @@ class Posix:
         said_by: SaidBy | None = None,
         progress: Progress | None = None,
     ) -> Files:
-        return all_there(*self.probe(unseen(self.root, names), progress), said_by)
+        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
-        found, errors = self.probe(unseen(self.root, names))
+        probed, errors = self.probe(unseen(self.root, names))
         for row in np.flatnonzero(errors != errno.EISDIR)[:1]:
-            raise storage_error(int(errors[row]) or errno.ENOTDIR, found.path(int(row)))
+            raise storage_error(int(errors[row]) or errno.ENOTDIR, probed.path(int(row)))
         return Files(
-            self.root, found.names, found.ends, np.full_like(found.size, -1), found.mtime_ns
+            self.root, probed.names, probed.ends, np.full_like(probed.size, -1), probed.mtime_ns
         )
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -263,10 +267,10 @@ class Posix:
                     path, int(files.size[number]), functools.partial(_fetch, file, path), file
                 )
                 try:
-                    found = parse(number, source)
+                    result = parse(number, source)
                 finally:  # a file that is written to meanwhile looks damaged
                     _check_same(os.fstat(file), files, number, path)
-                return found
+                return result
             finally:
                 os.close(file)
 
@@ -279,7 +283,7 @@ class Posix:
 
 
 def _pread(file: int, offset: int, length: int) -> bytes:
-    """Read until the range or the file ends: one call may return less."""
+    """Read until the range or the file ends: one call may return fewer bytes."""
     parts = []
     while length > 0:
         part = os.pread(file, length, offset)
@@ -308,27 +312,27 @@ def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
 def map_in_threads(
     one: Callable[[int], T], count: int, progress: Progress | None = None
 ) -> list[T]:
-    """one(0), one(1), ...: several at a time, where there are several; results in order.
+    """Return [one(0), one(1), ...], computed by several threads if there are several calls.
 
     The first error, in that order, is raised; what has not begun by then is not begun.
     """
-    found: list[T] = []
+    results: list[T] = []
     if count <= 1:
         return [one(number) for number in range(count)]
     with ThreadPoolExecutor(min(count, limits.scan_threads), "penstock-parse") as pool:
         try:
             for result in pool.map(one, range(count)):
-                found.append(result)
+                results.append(result)
                 if progress is not None:
-                    progress(len(found))
+                    progress(len(results))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return found
+    return results
 
 
-def all_there(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
-    """The files that were probed, or the error of the first that could not be."""
+def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
+    """Return the files that were probed; raises the error of the first that could not be."""
     for row in np.flatnonzero(errors)[:1]:
         by = said_by(int(row)) if said_by else ""
         raise storage_error(int(errors[row]), files.path(int(row)), said_by=by)
@@ -336,10 +340,10 @@ def all_there(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | Non
 
 
 def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
-    """The error for what the operating system said about a path."""
+    """Build the error for an errno that the operating system returned about a path."""
     error: PenstockError
     if "://" in path:
-        return _object_failure(code, path, more, said_by)
+        return _object_error(code, path, more, said_by)
     if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
         error = MissingError(
             f"{said_by}{path} is a link to what does not exist{more}: repair or remove the link"
@@ -364,8 +368,8 @@ def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> Pe
     return error
 
 
-def _object_failure(code: int, url: str, more: str, said_by: str) -> PenstockError:
-    """The error for what an object store said about a URL."""
+def _object_error(code: int, url: str, more: str, said_by: str) -> PenstockError:
+    """Build the error for an errno that an object store returned about a URL."""
     error: PenstockError
     if code == errno.ENOENT:
         error = MissingError(
@@ -388,7 +392,10 @@ def _object_failure(code: int, url: str, more: str, said_by: str) -> PenstockErr
             f"{said_by}{url} cannot be read{more}: use a server that answers ranges"
         )
     elif code in (errno.EISDIR, errno.ENOTDIR):
-        error = FormatError(f"{said_by}{url} is a folder where a file is wanted, or none: {more}")
+        error = FormatError(
+            f"{said_by}{url} is a folder where a file is expected, or a file where a folder is"
+            f" expected: {more}"
+        )
     else:
         error = StorageError(f"{said_by}{url} cannot be read: {os.strerror(code)}{more}")
     if isinstance(error, OSError):
@@ -397,7 +404,7 @@ def _object_failure(code: int, url: str, more: str, said_by: str) -> PenstockErr
 
 
 def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:
-    """The bytes of one extent, or an error: ChangedError unless the file is as it was indexed."""
+    """Read the bytes of one extent; ChangedError unless the file is as it was indexed."""
     path = files.path(file)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -420,7 +427,7 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
 
 
 def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> None:
-    """ChangedError unless a file has the size and time of the table."""
+    """Raise ChangedError unless a file has the size and time of the table."""
     size = int(files.size[file])
     if now.st_size != size:
         raise changed_error(where, f"the file has {now.st_size:,} bytes and had {size:,}")
@@ -429,7 +436,7 @@ def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> Non
 
 
 def changed_error(where: str, what: str) -> ChangedError:
-    """The error for a sample that is not as it was indexed."""
+    """Build the error for a sample that is not as it was indexed."""
     return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
 
 
@@ -438,17 +445,17 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def braces(pattern: str) -> list[str]:
-    """The patterns that one with braces stands for, as in a shell: `{008..010}`, `{train,test}`."""
-    found = [pattern]
-    while any(_BRACE.search(each) for each in found):
-        found = [one for each in found for one in _expanded(each)]
-        if len(found) > limits.open_files_max * 256:
-            raise UsageError(f"the pattern {pattern!r} stands for over {len(found):,} files")
-    return found
+    """Expand a pattern with braces as a shell does: `{008..010}`, `{train,test}`."""
+    patterns = [pattern]
+    while any(_BRACE.search(candidate) for candidate in patterns):
+        patterns = [one for candidate in patterns for one in _expand_first(candidate)]
+        if len(patterns) > limits.open_files_max * 256:
+            raise UsageError(f"the pattern {pattern!r} stands for over {len(patterns):,} files")
+    return patterns
 
 
-def _expanded(pattern: str) -> list[str]:
-    """The first innermost pair of braces written out."""
+def _expand_first(pattern: str) -> list[str]:
+    """Expand the first innermost pair of braces."""
     brace = _BRACE.search(pattern)
     if brace is None:
         return [pattern]
@@ -474,10 +481,10 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The extensions as a sorted tuple, lower case, each with its dot."""
+    """Return the extensions as a sorted tuple, lower case, each with its dot."""
     if extensions is None:
         return ()
-    given = [extensions] if isinstance(extensions, str) else list(extensions)
-    if not given or not all(isinstance(e, str) and e.strip(".") for e in given):
+    names = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not names or not all(isinstance(e, str) and e.strip(".") for e in names):
         raise UsageError(f"extensions is {extensions!r}: use names such as ['.jpg', '.png']")
-    return tuple(sorted({"." + e.lower().lstrip(".") for e in given}))
+    return tuple(sorted({"." + e.lower().lstrip(".") for e in names}))

@@ -1,9 +1,9 @@
-"""Traces: what a job read, with the place and time of every operation, in a file of their own.
+"""Traces: the reads of a job, with the place and time of every operation, in a file of their own.
 
-A trace holds *operations* by *thread*. A thread is whoever did one operation after the other: a
-thread of the job, or one of as many as explain what overlapped, where its threads are not known.
-The time between two operations of a thread, its think time, is therefore what the job did with
-what it had read, and a trace can be done again (`penstock.bench.replay`).
+A trace holds *operations* by *thread*. A thread performs one operation after the other: it is a
+thread of the job, or, if the job's threads are not known, one of the fewest threads that explain
+the overlaps. The time between two operations of a thread, its think time, is the time that the
+job spent on the data it had read. A trace can therefore be replayed (`penstock.bench.replay`).
 
 The file, all numbers little-endian:
 
@@ -18,8 +18,9 @@ The file, all numbers little-endian:
     end         uint64 offset of the directory, uint64 its bytes, uint64 its bytes as JSON,
                 uint32 crc32 of it, 8 bytes magic
 
-Blocks are written as the job goes and read one by one, so a trace of any length takes as much
-memory as its threads have blocks; what is not exactly as it was written is a FormatError.
+Blocks are written while the job runs and read one by one, so a trace of any length takes as much
+memory as its threads have blocks. Anything that is not exactly as it was written is a
+FormatError.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Int, Names
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
-"""Kinds of operations. OPEN_DIRECT is an open with O_DIRECT; MAP maps what the job then reads
-unseen."""
+"""Kinds of operations. OPEN_DIRECT is an open with O_DIRECT. MAP is a memory map, whose reads are
+not seen."""
 KINDS = ("read", "open", "open_direct", "stat", "close", "map")
 
 BLOCK = 4096
-"""Operations of a block at most: 0.2 MB while it is looked at."""
+"""Most operations of a block: 0.2 MB in memory while it is used."""
 
 MAGIC = b"\x93PENTRC\n"
 _END_MAGIC = b"\x93PENTND\n"
@@ -63,8 +64,8 @@ _LATEST_NS = 1 << 62
 _DTYPES: dict[str, np.dtype[Any]] = {"kind": np.dtype(np.uint8), "file": np.dtype(np.uint32)}
 
 Timing = Literal["exact", "shared"]
-"""exact: each operation was timed. shared: operations were timed together, by request; their times
-are their parts of that."""
+"""Precision of a trace's times. exact: each operation was timed. shared: operations were timed
+together, by request; each gets its part of that time."""
 
 
 class Operations(NamedTuple):
@@ -88,12 +89,12 @@ class Operations(NamedTuple):
     duration_ns: Int
 
     def at(self, which: Any) -> Operations:
-        """Those of a mask, slice or array of numbers."""
+        """Select operations by a mask, slice or array of numbers."""
         return Operations(*(column[which] for column in self))
 
 
-def operations(rows: Sequence[Sequence[int]]) -> Operations:
-    """Rows as columns."""
+def build_operations(rows: Sequence[Sequence[int]]) -> Operations:
+    """Turn rows into columns."""
     table = np.array(rows, np.int64).reshape(len(rows), len(Operations._fields))
     return Operations(
         table[:, 0].astype(np.uint8),
@@ -102,22 +103,22 @@ def operations(rows: Sequence[Sequence[int]]) -> Operations:
     )
 
 
-def concatenated(parts: Sequence[Operations]) -> Operations:
-    """One after the other."""
+def concatenate_operations(parts: Sequence[Operations]) -> Operations:
+    """Concatenate operations."""
     if not parts:
-        return operations([])
+        return build_operations([])
     return Operations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 class Thread(NamedTuple):
-    """Whose operations: numbers of the process and of the thread, as the system gave them."""
+    """Identity of a thread: the process and thread numbers that the system gave."""
 
     process: int
     thread: int
 
 
-class Block(NamedTuple):
-    """Where some operations of a thread are. Times are since 1970 in a file, else since the
+class TraceBlock(NamedTuple):
+    """Place of consecutive operations of a thread. Times are since 1970 in a file, else since the
     trace began."""
 
     thread: int
@@ -129,8 +130,8 @@ class Block(NamedTuple):
     crc: int
 
 
-class _Part(NamedTuple):
-    """One file of a trace: its bytes, and what numbers its files have in the trace."""
+class _TracePart(NamedTuple):
+    """One file of a trace: its bytes, and the numbers that its files have in the trace."""
 
     path: str
     data: memoryview
@@ -139,12 +140,12 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The operations of a job, on disk; made by `load`.
+    """The operations of a job, on disk; created by `load`.
 
-    source:     where it came from, in words.
-    timing:     how exact the times are.
+    source:     where the trace came from, in words.
+    timing:     precision of the times.
     notes:      what was left out or not seen, in words.
-    began_ns:   when its first operation began, since 1970.
+    began_ns:   time at which its first operation began, since 1970.
     names:      paths of the files, or their URLs.
     sizes:      int64, bytes of each file when recorded, as far as known; no less than was read.
     """
@@ -156,23 +157,23 @@ class Trace:
     threads: tuple[Thread, ...]
     names: Names
     sizes: Int
-    blocks: tuple[Block, ...]
-    _parts: tuple[_Part, ...]
+    blocks: tuple[TraceBlock, ...]
+    _parts: tuple[_TracePart, ...]
     _part_of: tuple[int, ...]  # of each block
     _of_thread: tuple[tuple[int, ...], ...]  # numbers of its blocks
 
     @property
     def count(self) -> int:
-        """Operations in all."""
+        """Number of operations."""
         return sum(block.rows for block in self.blocks)
 
     @property
     def end_ns(self) -> int:
-        """When the last operation ended."""
+        """Time at which the last operation ended."""
         return max((block.end_ns for block in self.blocks), default=0)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Of each thread, when its first operation began and its last ended."""
+        """Return for each thread the time at which its first operation began and its last ended."""
         spans = [(_LATEST_NS, 0)] * len(self.threads)
         for block in self.blocks:
             first, last = spans[block.thread]
@@ -180,19 +181,20 @@ class Trace:
         return spans
 
     def of_thread(self, thread: int) -> Iterator[Operations]:
-        """What one thread did, block by block. FormatError where a block is damaged."""
+        """Yield the operations of one thread, block by block. FormatError if a block is damaged."""
         for number in self._of_thread[thread]:
             yield self._read(number)
 
     def in_order(self) -> Iterator[tuple[FileIds, Operations]]:
-        """All operations as they began, some at a time, with the thread of each."""
+        """Yield all operations in the order in which they began, some at a time, with the thread of
+        each."""
         pending: list[tuple[FileIds, Operations]] = []
         rows, enough = 0, 4 * BLOCK
         queue = sorted(range(len(self.blocks)), key=lambda i: self.blocks[i].first_ns)
         for number in queue:
             block = self.blocks[number]
             if rows >= enough:
-                done, pending = _split(pending, block.first_ns)
+                done, pending = _split_at(pending, block.first_ns)
                 rows = sum(len(threads) for threads, _ in pending)
                 enough = max(4 * BLOCK, 2 * rows)
                 if len(done[0]):
@@ -200,29 +202,35 @@ class Trace:
             pending.append((np.full(block.rows, block.thread, np.uint32), self._read(number)))
             rows += block.rows
         if pending:
-            yield _split(pending, _LATEST_NS)[0]
+            yield _split_at(pending, _LATEST_NS)[0]
 
     def _read(self, number: int) -> Operations:
         part = self._parts[self._part_of[number]]
         block = self.blocks[number]
         try:
-            found = _decoded(part.data[block.place : block.place + block.bytes], block)
+            decoded = _decode_block(part.data[block.place : block.place + block.bytes], block)
         except ValueError as error:
-            raise _damaged(part.path, f"the block at byte {block.place:,}: {error}") from None
-        start = found.start_ns - self.began_ns
-        if int(found.file.max()) >= len(part.files):
-            raise _damaged(part.path, f"the block at byte {block.place:,}: no such file")
-        if start[0] != block.first_ns or start[-1] + found.duration_ns[-1] != block.end_ns:
-            raise _damaged(part.path, f"the block at byte {block.place:,}: other times than told")
-        return found._replace(file=part.files[found.file], start_ns=start)
+            raise _damage_error(part.path, f"the block at byte {block.place:,}: {error}") from None
+        start = decoded.start_ns - self.began_ns
+        if int(decoded.file.max()) >= len(part.files):
+            raise _damage_error(
+                part.path,
+                f"the block at byte {block.place:,}: it names a file that the trace does not have",
+            )
+        if start[0] != block.first_ns or start[-1] + decoded.duration_ns[-1] != block.end_ns:
+            raise _damage_error(
+                part.path,
+                f"the block at byte {block.place:,}: its times differ from those of the directory",
+            )
+        return decoded._replace(file=part.files[decoded.file], start_ns=start)
 
 
-def _split(
+def _split_at(
     pending: list[tuple[FileIds, Operations]], until_ns: int
 ) -> tuple[tuple[FileIds, Operations], list[tuple[FileIds, Operations]]]:
-    """What begins before a time, in order, and the rest."""
+    """Split operations into those that begin before a time, in order, and the rest."""
     threads = np.concatenate([threads for threads, _ in pending])
-    rows = concatenated([each for _, each in pending])
+    rows = concatenate_operations([part for _, part in pending])
     order = np.argsort(rows.start_ns, kind="stable")
     threads, rows = threads[order], rows.at(order)
     cut = int(np.searchsorted(rows.start_ns, until_ns))
@@ -234,7 +242,7 @@ def _split(
 
 
 class _Pending:
-    """What a thread did and is not written yet: columns, and rows after them."""
+    """Operations of a thread that are not written yet: columns, and rows after them."""
 
     __slots__ = ("count", "last_ns", "parts", "rows")
 
@@ -245,7 +253,7 @@ class _Pending:
         self.last_ns = 0
 
     def follow(self, first_ns: int, last_ns: int, count: int) -> None:
-        """UsageError where what follows begins before what is there."""
+        """Note that operations follow; UsageError if they begin before the ones that are there."""
         if first_ns < self.last_ns:
             raise UsageError(
                 f"operations of a thread go back in time, by {self.last_ns - first_ns} ns: give"
@@ -256,10 +264,11 @@ class _Pending:
 
 
 class TraceWriter:
-    """Writes a trace as its operations come; with `with`, it is there when all of it is.
+    """Writes a trace while its operations come; in a `with` statement, the file appears when
+    complete.
 
-    Until then it is PATH.partial, which an error removes. Times are nanoseconds since 1970. Any
-    thread may call it.
+    Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds
+    since 1970. Any thread may call it.
     """
 
     def __init__(self, path: str, source: str, timing: Timing = "exact") -> None:
@@ -275,7 +284,7 @@ class TraceWriter:
         self._files: dict[bytes, int] = {}
         self._sizes: list[int] = []
         self._pending: list[_Pending] = []  # by thread
-        self._blocks: list[Block] = []
+        self._blocks: list[TraceBlock] = []
         self._pid = os.getpid()
         self._closed = False
         try:
@@ -285,8 +294,8 @@ class TraceWriter:
         self._place = self._out.write(_PRELUDE.pack(MAGIC, _VERSION))
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
-        """The number of a thread in this trace, the same each time; new: it is another one, which
-        the system numbered alike."""
+        """Return the number of a thread in this trace, the same each time. new: it is another
+        thread, to which the system gave the same number."""
         with self._lock:
             who = Thread(process, thread)
             if new or who not in self._known:
@@ -296,7 +305,7 @@ class TraceWriter:
             return self._known[who]
 
     def file(self, name: str | bytes, size: int = 0) -> int:
-        """The number of a file in this trace, the same each time; size: if known."""
+        """Return the number of a file in this trace, the same each time. size: if known."""
         with self._lock:
             number = self._files.setdefault(os.fsencode(name), len(self._files))
             if number == len(self._sizes):
@@ -305,15 +314,15 @@ class TraceWriter:
             return number
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """The files so far, by number."""
+        """Yield the numbers and names of the files so far."""
         for name, number in list(self._files.items()):
             yield number, os.fsdecode(name)
 
     def add(self, thread: int, *row: int) -> None:
-        """One operation, as in `Operations`; those of a thread come in order.
+        """Add one operation, as in `Operations`; those of a thread come in order.
 
-        One that runs into the next of its thread is cut there. UsageError where it begins before
-        the one that was given before it, or has values that cannot be.
+        An operation that overlaps the next one of its thread is cut there. UsageError if it begins
+        before the previous one, or has values that are impossible.
         """
         kind, file, offset, length, result, start_ns, duration_ns = row
         with self._lock:
@@ -324,37 +333,40 @@ class TraceWriter:
                 and result <= length
                 and 0 <= start_ns <= start_ns + duration_ns < _LATEST_NS
             ):
-                raise UsageError(f"an operation of a trace cannot be {dict(_named(row))}")
+                raise UsageError(
+                    f"an operation of a trace has impossible values: {dict(_name_values(row))}"
+                )
             pending = self._pending[thread]
             pending.follow(start_ns, start_ns, 1)
             pending.rows.append(row)
             if kind == READ and result > 0:
                 self._sizes[file] = max(self._sizes[file], offset + result)
-            self._added(thread, 1)
+            self._count(thread, 1)
 
-    def extend(self, thread: int, given: Operations) -> None:
-        """Some operations of a thread, each as `add` takes it; `file` was told their sizes."""
-        count = len(given.kind)
+    def extend(self, thread: int, added: Operations) -> None:
+        """Add several operations of a thread, each as `add` takes it; their sizes were given to
+        `file`."""
+        count = len(added.kind)
         if count == 0:
             return
         with self._lock:
-            if not _possible(given) or int(given.file.max()) >= len(self._sizes):
-                raise UsageError("operations of a trace have values that cannot be")
-            if count > 1 and int(np.diff(given.start_ns).min()) < 0:
+            if not _is_possible(added) or int(added.file.max()) >= len(self._sizes):
+                raise UsageError("operations of a trace have impossible values")
+            if count > 1 and int(np.diff(added.start_ns).min()) < 0:
                 raise UsageError("operations of a thread go back in time: give them in order")
             pending = self._pending[thread]
-            pending.follow(int(given.start_ns[0]), int(given.start_ns[-1]), count)
-            pending.parts += [operations(pending.rows), given]
+            pending.follow(int(added.start_ns[0]), int(added.start_ns[-1]), count)
+            pending.parts += [build_operations(pending.rows), added]
             pending.rows.clear()
-            self._added(thread, count)
+            self._count(thread, count)
 
-    def _added(self, thread: int, count: int) -> None:
+    def _count(self, thread: int, count: int) -> None:
         self.count += count
         if self._pending[thread].count > BLOCK:
             self._flush(thread)
 
     def close(self) -> None:
-        """Finish the file; after that nothing can be added. May be called again."""
+        """Finish the file; nothing can be added afterwards. May be called again."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return  # a forked child has no part in it
@@ -381,7 +393,7 @@ class TraceWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Leave nothing; after `close` it does nothing."""
+        """Remove the unfinished file; after `close` it does nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._remove()
@@ -393,19 +405,21 @@ class TraceWriter:
             os.unlink(self._partial)
 
     def _flush(self, thread: int, everything: bool = False) -> None:
-        """Write the whole blocks of a thread; the last operation is cut where the next begins."""
+        """Write the full blocks of a thread; an operation is cut at the start of the next."""
         pending = self._pending[thread]
-        rows = concatenated([*pending.parts, operations(pending.rows)])
+        rows = concatenate_operations([*pending.parts, build_operations(pending.rows)])
         room = np.diff(rows.start_ns, append=_LATEST_NS)
         rows = rows._replace(duration_ns=np.minimum(rows.duration_ns, room))
         place, count = 0, len(rows.kind)
         while count - place > (0 if everything else BLOCK):
             block = rows.at(slice(place, place + BLOCK))
             place += len(block.kind)
-            data = _encoded(block)
+            data = _encode_block(block)
             times = int(block.start_ns[0]), int(block.start_ns[-1] + block.duration_ns[-1])
             self._blocks.append(
-                Block(thread, len(block.kind), *times, self._place, len(data), zlib.crc32(data))
+                TraceBlock(
+                    thread, len(block.kind), *times, self._place, len(data), zlib.crc32(data)
+                )
             )
             self._place += self._out.write(data)
         pending.rows.clear()
@@ -432,11 +446,11 @@ class TraceWriter:
         self._out.close()
 
 
-def _named(row: Sequence[int]) -> Iterator[tuple[str, int]]:
+def _name_values(row: Sequence[int]) -> Iterator[tuple[str, int]]:
     return zip(Operations._fields, row, strict=True)
 
 
-def _encoded(block: Operations) -> bytes:
+def _encode_block(block: Operations) -> bytes:
     start = np.diff(block.start_ns, prepend=0)
     columns = block._replace(start_ns=start)
     return zlib.compress(
@@ -448,8 +462,8 @@ def _encoded(block: Operations) -> bytes:
     )
 
 
-def _decoded(data: memoryview, block: Block) -> Operations:
-    """ValueError where these are not the bytes of such a block."""
+def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
+    """Decode a block's bytes; ValueError if they do not belong to it."""
     if zlib.crc32(data) != block.crc:
         raise ValueError("its checksum does not match")
     expected = block.rows * _BYTES
@@ -468,20 +482,20 @@ def _decoded(data: memoryview, block: Block) -> Operations:
         part = flat[place : place + size].reshape(dtype.itemsize, block.rows)
         columns.append(np.ascontiguousarray(part.T).reshape(-1).view(dtype))
         place += size
-    found = Operations(*columns)
-    found = found._replace(start_ns=np.cumsum(found.start_ns))
-    end_ns = found.start_ns + found.duration_ns
-    if not _possible(found) or np.any(end_ns[:-1] > found.start_ns[1:]):
-        raise ValueError("it holds operations that cannot be")
-    return found
+    decoded = Operations(*columns)
+    decoded = decoded._replace(start_ns=np.cumsum(decoded.start_ns))
+    end_ns = decoded.start_ns + decoded.duration_ns
+    if not _is_possible(decoded) or np.any(end_ns[:-1] > decoded.start_ns[1:]):
+        raise ValueError("it holds impossible operations")
+    return decoded
 
 
-def _possible(given: Operations) -> bool:
-    """Whether there can be such operations, one by one."""
-    offset, length, start_ns, duration_ns = given.offset, given.length, *given[5:]
+def _is_possible(rows: Operations) -> bool:
+    """True if each of the operations is possible on its own."""
+    offset, length, start_ns, duration_ns = rows.offset, rows.length, *rows[5:]
     return bool(
-        np.all(given.kind < len(KINDS))
-        and np.all((offset >= 0) & (length >= 0) & (given.result <= length))
+        np.all(rows.kind < len(KINDS))
+        and np.all((offset >= 0) & (length >= 0) & (rows.result <= length))
         and np.all((start_ns >= 0) & (duration_ns >= 0))
         and np.all((offset < _LATEST_NS - length) & (start_ns < _LATEST_NS - duration_ns))
     )
@@ -491,27 +505,28 @@ def _possible(given: Operations) -> bool:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file begins as traces do. MissingError, UsageError where it cannot be read."""
-    with _opened(path) as file:
+    """True if a file begins like a trace. MissingError or UsageError if it cannot be read."""
+    with _open_trace(path) as file:
         return bool(file.read(len(MAGIC)) == MAGIC)
 
 
 def load(*paths: str) -> Trace:
-    """The trace in a file; of several files, such as those of the ranks of a job, all together.
+    """Open the trace in a file, or the traces in several files, such as those of a job's ranks, as
+    one.
 
-    MissingError where one is not there, UsageError where it may not be read, FormatError where it
-    is no trace, was cut or altered; blocks are looked at when they are read.
+    MissingError if a file does not exist, UsageError if it may not be read, FormatError if it is no
+    trace, was cut or altered. Blocks are checked when they are read.
     """
     if not paths:
         raise UsageError("no trace was named: give the path of one")
-    parts: list[_Part] = []
+    parts: list[_TracePart] = []
     threads: list[Thread] = []
-    blocks: list[tuple[int, Block]] = []
+    blocks: list[tuple[int, TraceBlock]] = []
     numbers: dict[str, int] = {}
     sizes: list[int] = []
-    said: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
+    texts: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
     for path in paths:
-        data, directory = _directory(path)
+        data, directory = _read_directory(path)
         files = np.array(
             [numbers.setdefault(name, len(numbers)) for name in directory["names"]], np.uint32
         )
@@ -519,22 +534,22 @@ def load(*paths: str) -> Trace:
         for number, size in zip(files.tolist(), directory["sizes"], strict=True):
             sizes[number] = max(sizes[number], size)
         blocks += [
-            (len(parts), Block(row[0] + len(threads), *row[1:])) for row in directory["blocks"]
+            (len(parts), TraceBlock(row[0] + len(threads), *row[1:])) for row in directory["blocks"]
         ]
         threads += [Thread(*pair) for pair in directory["threads"]]
-        parts.append(_Part(path, data, files))
-        said["source"].append(directory["source"])
-        said["timing"].append(directory["timing"])
-        said["notes"] += directory["notes"]
-    blocks.sort(key=lambda each: each[1].first_ns)
+        parts.append(_TracePart(path, data, files))
+        texts["source"].append(directory["source"])
+        texts["timing"].append(directory["timing"])
+        texts["notes"] += directory["notes"]
+    blocks.sort(key=lambda entry: entry[1].first_ns)
     began_ns = blocks[0][1].first_ns if blocks else 0
     of_thread: list[list[int]] = [[] for _ in threads]
     for number, (_, block) in enumerate(blocks):
         of_thread[block.thread].append(number)
     return Trace(
-        source="; ".join(dict.fromkeys(said["source"])),
-        timing="shared" if "shared" in said["timing"] else "exact",
-        notes=tuple(dict.fromkeys(said["notes"])),
+        source="; ".join(dict.fromkeys(texts["source"])),
+        timing="shared" if "shared" in texts["timing"] else "exact",
+        notes=tuple(dict.fromkeys(texts["notes"])),
         began_ns=began_ns,
         threads=tuple(threads),
         names=Names.of(list(numbers)),
@@ -550,23 +565,24 @@ def load(*paths: str) -> Trace:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _open_trace(path: str) -> Iterator[Any]:
     try:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
-        raise MissingError(f"{path} is not there: check the path") from None
+        raise MissingError(f"{path} does not exist: check the path") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _damaged(path: str, what: str) -> FormatError:
+def _damage_error(path: str, what: str) -> FormatError:
     return FormatError(f"{path}: {what}: the trace was cut or altered; record it again")
 
 
-def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
-    """The bytes of a trace, and its directory, whose values are of their types and in range."""
-    with _opened(path) as file:
+def _read_directory(path: str) -> tuple[memoryview, dict[str, Any]]:
+    """Return the bytes of a trace, and its directory, with all values checked for type and
+    range."""
+    with _open_trace(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_PRELUDE.size)
         if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
@@ -575,7 +591,7 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
                 "import` makes traces of logs"
             )
         if size < _PRELUDE.size + _END.size:
-            raise _damaged(path, f"{size} bytes are less than a trace has")
+            raise _damage_error(path, f"{size} bytes are less than a trace has")
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     version = _PRELUDE.unpack(head)[1]
     if version != _VERSION:
@@ -585,10 +601,10 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
         )
     place, length, raw, crc, magic = _END.unpack(data[-_END.size :])
     if magic != _END_MAGIC or place < _PRELUDE.size or place + length + _END.size != size:
-        raise _damaged(path, "its end is missing")
+        raise _damage_error(path, "its end is missing")
     packed = data[place : place + length]
     if zlib.crc32(packed) != crc:
-        raise _damaged(path, "the checksum of its directory does not match")
+        raise _damage_error(path, "the checksum of its directory does not match")
     try:
         text = zlib.decompressobj().decompress(packed, raw + 1)
         if len(text) != raw:
@@ -596,12 +612,13 @@ def _directory(path: str) -> tuple[memoryview, dict[str, Any]]:
         directory = json.loads(text)
         _check_directory(directory, place)
     except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(path, f"its directory is malformed ({error})") from None
+        raise _damage_error(path, f"its directory is malformed ({error})") from None
     return data, directory
 
 
 def _check_directory(directory: Any, end: int) -> None:
-    """ValueError, TypeError or KeyError unless blocks lie where blocks may."""
+    """Raise ValueError, TypeError or KeyError unless the directory is well-formed and every block
+    lies in the file."""
     names, sizes = directory["names"], directory["sizes"]
     threads = len(directory["threads"])
     texts = [directory["source"], directory["timing"], *directory["notes"], *names]
@@ -610,7 +627,7 @@ def _check_directory(directory: Any, end: int) -> None:
     if directory["timing"] not in get_args(Timing):
         raise ValueError("timing")
     pairs = [number for pair in directory["threads"] for number in Thread(*pair)]
-    rows = [Block(*row) for row in directory["blocks"]]
+    rows = [TraceBlock(*row) for row in directory["blocks"]]
     for number in itertools.chain(pairs, sizes, *rows):
         if type(number) is not int or abs(number) >= _LATEST_NS:
             raise ValueError("numbers")
@@ -628,8 +645,8 @@ def _check_directory(directory: Any, end: int) -> None:
 
 
 def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For spans of time in the order in which they begin, the lane of each: as few lanes as the
-    most that overlap, none of which is in two spans at once."""
+    """Assign a lane to each of some spans of time, given in the order in which they begin: as few
+    lanes as the most spans that overlap, with no two overlapping spans in one lane."""
     lane_of: list[int] = []
     busy: list[tuple[int, int]] = []  # until, lane
     for first, last in spans:

@@ -1,4 +1,4 @@
-"""What every engine must do: `EngineSuite`."""
+"""The conformance suite of engines: `EngineSuite`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_by
 from .suite import Suite
 
 
-def _joined(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
-    """The extents in runs: neighbours are merged where that is allowed and a coin says so."""
+def _join_extents(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:
+    """Group the extents into runs: neighbours are merged where that is allowed, at random."""
     runs: list[list[Extent]] = []
     for extent in sorted(extents):
         if runs:
@@ -54,22 +54,22 @@ _sizes = st.sampled_from([0, 1, 511, 512, 4095, 4096, 4097, 65_536]) | st.intege
 
 @st.composite
 def readings(draw: st.DrawFn) -> EngineRead:
-    """Any requests to a few files, some of which are short or not there."""
+    """Strategy: any requests to a few files, some of which are short or missing."""
     seed = draw(st.integers(0, 1 << 32))
     sizes = draw(st.lists(st.none() | _sizes, min_size=1, max_size=4))
     contents = [None if size is None else random_bytes(size, seed) for size in sizes]
     extent = st.tuples(st.integers(0, len(sizes) - 1), _sizes, _sizes)
-    runs = _joined(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
+    runs = _join_extents(draw(st.lists(extent, max_size=30)), np.random.default_rng(seed))
     return EngineRead(contents, runs, draw(st.integers(1, 5)), seed)
 
 
 _purposes: tuple[Purpose, ...] = get_args(Purpose)
 _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience_ns_max // 3))
-"""So far apart that the time that a test takes does not count."""
+"""Patiences so far apart that the duration of a test does not matter."""
 
 
-def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
-    """In which order one target serves requests that come one after the other, by the queue of
+def _order_turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
+    """Return the order in which one target serves successive requests, by the queue of
     `penstock.engine.queue`."""
     queue = RequestQueue(RoundRobin(patience), [Target()])
     for number, purpose in enumerate(purposes):
@@ -83,8 +83,9 @@ def _turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
 Bent = tuple[Requests, list[Buffer]]
 
 
-def _with(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
-    """A bend of good requests that sets one value in each of the named columns."""
+def _set_values(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
+    """Return a function that spoils good requests: it sets one value in each of the named
+    columns."""
 
     def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
         for name, value in columns.items():
@@ -96,10 +97,11 @@ def _with(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
     return bend
 
 
-def _replaced(
+def _change_columns(
     **columns: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[[Requests, list[Buffer]], Bent]:
-    """A bend of good requests that passes the named columns through functions."""
+    """Return a function that spoils good requests: it passes the named columns through
+    functions."""
 
     def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
         changed = {name: change(getattr(requests, name)) for name, change in columns.items()}
@@ -108,7 +110,7 @@ def _replaced(
     return bend
 
 
-def _read_only(buffer: Buffer) -> Buffer:
+def _make_read_only(buffer: Buffer) -> Buffer:
     view = buffer.view()
     view.flags.writeable = False
     return view
@@ -116,35 +118,37 @@ def _read_only(buffer: Buffer) -> Buffer:
 
 # Each bends four good extents (two of file 0 in one run, one of file 0, one of file 1).
 _bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
-    "negative offset": _with(offset=-1),
-    "negative length": _with(length=-1),
-    "end beyond 2^63": _with(offset=(1 << 63) - 1),
-    "file out of range": _with(file=2),
-    "buffer out of range": _with(buffer=1),
-    "target negative": _with(target=-1),
-    "target beyond the buffer": _with(target=1 << 40),
-    "target wraps round": _with(target=(1 << 63) - 1),
-    "length beyond the buffer": _with(length=1 << 40),
-    "short column": _replaced(offset=lambda column: column[:-1]),
-    "long column": _replaced(target=lambda column: np.append(column, 0)),
-    "float column": _replaced(offset=lambda column: column.astype(np.float64)),
-    "signed files": _replaced(file=lambda column: column.astype(np.int64)),
-    "narrow lengths": _replaced(length=lambda column: column.astype(np.int32)),
-    "two-dimensional column": _replaced(length=lambda column: column.reshape(2, 2)),
-    "no runs": _replaced(runs=lambda runs: runs[:0]),
-    "runs start above 0": _replaced(runs=lambda runs: runs[1:]),
-    "runs end early": _replaced(runs=lambda runs: runs[:-1]),
-    "runs end late": _replaced(runs=lambda runs: runs + np.array([0, 0, 0, 1])),
-    "empty run": _replaced(runs=lambda runs: np.insert(runs, 1, runs[1])),
-    "runs descend": _replaced(runs=lambda runs: runs[[0, 2, 1, 3]]),
-    "run over two files": _replaced(runs=lambda runs: runs[[0, 1, 3]]),
-    "run descends": _replaced(offset=lambda offset: offset[[1, 0, 2, 3]]),
-    "run overlaps itself": _replaced(offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]),
+    "negative offset": _set_values(offset=-1),
+    "negative length": _set_values(length=-1),
+    "end beyond 2^63": _set_values(offset=(1 << 63) - 1),
+    "file out of range": _set_values(file=2),
+    "buffer out of range": _set_values(buffer=1),
+    "target negative": _set_values(target=-1),
+    "target beyond the buffer": _set_values(target=1 << 40),
+    "target wraps round": _set_values(target=(1 << 63) - 1),
+    "length beyond the buffer": _set_values(length=1 << 40),
+    "short column": _change_columns(offset=lambda column: column[:-1]),
+    "long column": _change_columns(target=lambda column: np.append(column, 0)),
+    "float column": _change_columns(offset=lambda column: column.astype(np.float64)),
+    "signed files": _change_columns(file=lambda column: column.astype(np.int64)),
+    "narrow lengths": _change_columns(length=lambda column: column.astype(np.int32)),
+    "two-dimensional column": _change_columns(length=lambda column: column.reshape(2, 2)),
+    "no runs": _change_columns(runs=lambda runs: runs[:0]),
+    "runs start above 0": _change_columns(runs=lambda runs: runs[1:]),
+    "runs end early": _change_columns(runs=lambda runs: runs[:-1]),
+    "runs end late": _change_columns(runs=lambda runs: runs + np.array([0, 0, 0, 1])),
+    "empty run": _change_columns(runs=lambda runs: np.insert(runs, 1, runs[1])),
+    "runs descend": _change_columns(runs=lambda runs: runs[[0, 2, 1, 3]]),
+    "run over two files": _change_columns(runs=lambda runs: runs[[0, 1, 3]]),
+    "run descends": _change_columns(offset=lambda offset: offset[[1, 0, 2, 3]]),
+    "run overlaps itself": _change_columns(
+        offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]
+    ),
     "no buffers": lambda requests, buffers: (requests, []),
     "buffer of other type": lambda requests, buffers: (requests, [buffers[0].view(np.int8)]),
     "buffer with stride": lambda requests, buffers: (requests, [np.repeat(buffers[0], 2)[::2]]),
     "buffer with two dimensions": lambda requests, buffers: (requests, [buffers[0][None]]),
-    "read-only buffer": lambda requests, buffers: (requests, [_read_only(buffers[0])]),
+    "read-only buffer": lambda requests, buffers: (requests, [_make_read_only(buffers[0])]),
 }
 
 
@@ -161,20 +165,23 @@ class EngineSuite(Suite):
     """Far more than an engine has in flight; fewer where each takes long."""
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
-        """An engine over files with these contents; `folder` is empty, and removed afterwards."""
+        """Create an engine over files with these contents; `folder` is empty, and removed
+        afterwards."""
         raise NotImplementedError("an EngineSuite says how to make its engine")
 
     def held(
         self, contents: list[bytes | None], folder: Path, patience: Patience
     ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
-        """An engine of this patience that is busy: it begins nothing that is submitted before the
-        function was called, and then reads one ticket after the other. It may report tickets that
-        were submitted before."""
+        """Create a busy engine of this patience.
+
+        It begins nothing that is submitted before the function is called, and then reads one ticket
+        after the other. It may report tickets that were submitted earlier.
+        """
         raise NotImplementedError("an EngineSuite says how to make an engine that is busy")
 
     @contextmanager
     def opened(self, contents: Contents) -> Iterator[Engine]:
-        """An engine over the contents in a folder of its own, closed at the end."""
+        """Open an engine over the contents in a folder of its own; it is closed at the end."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             engine = self.make(list(contents), Path(folder))
             try:
@@ -185,7 +192,7 @@ class EngineSuite(Suite):
     def assert_reads(
         self, contents: Contents, runs: Sequence[Sequence[Extent]], buffer_count: int = 1
     ) -> None:
-        """One submission of the runs ends as the oracle says."""
+        """Submit the runs once, and compare the result with the oracle."""
         reading = EngineRead(contents, runs, buffer_count)
         with self.opened(contents) as engine:
             ticket = engine.submit(reading.requests, reading.buffers)
@@ -331,7 +338,7 @@ class EngineSuite(Suite):
         """A submission of no extents, with or without buffers, is reported like any other."""
         with self.opened([b"bytes"]) as engine:
             empty = EngineRead([b"bytes"], [])
-            tickets = [engine.submit(empty.requests, each) for each in ([], empty.buffers)]
+            tickets = [engine.submit(empty.requests, buffers) for buffers in ([], empty.buffers)]
             done = finish(engine, tickets)
             assert [done[ticket].failures for ticket in tickets] == [(), ()]
 
@@ -344,8 +351,8 @@ class EngineSuite(Suite):
         ]
         with self.opened(contents) as engine:
             tickets = [
-                engine.submit(each.requests, each.buffers, _purposes[i % len(_purposes)])
-                for i, each in enumerate(readings)
+                engine.submit(reading.requests, reading.buffers, _purposes[i % len(_purposes)])
+                for i, reading in enumerate(readings)
             ]
             assert all(np.diff(tickets) > 0)
             done = finish(engine, tickets)
@@ -391,9 +398,10 @@ class EngineSuite(Suite):
     )
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
-        """What waits goes in the order of the queue of `penstock.engine`: the urgent before what
-        has more patience, but not before what has waited for longer than that; else in the order
-        of submission."""
+        """Waiting requests go in the order of the queue of `penstock.engine`: urgent ones first,
+        unless others have waited for longer than their patience; of equals, in the order of
+        submission.
+        """
         contents = [random_bytes(1000, 1)]
         readings = [EngineRead(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
         with (
@@ -402,24 +410,24 @@ class EngineSuite(Suite):
         ):
             try:
                 tickets = [
-                    engine.submit(each.requests, each.buffers, purpose)
-                    for each, purpose in zip(readings, purposes, strict=True)
+                    engine.submit(reading.requests, reading.buffers, purpose)
+                    for reading, purpose in zip(readings, purposes, strict=True)
                 ]
                 release()
                 done: list[Completion] = []
                 deadline = time.monotonic() + deadline_s
                 while len(done) < len(tickets):
                     assert time.monotonic() < deadline
-                    found = engine.poll(second_ns)
-                    done += [each for each in found if each.ticket in tickets]
+                    reports = engine.poll(second_ns)
+                    done += [report for report in reports if report.ticket in tickets]
             finally:
                 engine.close()
-        assert [tickets.index(each.ticket) for each in done] == _turns(purposes, patience)
+        assert [tickets.index(report.ticket) for report in done] == _order_turns(purposes, patience)
         for completion in done:
             readings[tickets.index(completion.ticket)].assert_done(completion)
 
     def test_unknown_purpose(self) -> None:
-        """A purpose that there is not is refused, and the engine goes on."""
+        """An unknown purpose is refused, and the engine goes on."""
         contents = [random_bytes(1000, 1)]
         refused, reading = EngineRead(contents, [[(0, 0, 9)]]), EngineRead(contents, [[(0, 0, 9)]])
         with self.opened(contents) as engine:
@@ -456,7 +464,7 @@ class EngineSuite(Suite):
                 done = engine.poll(1_000_000)
                 assert time.monotonic() - start < 5  # a loaded machine is slow, a hang is not
                 assert start < deadline
-            assert [each.ticket for each in done] == [ticket]
+            assert [report.ticket for report in done] == [ticket]
             reading.assert_done(done[0])
 
     # -- the end -----------------------------------------------------------------------------
@@ -471,10 +479,12 @@ class EngineSuite(Suite):
             watched = [weakref.ref(buffer) for buffer in reading.buffers]
             reading.buffers.clear()
             gc.collect()
-            assert all(each() is not None for each in watched), "buffers die while in flight"
+            assert all(reference() is not None for reference in watched), (
+                "buffers die while in flight"
+            )
             finish(engine, tickets)
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_with_work_in_flight(self) -> None:
         """Close neither hangs nor keeps buffers, nor writes to them afterwards."""
@@ -489,7 +499,7 @@ class EngineSuite(Suite):
                 np.testing.assert_array_equal(reading.buffers[0], buffer)
             watched = [weakref.ref(reading.buffers.pop()) for reading in readings]
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_twice(self) -> None:
         """Closing again does nothing."""

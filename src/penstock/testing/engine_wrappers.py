@@ -32,8 +32,8 @@ from ..extent import Requests
 _system_clock = SystemClock()
 
 
-class _Load(NamedTuple):
-    """What a ticket weighs."""
+class _TicketLoad(NamedTuple):
+    """Size of a ticket."""
 
     ticket: int
     bytes: int
@@ -41,23 +41,23 @@ class _Load(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A ticket that waits; no two compare beyond the number of theirs."""
+    """A waiting ticket. Tickets are unique, so comparisons end there."""
 
     turn_ns: int
     ticket: int
-    load: _Load
+    load: _TicketLoad
     requests: Requests
     buffers: list[Buffer]
     purpose: Purpose
 
 
 class Limited:
-    """Never more in flight than `inflight_bytes_max` and `inflight_runs_max` (None: any number).
+    """Keeps at most `inflight_bytes_max` and `inflight_runs_max` in flight (None: any number).
 
-    What does not fit waits here, in the order of turns, and is handed on by poll as room appears;
-    a ticket that is larger than a limit goes alone. Both limits may be changed at any time. Should
-    the wrapped engine refuse a ticket that has waited (which only a wrong file number can cause),
-    each of its extents fails with EINVAL.
+    Tickets beyond the limits wait here, in the order of turns, and are submitted by poll when there
+    is room; a ticket that is larger than a limit goes alone. Both limits may be changed at any
+    time. If the wrapped engine refuses a ticket that has waited (only a wrong file number can cause
+    this), each of its extents fails with EINVAL.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Limited:
         self._patience = patience
         self._clock = clock
         self._waiting: list[_Waiting] = []  # heap
-        self._inflight: dict[int, _Load] = {}  # by ticket of the wrapped engine
+        self._inflight: dict[int, _TicketLoad] = {}  # by ticket of the wrapped engine
         self._submitted = 0
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand the requests on if there is room, else keep them."""
+        """Submit the requests if there is room, else keep them."""
         check_requests(requests, buffers)  # now: later there is nobody to tell
-        load = _Load(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
+        load = _TicketLoad(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
         turn_ns = self._clock.now_ns() + self._patience.of(purpose)
         first = not self._waiting or turn_ns < self._waiting[0].turn_ns
-        if first and self._fits(load):
+        if first and self._has_room(load):
             self._inflight[self._engine.submit(requests, buffers, purpose)] = load
         else:
             waiting = _Waiting(turn_ns, load.ticket, load, requests, list(buffers), purpose)
@@ -95,7 +95,7 @@ class Limited:
         return load.ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report what the wrapped engine does, and use the room that it left."""
+        """Report completions of the wrapped engine, and use the room they leave."""
         done = self._advance()  # a limit may have been raised
         for ticket, failures in self._engine.poll(0 if done else timeout_ns):
             done.append(Completion(self._inflight.pop(ticket).ticket, failures))
@@ -107,19 +107,20 @@ class Limited:
         self._inflight.clear()
         self._engine.close()
 
-    def _fits(self, load: _Load) -> bool:
+    def _has_room(self, load: _TicketLoad) -> bool:
         if not self._inflight:
             return True
         loads = [load, *self._inflight.values()]
-        return sum(each.bytes for each in loads) <= self.inflight_bytes_max and (
+        return sum(held.bytes for held in loads) <= self.inflight_bytes_max and (
             self.inflight_runs_max is None
-            or sum(each.runs for each in loads) <= self.inflight_runs_max
+            or sum(held.runs for held in loads) <= self.inflight_runs_max
         )
 
     def _advance(self) -> list[Completion]:
-        """Hand on what fits; return the reports on what was refused."""
+        """Submit the tickets for which there is room; return the reports on those that were
+        refused."""
         refused = []
-        while self._waiting and self._fits(self._waiting[0].load):
+        while self._waiting and self._has_room(self._waiting[0].load):
             _, _, load, requests, buffers, purpose = heapq.heappop(self._waiting)
             try:
                 self._inflight[self._engine.submit(requests, buffers, purpose)] = load
@@ -131,12 +132,12 @@ class Limited:
 
 
 class Throttled:
-    """Reports as storage of `bytes_per_s` would that answers after `latency_ns`.
+    """Reports like a storage of `bytes_per_s` with a latency of `latency_ns`.
 
-    Requests go on at once, and their completions are held back until they are due: when the bytes
-    of all tickets before and of their own have passed at the rate, plus the latency. A ticket
-    passes whole, and the next one is that whose turn is first. Rate and latency may be changed at
-    any time, for later tickets. With a JumpingClock waiting takes no time.
+    Requests are submitted at once, and their completions are held back until they are due: when the
+    bytes of all earlier tickets and their own have passed at the rate, plus the latency. A ticket
+    passes whole, and the next one is the ticket whose turn is first. Rate and latency may be
+    changed at any time, for later tickets. With a JumpingClock waiting takes no time.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Throttled:
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand the requests on, and have them wait for their turn to pass."""
+        """Submit the requests, and queue them for their turn to pass."""
         patience_ns = self._patience.of(purpose)
         ticket = self._engine.submit(requests, buffers, purpose)
         self._reading += 1
@@ -179,10 +180,10 @@ class Throttled:
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report what is finished and due."""
+        """Report the tickets that are finished and due."""
         now_ns = self._clock.now_ns()
         deadline_ns = now_ns + timeout_ns
-        self._arrived(self._engine.poll(0))
+        self._note_reads(self._engine.poll(0))
         while True:
             self._pass(now_ns)
             done = self._release(now_ns)
@@ -192,7 +193,7 @@ class Throttled:
             free_ns = [self._free_ns] if self._waiting else []
             wake_ns = min([deadline_ns, *due_ns, *free_ns])
             arrived = self._engine.poll(wake_ns - now_ns) if self._reading else []
-            self._arrived(arrived)
+            self._note_reads(arrived)
             if not arrived:
                 # The engine may have waited already, but by a clock of its own.
                 self._clock.wait_until_ns(wake_ns)
@@ -206,26 +207,28 @@ class Throttled:
         self._engine.close()
 
     def _pass(self, now_ns: int) -> None:
-        """Tickets begin to pass, one after the other, as far as it is time."""
+        """Let tickets begin to pass, one after the other, until the present time."""
         while self._waiting and self._free_ns <= now_ns:
             _, ticket, passing_ns, latency_ns = heapq.heappop(self._waiting)
             self._free_ns += passing_ns
             self._due_ns[ticket] = self._free_ns + latency_ns
 
-    def _arrived(self, completions: list[Completion]) -> None:
+    def _note_reads(self, completions: list[Completion]) -> None:
         self._reading -= len(completions)
         self._read |= completions
 
     def _release(self, now_ns: int) -> list[Completion]:
-        due = [each for each in self._due_ns.items() if each[1] <= now_ns and each[0] in self._read]
+        due = [
+            entry for entry in self._due_ns.items() if entry[1] <= now_ns and entry[0] in self._read
+        ]
         for ticket, _ in due:
             del self._due_ns[ticket]
-        due.sort(key=lambda each: (each[1], each[0]))
+        due.sort(key=lambda entry: (entry[1], entry[0]))
         return [Completion(ticket, self._read.pop(ticket)) for ticket, _ in due]
 
 
 class TraceEvent(NamedTuple):
-    """A line of a trace: a ticket was submitted or reported, or the engine was closed.
+    """An event of a trace: a ticket was submitted or reported, or the engine was closed.
 
     `bytes` and `extents` are those requested by the ticket, `failures` counts the extents that
     failed. The line of close has ticket -1, and what the tickets that were never reported add
@@ -241,7 +244,7 @@ class TraceEvent(NamedTuple):
 
 
 class Traced:
-    """Writes a line for each submission and each report, and changes nothing.
+    """Writes an event for each submission and each report, and changes nothing.
 
     `trace` is a list, which grows by a line for each ticket and report, or a function of a line.
     """
@@ -261,7 +264,7 @@ class Traced:
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand the requests on; what is refused leaves no line."""
+        """Submit the requests; refused ones leave no event."""
         time_ns = self._clock.now_ns()  # before the engine starts, so that it counts as its time
         ticket = self._engine.submit(requests, buffers, purpose)
         size = int(requests.length.sum()), len(requests.file)
@@ -270,7 +273,7 @@ class Traced:
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report what the wrapped engine does."""
+        """Report completions of the wrapped engine."""
         done = self._engine.poll(timeout_ns)
         time_ns = self._clock.now_ns()
         for ticket, failures in done:
@@ -279,7 +282,7 @@ class Traced:
         return done
 
     def close(self) -> None:
-        """Close the wrapped engine, with one line however often it is called."""
+        """Close the wrapped engine; writes one event however often it is called."""
         self._engine.close()
         if self._closed:
             return
@@ -290,11 +293,11 @@ class Traced:
 
 
 class Fault(NamedTuple):
-    """What befalls an extent; the parts combine.
+    """A fault of an extent; the parts combine.
 
-    errno:  not 0: nothing arrives, and this is the reason that is reported.
-    cut:    so many bytes at the end do not arrive, which is reported as a file that ended early.
-    flip:   a mask by which every byte that arrives is exclusive-ored. Nobody is told.
+    errno:  if not 0, nothing arrives, and this is the reason that is reported.
+    cut:    number of bytes at the end that do not arrive, reported as a file that ended early.
+    flip:   a mask for exclusive-or with every byte that arrives. Not reported.
     """
 
     errno: int = 0
@@ -302,7 +305,7 @@ class Fault(NamedTuple):
     flip: int = 0
 
     def got(self, length: int) -> int:
-        """How many bytes of so many arrive."""
+        """Return how many of `length` bytes arrive."""
         return 0 if self.errno else max(0, length - self.cut)
 
 
@@ -316,7 +319,7 @@ class _Afflicted(NamedTuple):
 
 
 class Faulty:
-    """Fails as it is told: `fault(ticket, extent)` befalls an extent, None leaves it alone.
+    """Fails as instructed: `fault(ticket, extent)` is applied to an extent; None leaves it alone.
 
     `hold(ticket)` is for how many polls a report stays back behind others; it never makes poll
     return empty. Tickets count submissions from 0, so that faults that are functions of their
@@ -340,7 +343,7 @@ class Faulty:
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        """Hand on no more than what shall arrive of each extent."""
+        """Submit only the bytes of each extent that shall arrive."""
         check_requests(requests, buffers)
         ticket = self._submitted
         length = requests.length.copy()
@@ -356,13 +359,16 @@ class Faulty:
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report, with the faults, what need not wait; at least one if there are any."""
+        """Report, with the faults, the tickets that need not wait; at least one if there are
+        any."""
         for ticket, failures in self._engine.poll(0 if self._held else timeout_ns):
             completion = _afflict(self._inflight.pop(ticket), failures)
             self._held.append((self._hold(completion.ticket), completion))
         soonest = min((polls for polls, _ in self._held), default=0)
         done = [completion for polls, completion in self._held if polls <= max(soonest, 0)]
-        self._held = [(polls - 1, each) for polls, each in self._held if polls > max(soonest, 0)]
+        self._held = [
+            (polls - 1, completion) for polls, completion in self._held if polls > max(soonest, 0)
+        ]
         return done
 
     def close(self) -> None:
@@ -373,7 +379,7 @@ class Faulty:
 
 
 def _afflict(ticket: _Afflicted, failures: tuple[Failure, ...]) -> Completion:
-    """Flip what shall be flipped, and add the faults to the real failures."""
+    """Flip the bytes that shall be flipped, and add the faults to the real failures."""
     reported = {failure.extent: failure for failure in failures}
     for extent, fault in ticket.faults.items():
         length = int(ticket.requests.length[extent])
@@ -393,14 +399,14 @@ def seeded_faults(
     """Faults that strike these shares of the extents, decided by seed, ticket and extent alone."""
 
     def fault(ticket: int, extent: int) -> Fault | None:
-        cache_block = _mixed(seed, ticket, extent)
-        share = cache_block / 2**64
+        bits = _mix_bits(seed, ticket, extent)
+        share = bits / 2**64
         if share < errno_share:
             return Fault(errno=errno.EIO)
         if share < errno_share + cut_share:
-            return Fault(cut=1 + cache_block % 4096)
+            return Fault(cut=1 + bits % 4096)
         if share < errno_share + cut_share + flip_share:
-            return Fault(flip=1 + cache_block % 255)
+            return Fault(flip=1 + bits % 255)
         return None
 
     return fault
@@ -408,11 +414,12 @@ def seeded_faults(
 
 def seeded_holds(seed: int, polls_max: int) -> Callable[[int], int]:
     """Reports held back for 0 to `polls_max` polls, decided by seed and ticket alone."""
-    return lambda ticket: _mixed(seed, ticket) % (polls_max + 1)
+    return lambda ticket: _mix_bits(seed, ticket) % (polls_max + 1)
 
 
-def _mixed(*values: int) -> int:
-    """64 bits that depend on every bit of the values (the finalizer of SplitMix64, chained)."""
+def _mix_bits(*values: int) -> int:
+    """Return 64 bits that depend on every bit of the values (the finalizer of SplitMix64,
+    chained)."""
     mask = (1 << 64) - 1
     state = 0
     for value in values:

@@ -1,4 +1,4 @@
-"""What every format must do: `FormatSuite`."""
+"""The conformance suite of formats: `FormatSuite`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Values = Sequence[bytes | np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Written:
-    """What a format's own library wrote, and what therefore must be read.
+    """Data written by a format's own library, which penstock must read back.
 
-    path:     what is opened: a path, or several.
+    path:     the argument of `open`: a path, or several.
     fields:   the fields by name, each with a value for every sample.
-    options:  of `penstock.open`.
-    labels:   of each sample, where there are any; keys likewise: None says nothing of them.
+    options:  options of `penstock.open`.
+    labels:   of each sample, if there are any; keys likewise; None leaves them unchecked.
     """
 
     path: Path | list[Path]
@@ -50,11 +50,11 @@ class Written:
         return len(next(iter(self.fields.values())))
 
     def opened(self, index: str = "memory") -> Dataset:
-        """The data set."""
+        """Open the data set."""
         return open_dataset(self.path, index=index, **self.options)
 
     def assert_sample(self, number: int, sample: Mapping[str, Any]) -> None:
-        """A sample, by number or as `decode` gets it, is the one that was written."""
+        """Assert that a sample, by number or as `decode` gets it, is the one that was written."""
         assert set(sample) - {"__key__", "__id__", "__epoch__", "label"} == set(self.fields) - {
             "label"
         }
@@ -66,22 +66,22 @@ class Written:
             assert sample["__key__"] == self.keys[number]
 
 
-def assert_same(found: Any, expected: bytes | np.ndarray[Any, Any], what: str) -> None:
-    """The same bytes; and where an array was written, the same dtype and shape."""
+def assert_same(value: Any, expected: bytes | np.ndarray[Any, Any], what: str) -> None:
+    """Assert the same bytes, and, if an array was written, the same dtype and shape."""
     if isinstance(expected, np.ndarray):
         # A row of one number is a scalar where decode gets it.
-        assert isinstance(found, np.ndarray if expected.ndim else np.ndarray | np.generic), what
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
-        assert found.tobytes() == np.ascontiguousarray(expected).tobytes(), what
+        assert isinstance(value, np.ndarray if expected.ndim else np.ndarray | np.generic), what
+        assert (value.dtype, value.shape) == (expected.dtype, expected.shape), what
+        assert value.tobytes() == np.ascontiguousarray(expected).tobytes(), what
     else:
-        assert bytes(found) == expected, what
+        assert bytes(value) == expected, what
 
 
 _past_ns = 10**18 + 1
-"""When the data was written: long ago, so that a saved index of it is kept."""
+"""Time at which the data was written: long ago, so that a saved index of it is kept."""
 
 _damaged_peak_bytes = 64 * limits.MIB
-"""No damaged file, of a few KiB, makes the parser allocate more."""
+"""Most memory that parsing a damaged file, of a few KiB, may allocate."""
 
 _budgets = {
     "default": Budget(),
@@ -116,14 +116,14 @@ class FormatSuite(Suite):
 
     @contextmanager
     def written(self, *counts: int) -> Iterator[tuple[Written, Path]]:
-        """A data set, and the folder that holds it, removed afterwards."""
+        """Write a data set; yield it and its folder, which is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as parent:
             folder = Path(parent) / "data"
             folder.mkdir()
-            found = self.write(folder, counts, np.random.default_rng(sum(counts)))
+            data = self.write(folder, counts, np.random.default_rng(sum(counts)))
             for path in [*folder.rglob("*"), folder]:
                 os.utime(path, ns=(_past_ns, _past_ns))
-            yield found, folder
+            yield data, folder
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -164,17 +164,17 @@ class FormatSuite(Suite):
                         what = f"field {name!r} of sample {number}"
                         expected = values[number]
                         if isinstance(expected, np.ndarray) and not expected.ndim:
-                            expected, found = expected.reshape(1), batch[name][row : row + 1]
+                            expected, value = expected.reshape(1), batch[name][row : row + 1]
                         else:
-                            found = batch[name][row]
-                        assert_same(found, expected, what)
+                            value = batch[name][row]
+                        assert_same(value, expected, what)
                     if written.labels is not None:
                         assert batch["label"][row] == written.labels[number]
             assert sorted(seen) == list(range(written.count))
             assert seen != sorted(seen)
 
     def test_decoded(self) -> None:
-        """What `decode` gets is the sample, with its key and label."""
+        """The sample that `decode` gets is the one written, with its key and label."""
         with self.written(*self._counts) as (written, _):
             by_key: dict[int, bool] = {}
 
@@ -192,7 +192,7 @@ class FormatSuite(Suite):
             assert len(by_key) == written.count
 
     def test_resume(self) -> None:
-        """A run that is taken up at any step goes on as if it had not been interrupted."""
+        """A run that is resumed at any step goes on as if it had not been interrupted."""
         with self.written(*self._counts) as (written, _):
             dataset = written.opened()
 
@@ -215,21 +215,23 @@ class FormatSuite(Suite):
             before = os.environ.get("XDG_CACHE_HOME")
             os.environ["XDG_CACHE_HOME"] = str(folder.parent / "cache")
             try:
-                made = written.opened("auto")
-                assert made.sidecar is not None
-                stamp = os.stat(made.sidecar).st_mtime_ns
-                found = written.opened("auto")
-                assert found.sidecar == made.sidecar
-                assert os.stat(made.sidecar).st_mtime_ns == stamp, "it was made anew"
+                first = written.opened("auto")
+                assert first.sidecar is not None
+                stamp = os.stat(first.sidecar).st_mtime_ns
+                second = written.opened("auto")
+                assert second.sidecar == first.sidecar
+                assert os.stat(first.sidecar).st_mtime_ns == stamp, "it was made anew"
                 fresh = written.opened("memory")
             finally:
                 if before is None:
                     del os.environ["XDG_CACHE_HOME"]
                 else:
                     os.environ["XDG_CACHE_HOME"] = before
-            assert made.fingerprint == found.fingerprint == fresh.fingerprint
-            assert found.index.fields == fresh.index.fields or _plain(found) == _plain(fresh)
-            for number, sample in enumerate(found):
+            assert first.fingerprint == second.fingerprint == fresh.fingerprint
+            assert second.index.fields == fresh.index.fields or _list_fields(
+                second
+            ) == _list_fields(fresh)
+            for number, sample in enumerate(second):
                 written.assert_sample(number, sample)
 
     def test_copy(self) -> None:
@@ -280,14 +282,14 @@ class FormatSuite(Suite):
         if not self.framed:
             pytest.skip("files do not show that they were cut")
         with self.written(5) as (written, folder):
-            for path in _files(folder):
+            for path in _list_files(folder):
                 whole = path.read_bytes()
-                for length in _cuts(len(whole)):
+                for length in _choose_cuts(len(whole)):
                     path.write_bytes(whole[:length])
                     try:
-                        found = written.opened()
-                        assert len(found) <= written.count
-                        for number, sample in enumerate(found):
+                        dataset = written.opened()
+                        assert len(dataset) <= written.count
+                        for number, sample in enumerate(dataset):
                             written.assert_sample(number, sample)
                     except PenstockError:
                         pass
@@ -303,16 +305,16 @@ class FormatSuite(Suite):
             random = np.random.default_rng(1)
             tracemalloc.start()
             try:
-                files = _files(folder)
-                each = -(-2 * settings().max_examples // len(files))
+                files = _list_files(folder)
+                damages_max = -(-2 * settings().max_examples // len(files))
                 for path in files:
                     whole = path.read_bytes()
-                    for at, length, other in _damages(whole, random)[:each]:
+                    for at, length, other in _draw_damages(whole, random)[:damages_max]:
                         path.write_bytes(whole[:at] + other + whole[at + length :])
                         try:
-                            found = written.opened()
-                            for number in range(min(len(found), 10)):
-                                found[number]
+                            dataset = written.opened()
+                            for number in range(min(len(dataset), 10)):
+                                dataset[number]
                         except PenstockError:
                             pass
                     path.write_bytes(whole)
@@ -325,58 +327,59 @@ class FormatSuite(Suite):
         """A file of no bytes is no crash: an error that names it, or no samples of its own."""
         with self.written(5) as (written, folder):
             messages = []
-            for path in _files(folder):
+            for path in _list_files(folder):
                 whole = path.read_bytes()
                 path.write_bytes(b"")
                 try:
-                    found = written.opened()
-                    assert len(found) <= written.count
-                    list(found)
+                    dataset = written.opened()
+                    assert len(dataset) <= written.count
+                    list(dataset)
                 except PenstockError as error:
                     messages.append(str(error))
                 path.write_bytes(whole)
             assert all(str(folder) in message for message in messages)
 
 
-def _plain(dataset: Dataset) -> list[Any]:
-    """The fields, with codecs by value."""
+def _list_fields(dataset: Dataset) -> list[Any]:
+    """Return the fields, with codecs by value."""
     return [
         (part.name, part.dtype, part.shape, part.codec and (part.codec.name, part.codec.options))
         for part in dataset.fields
     ]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _cuts(size: int) -> list[int]:
-    """Every length of a small file; of a larger one those near both ends, and some between."""
+def _choose_cuts(size: int) -> list[int]:
+    """Return every length of a small file; of a larger one those near both ends, and some
+    between."""
     if size <= 1200:
         return list(range(size))
     ends = {*range(300), *range(size - 300, size)}
     return sorted(ends | set(np.linspace(0, size - 1, 300).astype(int).tolist()))
 
 
-def _damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, bytes]]:
-    """Bytes set to telling values, words to large ones, stretches repeated or left out: each
-    as where, how many bytes, and what comes in their place."""
+def _draw_damages(whole: bytes, random: np.random.Generator) -> list[tuple[int, int, bytes]]:
+    """Draw damages: bytes set to critical values, words to large ones, stretches repeated or left
+    out. Each is an offset, a number of bytes, and their replacement."""
     size = len(whole)
     if not size:
         return []
-    found: list[tuple[int, int, bytes]] = []
+    damages: list[tuple[int, int, bytes]] = []
     near = list(range(min(size, 96))) + list(range(max(size - 96, 0), size))
     values = (0x00, 0x01, 0x7F, 0x80, 0xFF)
     for at in (*near, *random.integers(0, size, 100).tolist()):
         telling = (*values, whole[at] ^ 1, whole[at] ^ 0x80)[at % 2 :: 2]
-        found += [(at, 1, bytes([value])) for value in telling if whole[at] != value]
+        damages += [(at, 1, bytes([value])) for value in telling if whole[at] != value]
     words = (b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f")
     for at in (*near[::4], *random.integers(0, size, 40).tolist()):
-        found += [(at, len(word), word[: size - at]) for word in words]
+        damages += [(at, len(word), word[: size - at]) for word in words]
     for at, length in zip(
         random.integers(0, size, 30).tolist(), random.integers(1, 64, 30).tolist(), strict=True
     ):
-        found.append((at, length, b""))
-        found.append((at, 0, whole[at : at + length]))
-    random.shuffle(found)
-    return found
+        damages.append((at, length, b""))
+        damages.append((at, 0, whole[at : at + length]))
+    random.shuffle(damages)
+    return damages

@@ -1,4 +1,4 @@
-"""What every peer must do: `PeerSuite`."""
+"""The conformance suite of peers: `PeerSuite`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .reading import deadline_s, random_bytes, second_ns
 from .suite import Suite
 
 Answer = Callable[[Peer, PeerRequest], None]
-"""What a node does about a request."""
+"""Function by which a node answers a request."""
 
 
 def held(node: int, key: int, length: int) -> bytes:
-    """The bytes that a node has of a key."""
+    """Return the bytes that a node has of a key."""
     return random_bytes(length, node << 32 | key)
 
 
@@ -79,17 +79,19 @@ class Fetching:
         peer.answer(request.number, [memoryview(whole)[a:b] for a, b in ends], self.refused)
 
     def assert_untouched(self) -> None:
-        """Nothing has been written to the buffer."""
+        """Assert that nothing was written to the buffer."""
         np.testing.assert_array_equal(self.buffer, self._before)
 
     def assert_done(self, completion: PeerCompletion) -> None:
-        """Every key that is not refused arrived, and nothing between them was touched."""
+        """Assert that every key that is not refused arrived, and nothing between them was
+        touched."""
         assert completion.reason is None
         np.testing.assert_array_equal(completion.failures, self.refused)
         self._assert_buffer(self.refused)
 
     def assert_failed(self, completion: PeerCompletion, *reasons: Reason) -> None:
-        """Every key failed, for one of the reasons, and nothing between them was touched."""
+        """Assert that every key failed, for one of the reasons, and nothing between them was
+        touched."""
         assert completion.reason in reasons
         np.testing.assert_array_equal(completion.failures, np.arange(len(self.keys)))
         self._assert_buffer(completion.failures)
@@ -143,16 +145,16 @@ def drive(
 
 
 def requested(peers: Sequence[Peer], count: int) -> list[PeerRequest]:
-    """Let all peers take steps until the last one has got so many requests."""
-    found: list[PeerRequest] = []
+    """Let all peers take steps until the last one has received `count` requests."""
+    requests: list[PeerRequest] = []
     deadline = time.monotonic() + deadline_s
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} requests came in time"
+    while len(requests) < count:
+        assert time.monotonic() < deadline, f"{len(requests)} of {count} requests came in time"
         for peer in peers:
             events = peer.step(1_000_000)
             assert events.completions == []
-            found += events.requests
-    return found
+            requests += events.requests
+    return requests
 
 
 _lengths = st.sampled_from([0, 1, 4096, 65_535, 65_536, limits.MIB, limits.MIB + 1])
@@ -161,7 +163,7 @@ _lengths |= st.integers(0, 9000)
 
 @st.composite
 def fetchings(draw: st.DrawFn) -> Fetching:
-    """Any fetch from node 1, some keys of which are refused."""
+    """Strategy: any fetch from node 1, some keys of which are refused."""
     lengths = draw(st.lists(_lengths, max_size=20))
     refused = draw(st.sets(st.integers(0, len(lengths) - 1))) if lengths else set()
     return Fetching(lengths, refused, draw(st.integers(0, 1 << 32)), in_order=draw(st.booleans()))
@@ -215,12 +217,12 @@ class PeerSuite(Suite):
     subject = "peer"
 
     def make(self, count: int, timeout_s: float) -> Sequence[Peer]:
-        """The nodes 0 to count - 1, in this process, which know each other."""
+        """Create the nodes 0 to count - 1, in this process, which know each other."""
         raise NotImplementedError("a PeerSuite says how to make its peers")
 
     @contextmanager
     def opened(self, count: int = 2, timeout_s: float = deadline_s) -> Iterator[Sequence[Peer]]:
-        """So many nodes, closed at the end."""
+        """Open `count` nodes; they are closed at the end."""
         peers = self.make(count, timeout_s)
         try:
             yield peers
@@ -229,7 +231,7 @@ class PeerSuite(Suite):
                 peer.close()
 
     def assert_fetches(self, fetching: Fetching) -> None:
-        """One fetch, answered at once, ends as the oracle says."""
+        """Submit one fetch, answered at once, and compare the result with the oracle."""
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
             fetching.assert_done(drive(peers, [ticket], fetching.answer)[ticket])
@@ -305,7 +307,7 @@ class PeerSuite(Suite):
         """Tickets grow; many more fetches than are in flight are reported, each once."""
         fetchings = [Fetching([100 + i, 3 * i, 5000], seed=i) for i in range(200)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             assert all(np.diff(tickets) > 0)
             done = drive(peers, tickets)
         for ticket, fetching in zip(tickets, fetchings, strict=True):
@@ -316,7 +318,7 @@ class PeerSuite(Suite):
         share = limits.peer_inflight_bytes // 3
         fetchings = [Fetching([share, i], seed=i) for i in range(6)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             done = drive(peers, tickets)
         for ticket, fetching in zip(tickets, fetchings, strict=True):
             fetching.assert_done(done[ticket])
@@ -325,9 +327,9 @@ class PeerSuite(Suite):
         """Requests may be answered later, and in another order than they came in."""
         fetchings = [Fetching([2000 + i, limits.MIB], [i % 2], seed=i) for i in range(8)]
         with self.opened() as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             requests = requested(peers, len(fetchings))
-            assert len({each.number for each in requests}) == len(requests)
+            assert len({request.number for request in requests}) == len(requests)
             for place in np.random.default_rng(1).permutation(len(requests)):
                 fetchings[place].answer(peers[1], requests[place])
             done = drive(peers, tickets)
@@ -355,11 +357,11 @@ class PeerSuite(Suite):
 
     @pytest.mark.parametrize("name", _bends)
     def test_bad_fetches(self, name: str) -> None:
-        """A fetch that cannot be is refused, and the peer goes on."""
+        """An impossible fetch is refused, and the peer goes on."""
         refused, fetching = Fetching([10, 20, 30]), Fetching([10, 20, 30])
         arguments: dict[str, Any] = {
-            each: getattr(refused, each)
-            for each in ("node", "keys", "lengths", "targets", "buffer")
+            name: getattr(refused, name)
+            for name in ("node", "keys", "lengths", "targets", "buffer")
         }
         for argument, bend in _bends[name].items():
             arguments[argument] = bend(arguments[argument])
@@ -373,7 +375,7 @@ class PeerSuite(Suite):
 
     @pytest.mark.parametrize("name", _no_answers)
     def test_bad_answers(self, name: str) -> None:
-        """What is no answer is refused, and leaves the request to be answered."""
+        """An impossible answer is refused, and the request can still be answered."""
         parts, refused = _no_answers[name]
         fetching = Fetching([10, 10, 10])
         with self.opened() as peers:
@@ -414,7 +416,7 @@ class PeerSuite(Suite):
         """A node that never answers lets more fetches than are in flight fail, each in time."""
         fetchings = [Fetching([10], seed=i) for i in range(3 * limits.peer_inflight_fetches)]
         with self.opened(timeout_s=0.2) as peers:
-            tickets = [each.submit(peers[0]) for each in fetchings]
+            tickets = [fetching.submit(peers[0]) for fetching in fetchings]
             start = time.monotonic()
             done = drive(peers, tickets, lambda _, __: None)
             assert time.monotonic() - start < 20
@@ -422,7 +424,7 @@ class PeerSuite(Suite):
             fetching.assert_failed(done[ticket], Reason.TIMEOUT)
 
     def test_node_that_is_gone(self) -> None:
-        """When a node goes, what it was asked fails soon, and so does what it is asked later."""
+        """After a node is gone, fetches from it, earlier and later ones, fail soon."""
         before, others, after = Fetching([9]), Fetching([9], node=2), Fetching([9])
         with self.opened(3) as (asking, going, staying):
             ticket = before.submit(asking)
@@ -491,8 +493,8 @@ class PeerSuite(Suite):
             thread.start()
             start = time.monotonic()
             completions: list[PeerCompletion] = []
-            for each in (fetching, Fetching([])):
-                ticket = each.submit(asking)
+            for attempt in (fetching, Fetching([])):
+                ticket = attempt.submit(asking)
                 while not completions or completions[-1].ticket != ticket:
                     completions += asking.step(20 * second_ns).completions
                     assert time.monotonic() - start < 15
@@ -508,31 +510,33 @@ class PeerSuite(Suite):
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
             arrays = (fetching.keys, fetching.lengths, fetching.targets, fetching.buffer)
-            watched = [weakref.ref(each) for each in arrays]
+            watched = [weakref.ref(array) for array in arrays]
             del fetching, arrays
             gc.collect()
-            assert all(each() is not None for each in watched), "arrays die while in flight"
+            assert all(reference() is not None for reference in watched), (
+                "arrays die while in flight"
+            )
             drive(peers, [ticket])
             gc.collect()
-            assert not any(each() is not None for each in watched)
+            assert not any(reference() is not None for reference in watched)
 
     def test_close_with_fetches_under_way(self) -> None:
         """Close neither hangs nor keeps buffers, nor writes to them afterwards."""
         fetchings = [Fetching([limits.MIB], seed=i) for i in range(20)]
         with self.opened() as peers:
-            for each in fetchings:
-                each.submit(peers[0])
+            for fetching in fetchings:
+                fetching.submit(peers[0])
             requests = requested(peers, 20)
-            for request, each in zip(requests, fetchings, strict=True):
-                each.answer(peers[1], request)
+            for request, fetching in zip(requests, fetchings, strict=True):
+                fetching.answer(peers[1], request)
             peers[1].step(0)
             peers[0].close()
-            left = [each.buffer.copy() for each in fetchings]
+            left = [fetching.buffer.copy() for fetching in fetchings]
             peers[1].step(0)
-            for each, buffer in zip(fetchings, left, strict=True):
-                np.testing.assert_array_equal(each.buffer, buffer)
-            watched = [weakref.ref(each.buffer) for each in fetchings]
-            del fetchings, each
+            for fetching, buffer in zip(fetchings, left, strict=True):
+                np.testing.assert_array_equal(fetching.buffer, buffer)
+            watched = [weakref.ref(fetching.buffer) for fetching in fetchings]
+            del fetchings, fetching
             gc.collect()
             assert not any(buffer() is not None for buffer in watched)
 

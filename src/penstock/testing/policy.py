@@ -1,4 +1,4 @@
-"""What every policy of `penstock.engine.queue` must do: `PolicySuite`."""
+"""The conformance suite of the policies of `penstock.engine.queue`: `PolicySuite`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _ns = st.integers(0, 2 * limits.patience_ns_max)
 
 @st.composite
 def arrivals(draw: st.DrawFn, targets: int = 3) -> list[Request]:
-    """Requests for a few bytes of two files, as they come: they overlap and touch each other."""
+    """Strategy: requests for a few bytes of two files, as they come; they overlap and touch each
+    other."""
     at_ns = 0
-    found = []
+    requests = []
     for number in range(draw(st.integers(0, 25))):
         at_ns += draw(st.sampled_from([0, 1, 10**6, 10**9]))
         offset = draw(st.integers(0, _file_bytes))
-        found.append(
+        requests.append(
             Request(
                 id=number,
                 kind=draw(st.sampled_from(["read", "write"])),
@@ -42,7 +43,7 @@ def arrivals(draw: st.DrawFn, targets: int = 3) -> list[Request]:
                 holders=tuple(sorted(draw(st.sets(st.integers(0, targets - 1))))),
             )
         )
-    return found
+    return requests
 
 
 _targets = st.dictionaries(
@@ -58,7 +59,7 @@ _targets = st.dictionaries(
 )
 
 
-def _demand(number: int, at_ns: int) -> Request:
+def _make_demand(number: int, at_ns: int) -> Request:
     return Request(number, "read", "demand", 0, 0, 1, at_ns, deadline_ns=0, step=0)
 
 
@@ -68,7 +69,7 @@ class PolicySuite(Suite):
     subject = "policy"
 
     def make(self) -> Policy:
-        """A policy that has chosen nothing yet."""
+        """Create a policy that has chosen nothing yet."""
         raise NotImplementedError("a PolicySuite says how to make its policy")
 
     # -- whose turn --------------------------------------------------------------------------
@@ -78,43 +79,44 @@ class PolicySuite(Suite):
     def test_rank_lies_between_arrival_and_patience(self, requests: list[Request]) -> None:
         """No rank is before the arrival, nor later than any patience allows."""
         policy = self.make()
-        for each in requests:
-            assert 0 <= policy.rank(each) - each.arrived_ns <= limits.patience_ns_max
+        for request in requests:
+            assert 0 <= policy.rank(request) - request.arrived_ns <= limits.patience_ns_max
 
     @given(arrivals(), _targets)
     @_checked
     def test_rank_is_of_the_request_alone(
         self, requests: list[Request], targets: dict[int, Target]
     ) -> None:
-        """Whatever was asked and chosen before, the rank stays."""
+        """The rank of a request stays the same, whatever was asked and chosen before."""
         policy = self.make()
-        for each in requests:
-            policy.rank(each)
-            policy.choose(each, targets)
-        for each in requests:
-            assert policy.rank(each) == self.make().rank(each)
+        for request in requests:
+            policy.rank(request)
+            policy.choose(request, targets)
+        for request in requests:
+            assert policy.rank(request) == self.make().rank(request)
 
     @given(arrivals(), st.integers(0, limits.patience_ns_max))
     @_checked
     def test_who_comes_later_is_not_before_its_like(
         self, requests: list[Request], later_ns: int
     ) -> None:
-        """Of two requests that differ in arrival alone, the earlier one goes first."""
+        """The earlier of two requests that differ in arrival alone goes first."""
         policy = self.make()
-        for each in requests:
-            later = replace(each, arrived_ns=each.arrived_ns + later_ns)
-            assert policy.rank(each) <= policy.rank(later)
+        for request in requests:
+            later = replace(request, arrived_ns=request.arrived_ns + later_ns)
+            assert policy.rank(request) <= policy.rank(later)
 
     @given(_purposes, st.sampled_from(["read", "write"]), st.integers(0, 1 << 40))
     @_checked
     def test_nobody_starves(self, purpose: Purpose, kind: str, at_ns: int) -> None:
-        """Whoever waits goes in the end, though demands, all late, come without end."""
+        """Every waiting request is sent in the end, even while demands keep coming, all of them
+        late."""
         queue = RequestQueue(self.make(), [Target()], unit_bytes=1)
         waiting = Request(0, kind, purpose, 1, 0, 1, at_ns)  # type: ignore[arg-type]
         queue.put(waiting)
         wait_ns = limits.patience_ns_max // 16
         for number in range(1, 20):
-            queue.put(_demand(number, at_ns + (number - 1) * wait_ns))
+            queue.put(_make_demand(number, at_ns + (number - 1) * wait_ns))
             unit = queue.take()
             assert unit is not None
             if 0 in queue.done(unit):
@@ -128,26 +130,27 @@ class PolicySuite(Suite):
     def test_chooses_one_that_is_offered(
         self, requests: list[Request], offers: list[dict[int, Target]]
     ) -> None:
-        """However the targets change."""
+        """The chosen target is one of those offered, however they change."""
         policy = self.make()
-        for number, each in enumerate(requests):
+        for number, request in enumerate(requests):
             offered = offers[number % len(offers)]
-            assert policy.choose(each, offered) in offered
+            assert policy.choose(request, offered) in offered
 
     @given(arrivals(), st.lists(_targets, min_size=1, max_size=5))
     @_checked
     def test_same_calls_same_choices(
         self, requests: list[Request], offers: list[dict[int, Target]]
     ) -> None:
-        """Also where the targets are listed in another order: every rank can work them out."""
+        """The same calls give the same choices, even if the targets are listed in another order, so
+        that every rank can compute them."""
 
         def choices(policy: Policy, turned: bool) -> list[int]:
             return [
                 policy.choose(
-                    each,
+                    request,
                     dict(sorted(offers[number % len(offers)].items(), reverse=turned)),
                 )
-                for number, each in enumerate(requests)
+                for number, request in enumerate(requests)
             ]
 
         assert choices(self.make(), False) == choices(self.make(), True)
@@ -159,31 +162,34 @@ class PolicySuite(Suite):
     def test_a_queue_keeps_what_depends_on_order(
         self, requests: list[Request], unit_bytes: int, seed: int
     ) -> None:
-        """Each byte of each request goes once, to a target that can serve it and has room; reads
-        find, and files keep, what they would if everything were done at once as it comes."""
-        run = _Run(self.make(), requests, unit_bytes, np.random.default_rng(seed))
-        run.to_the_end()
-        expected, kept = _in_order(requests)
+        """Each byte of each request goes once, to a target that can serve it and has room. Reads
+        return, and files keep, the same bytes as if every request were executed at once when it
+        comes.
+        """
+        run = _RandomRun(self.make(), requests, unit_bytes, np.random.default_rng(seed))
+        run.run()
+        expected, kept = _execute_in_order(requests)
         assert run.found == expected
         assert run.files == kept
-        assert sorted(run.ended) == [each.id for each in requests]
+        assert sorted(run.ended) == [request.id for request in requests]
 
 
-def _in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
-    """What each read finds, and what files hold in the end: a byte is the id of who wrote it."""
+def _execute_in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
+    """Return the result of each read, and the files' bytes in the end: a byte is the id of its last
+    writer."""
     files = [[-1] * _file_bytes, [-1] * _file_bytes]
-    found = {}
-    for each in requests:
-        if each.kind == "read":
-            found[each.id] = files[each.file][each.offset : each.end]
+    results = {}
+    for request in requests:
+        if request.kind == "read":
+            results[request.id] = files[request.file][request.offset : request.end]
         else:
-            files[each.file][each.offset : each.end] = [each.id] * each.length
-    return found, files
+            files[request.file][request.offset : request.end] = [request.id] * request.length
+    return results, files
 
 
-class _Run:
-    """A queue that is driven at random; writes happen at any time while they are under way, reads
-    then and at the end, and both must find the same."""
+class _RandomRun:
+    """A queue driven at random. Requests are executed at a random time while in progress, and again
+    at the end; both results must be equal."""
 
     def __init__(
         self,
@@ -194,19 +200,22 @@ class _Run:
     ) -> None:
         self.queue = RequestQueue(policy, [Target(), Target(40), Target(7, free=0.0)], unit_bytes)
         self.to_come = list(requests)
-        self.waiting = {each.id: each.length for each in requests}
+        self.waiting = {request.id: request.length for request in requests}
         self.unit_bytes = unit_bytes
         self.random = random
         self.under_way: list[tuple[Unit, list[list[int]]]] = []
         self.files = [[-1] * _file_bytes, [-1] * _file_bytes]
-        self.found = {each.id: [-2] * each.length for each in requests if each.kind == "read"}
-        self.offsets = {each.id: each.offset for each in requests}
+        self.found = {
+            request.id: [-2] * request.length for request in requests if request.kind == "read"
+        }
+        self.offsets = {request.id: request.offset for request in requests}
         self.ended: list[int] = []
 
-    def to_the_end(self) -> None:
+    def run(self) -> None:
         # Only to the full target there is: such writes would wait for ever.
         self.to_come = [
-            replace(each, holders=(0, 2)) if each.holders == (2,) else each for each in self.to_come
+            replace(request, holders=(0, 2)) if request.holders == (2,) else request
+            for request in self.to_come
         ]
         while self.to_come or len(self.queue):
             chance = self.random.random()
@@ -224,27 +233,29 @@ class _Run:
         if unit is None:
             return False
         target = self.queue.targets[unit.target]
-        assert unit.length == sum(each.length for each in unit.requests)
+        assert unit.length == sum(request.length for request in unit.requests)
         assert unit.length <= self.unit_bytes
         assert target.queued_bytes <= max(target.queued_bytes_max, unit.length)
-        for each, following in zip(unit.requests, unit.requests[1:], strict=False):
-            assert (each.end, each.file) == (following.offset, following.file)
-        assert len({(each.kind, each.purpose) for each in unit.requests}) == 1
-        for each in unit.requests:
-            assert not each.holders or unit.target in each.holders
-            assert each.kind == "read" or target.free
-        self.under_way.append((unit, [self._execute(each) for each in unit.requests]))
+        for request, following in zip(unit.requests, unit.requests[1:], strict=False):
+            assert (request.end, request.file) == (following.offset, following.file)
+        assert len({(request.kind, request.purpose) for request in unit.requests}) == 1
+        for request in unit.requests:
+            assert not request.holders or unit.target in request.holders
+            assert request.kind == "read" or target.free
+        self.under_way.append((unit, [self._execute(request) for request in unit.requests]))
         return True
 
     def _end(self, number: int) -> None:
-        unit, found = self.under_way.pop(number)
-        assert [self._execute(each) for each in unit.requests] == found
-        for each, content in zip(unit.requests, found, strict=True):
-            self.waiting[each.id] -= each.length
-            if each.kind == "read":
-                start = each.offset - self.offsets[each.id]
-                assert self.found[each.id][start : start + each.length] == [-2] * each.length
-                self.found[each.id][start : start + each.length] = content
+        unit, contents = self.under_way.pop(number)
+        assert [self._execute(request) for request in unit.requests] == contents
+        for request, content in zip(unit.requests, contents, strict=True):
+            self.waiting[request.id] -= request.length
+            if request.kind == "read":
+                start = request.offset - self.offsets[request.id]
+                assert (
+                    self.found[request.id][start : start + request.length] == [-2] * request.length
+                )
+                self.found[request.id][start : start + request.length] = content
         for ended in self.queue.done(unit):
             assert self.waiting[ended] == 0
             self.ended.append(ended)

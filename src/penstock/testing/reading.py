@@ -18,13 +18,13 @@ from ..engine import Buffer, Completion, Engine, Failure
 from ..extent import Files, Requests
 
 Contents = Sequence[bytes | None]
-"""What is in each file; None is a file that vanished after it was indexed."""
+"""Content of each file; None is a file that vanished after it was indexed."""
 
 Extent = tuple[int, int, int]
 """(file, offset, length)."""
 
 vanished_bytes = 1 << 16
-"""The size that `write_files` claims for a file that is not there."""
+"""Size that `write_files` claims for a file that does not exist."""
 
 second_ns = 1_000_000_000
 deadline_s = 60
@@ -44,19 +44,19 @@ def write_files(folder: Path, contents: Contents) -> Files:
             stats.append((vanished_bytes, 0))
             continue
         path.write_bytes(content)
-        found = os.stat(path)
-        stats.append((found.st_size, found.st_mtime_ns))
+        status = os.stat(path)
+        stats.append((status.st_size, status.st_mtime_ns))
     size, mtime_ns = np.array(stats, np.int64).reshape(-1, 2).T.copy()
     return Files.of(str(folder), names, size, mtime_ns)
 
 
 def random_bytes(size: int, seed: int) -> bytes:
-    """Content in which no two stretches look alike."""
+    """Return content in which no two stretches are alike."""
     return np.random.default_rng(seed).bytes(size)
 
 
 class EngineRead:
-    """Requests, buffers of random bytes for them, and the verdict on what an engine made of them.
+    """Requests, buffers of random bytes for them, and a check of an engine's result.
 
     `runs` are lists of extents. Destinations are dealt out in random order over the buffers, with
     a few bytes between them that nobody may touch.
@@ -71,7 +71,7 @@ class EngineRead:
     ) -> None:
         self.contents = list(contents)
         random = np.random.default_rng(seed)
-        extents = np.array([each for run in runs for each in run], np.int64).reshape(-1, 3)
+        extents = np.array([extent for run in runs for extent in run], np.int64).reshape(-1, 3)
         count = len(extents)
         buffer = random.integers(0, buffer_count, count)
         target = np.zeros(count, np.int64)
@@ -88,16 +88,17 @@ class EngineRead:
             np.cumsum([0] + [len(run) for run in runs], dtype=np.int64),
         )
         self.buffers: list[Buffer] = [random.integers(0, 256, size, np.uint8) for size in filled]
-        self._expected = [each.copy() for each in self.buffers]
+        self._expected = [buffer.copy() for buffer in self.buffers]
 
     def assert_untouched(self) -> None:
-        """Nothing has been written to the buffers."""
+        """Assert that nothing was written to the buffers."""
         for buffer, expected in zip(self.buffers, self._expected, strict=True):
             np.testing.assert_array_equal(buffer, expected)
 
     def assert_done(self, completion: Completion) -> None:
-        """Every byte that can arrive has, all else is untouched, and the failures say the rest."""
-        failures = {each.extent: each for each in completion.failures}
+        """Assert that every byte that can arrive has arrived, everything else is untouched, and the
+        failures account for the rest."""
+        failures = {failure.extent: failure for failure in completion.failures}
         assert len(failures) == len(completion.failures), "an extent is reported twice"
         for number in range(len(self.requests.file)):
             self._assert_extent(number, failures.pop(number, None))
@@ -107,18 +108,20 @@ class EngineRead:
 
     def _assert_extent(self, number: int, failure: Failure | None) -> None:
         """Judge the failure of one extent, and note its bytes in `_expected`."""
-        file, offset, length, buffer, target = (int(each[number]) for each in self.requests[:-1])
+        file, offset, length, buffer, target = (
+            int(column[number]) for column in self.requests[:-1]
+        )
         content = self.contents[file]
         if content is None:
             if length or failure:  # no bytes of a vanished file arrive, or do not
                 assert failure == Failure(number, errno.ENOENT, 0)
-            found = b""
+            arrived = b""
         else:
-            found = content[offset : offset + length]
-            short = Failure(number, 0, len(found)) if len(found) < length else None
+            arrived = content[offset : offset + length]
+            short = Failure(number, 0, len(arrived)) if len(arrived) < length else None
             assert failure == short, f"extent {offset}+{length} of {len(content)} bytes"
-        middle, end = target + len(found), target + length
-        self._expected[buffer][target:middle] = np.frombuffer(found, np.uint8)
+        middle, end = target + len(arrived), target + length
+        self._expected[buffer][target:middle] = np.frombuffer(arrived, np.uint8)
         self._expected[buffer][middle:end] = self.buffers[buffer][middle:end]  # undefined
 
 

@@ -1,4 +1,4 @@
-"""What the conformance suites have in common: `Suite`."""
+"""The base of the conformance suites: `Suite`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import ClassVar
 
 
 class Suite:
-    """Tests of a protocol, given by a direct subclass, which names its `subject`; below that one,
-    classes say how to make the subject, and no more. To override a test is a defect: the protocol
-    means the same for all, or means nothing."""
+    """Base of the tests of a protocol.
+
+    A direct subclass holds the tests and names its `subject`. Classes below it create the subject,
+    and do nothing else. Overriding a test is a defect: the protocol means the same for all, or
+    means nothing.
+    """
 
     subject: ClassVar[str]
 

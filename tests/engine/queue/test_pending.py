@@ -1,4 +1,4 @@
-"""What waits for storage: hazards, pieces, the order of purposes, targets, and the queue.
+"""The request queue: hazards, pieces, the order of purposes, targets.
 
 What every policy must do, and that a queue keeps what depends on order, is in the suite.
 """
@@ -27,8 +27,8 @@ from penstock.engine.queue import (
     Unit,
     WeightedScore,
     Weights,
-    hazard,
-    pieces,
+    find_hazard,
+    split_request,
 )
 from penstock.errors import LimitError, UsageError
 from penstock.testing import PolicySuite
@@ -45,13 +45,13 @@ def request(number: int, purpose: Any = "demand", **fields: Any) -> Request:
 def order(policy: Policy, requests: list[Request]) -> list[int]:
     """Ids as they go, one at a time, where all have come before the first one goes."""
     queue = RequestQueue(policy, [Target()])
-    for each in requests:
-        queue.put(each)
-    found = []
+    for request in requests:
+        queue.put(request)
+    ended = []
     while unit := queue.take():
-        found += queue.done(unit)
+        ended += queue.done(unit)
     assert len(queue) == 0
-    return found
+    return ended
 
 
 # -- two requests ----------------------------------------------------------------------------------
@@ -63,23 +63,24 @@ _spans = st.tuples(st.integers(0, 1), st.integers(0, 8), st.integers(0, 4))
 def test_hazards_are_bytes_in_common(
     first: tuple[int, int, int], second: tuple[int, int, int], before: Any, after: Any
 ) -> None:
-    """Of which one is written."""
+    """A hazard needs common bytes, of which one request writes."""
     earlier, later = (
         request(0, kind=kind, file=file, offset=offset, length=length)
         for kind, (file, offset, length) in ((before, first), (after, second))
     )
     one, other = (
-        {(each.file, byte) for byte in range(each.offset, each.end)} for each in (earlier, later)
+        {(request.file, byte) for byte in range(request.offset, request.end)}
+        for request in (earlier, later)
     )
-    found = hazard(earlier, later)
-    assert (found is not None) == bool(one & other and "write" in (before, after))
-    assert found in (None, f"{after} after {before}")
+    hazard = find_hazard(earlier, later)
+    assert (hazard is not None) == bool(one & other and "write" in (before, after))
+    assert hazard in (None, f"{after} after {before}")
 
 
 @given(st.integers(0, 1000), st.integers(0, 300), st.integers(1, 100))
 def test_pieces_are_the_whole(offset: int, length: int, piece_bytes: int) -> None:
     whole = request(3, offset=offset, length=length)
-    parts = list(pieces(whole, piece_bytes))
+    parts = list(split_request(whole, piece_bytes))
     at = offset
     for part in parts:
         assert part.offset == at
@@ -94,7 +95,7 @@ def test_pieces_are_the_whole(offset: int, length: int, piece_bytes: int) -> Non
 
 
 def test_purposes_go_by_urgency() -> None:
-    """Who comes first counts within a purpose; for fifo it is all that counts."""
+    """Arrival decides within a purpose; for fifo only arrival decides."""
     purposes = ["checkpoint", "sweep", "prefetch", "demand", "prefetch", "demand"]
     requests = [request(number, purpose) for number, purpose in enumerate(purposes)]
     assert order(RoundRobin(), requests) == [3, 5, 2, 4, 1, 0]
@@ -115,7 +116,7 @@ def test_who_has_waited_long_goes_first() -> None:
 
 
 def test_deadlines_and_steps_count() -> None:
-    """Who is late is as urgent as a demand; of equals the earlier step goes first."""
+    """A late request is as urgent as a demand; of equals the earlier step goes first."""
     requests = [
         request(0, "prefetch", step=7),
         request(1, "prefetch"),
@@ -174,7 +175,7 @@ def test_requests_go_where_they_can() -> None:
     for number, holders in enumerate([(0,), (0,), (2,), (), ()]):
         queue.put(request(number, holders=holders))
     units = [queue.take(), queue.take()]
-    assert [(each.requests[0].id, each.target) for each in units if each] == [(0, 0), (3, 1)]
+    assert [(unit.requests[0].id, unit.target) for unit in units if unit] == [(0, 0), (3, 1)]
     assert queue.take() is None
     queue.update(2, Target(10))
     third = queue.take()
@@ -194,7 +195,8 @@ def test_requests_go_where_they_can() -> None:
 
 
 def test_neighbours_go_together() -> None:
-    """Of one file, kind and purpose, in both directions, up to what a unit may hold."""
+    """Neighbours of one file, kind and purpose go together, in both directions, up to the size of a
+    unit."""
     queue = RequestQueue(RoundRobin(), [Target()], unit_bytes=40)
     spans = {0: 20, 1: 30, 2: 10, 3: 0, 4: 40, 5: 60}
     for number, offset in spans.items():
@@ -203,7 +205,7 @@ def test_neighbours_go_together() -> None:
     queue.put(request(7, offset=50, file=1))
     units = []
     while unit := queue.take():
-        units.append([each.id for each in unit.requests])
+        units.append([request.id for request in unit.requests])
     assert units == [[2, 0, 1, 4], [3], [5], [7], [6]]
 
 
@@ -213,7 +215,7 @@ def test_neighbours_of_other_holders_stay() -> None:
     for number, holders in enumerate([(0,), (1,), (0, 1), ()]):
         queue.put(request(number, offset=10 * number, holders=holders))
     units = [queue.take() for _ in range(4)]
-    assert [(len(each.requests), each.target) for each in units if each] == [
+    assert [(len(unit.requests), unit.target) for unit in units if unit] == [
         (1, 0),
         (1, 1),
         (1, 0),
@@ -290,12 +292,12 @@ def test_a_queue_refuses_what_cannot_be() -> None:
             queue.put(bad)
     with pytest.raises(LimitError, match="pieces_max"):
         queue.put(request(1, arrived_ns=5, length=1 << 62))
-    with pytest.raises(UsageError, match="target 1 is not there"):
+    with pytest.raises(UsageError, match="target 1 does not exist"):
         queue.update(1, Target())
     unit = queue.take()
     assert unit is not None
     assert queue.done(unit) == [0]
-    with pytest.raises(UsageError, match="unit 0 is not under way"):
+    with pytest.raises(UsageError, match="unit 0 is not in progress"):
         queue.done(unit)
     assert len(queue) == 0
 

@@ -17,7 +17,7 @@ from penstock.testing import PolicySuite
 
 
 class TestFifo(PolicySuite):
-    """As they come."""
+    """The suite for requests in the order of arrival."""
 
     def make(self) -> Policy:
         """Purposes do not count."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import AtomicFile, encode_npy_header
+from ...convert import encode_npy_header
+from ...engine import AtomicFile
 from ..draft import Draft
 
 

@@ -7,7 +7,8 @@ import zipfile
 
 import numpy as np
 
-from ...engine import AtomicFile, encode_npy, storage_errors
+from ...convert import encode_npy
+from ...engine import AtomicFile, storage_errors
 from ..draft import Draft
 from .npy import header, payload
 

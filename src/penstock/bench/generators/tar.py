@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...engine import AtomicFile, encode_tar_end, encode_tar_member
+from ...convert import encode_tar_end, encode_tar_member
+from ...engine import AtomicFile
 from ..draft import Draft
 
 

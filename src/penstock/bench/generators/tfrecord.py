@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...engine import AtomicFile, crc32c, encode_example, encode_record_head, mask_crc
+from ...convert import encode_example, encode_record_head, mask_crc
+from ...engine import AtomicFile, crc32c
 from ..draft import Draft
 from ..files import index_path
 

@@ -1,12 +1,13 @@
-"""What waits for storage, and which of it goes next, where. Pure.
+"""The queue of requests that wait for storage: which one goes next, and to which target. Pure.
 
-    request   who wants which bytes of a file, for what; when two of them must keep their order
-    policy    whose turn it is, and at which target; the policies that come along
-    queue     what waits and what is under way: cut, merged, kept in order, by a policy
+    request   one request: who wants which bytes of a file, for what; when two must keep their order
+    policy    the order of requests and the choice of a target; the policies that are included
+    pending   the queue: requests cut, merged, kept in order, and ranked by a policy
 
 After LABIOS (Kougkas et al., HPDC'19), without its service: labels are requests, workers are
-targets. Differences: nobody waits for a window to fill, what waits when a target has room is the
-window; what must follow a request waits until that is done, wherever it was; no energy term.
+targets. Differences: no window has to fill up; the requests that wait when a target has room are
+the window. A request that must follow another waits until that one is done, wherever it was
+served. There is no energy term.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .policy import (
     WeightedScore,
     Weights,
 )
-from .request import Hazard, Kind, Purpose, Request, check_purpose, hazard, pieces
+from .request import Hazard, Kind, Purpose, Request, check_purpose, find_hazard, split_request
 
 __all__ = [
     "HIGH_BANDWIDTH",
@@ -46,6 +47,6 @@ __all__ = [
     "WeightedScore",
     "Weights",
     "check_purpose",
-    "hazard",
-    "pieces",
+    "find_hazard",
+    "split_request",
 ]

@@ -1,4 +1,5 @@
-"""What waits and what is under way: cut, merged, kept in order, by a policy."""
+"""The request queue: requests waiting and in progress, cut, merged and kept in order, by a
+policy."""
 
 from __future__ import annotations
 
@@ -11,20 +12,22 @@ from typing import NamedTuple
 from ... import limits
 from ...errors import LimitError, UsageError
 from .policy import Policy, Target
-from .request import Kind, Request, hazard, pieces
+from .request import Kind, Request, find_hazard, split_request
 
 _Turn = tuple[int, int, int]
 """Rank, step, number: the smallest goes first."""
 _Group = tuple[Kind, tuple[int, ...]]
-"""Kind and holders: who may go to the same targets."""
+"""Kind and holders: requests of one group may go to the same targets."""
 
 
 class Unit(NamedTuple):
-    """What goes to a target as one: neighbours in one file, ascending, of one kind and purpose.
+    """Requests that are sent to a target together.
 
-    number:    of the unit.
-    target:    of the target.
-    requests:  or pieces of them, with the id of the whole.
+    They are neighbours in one file, ascending, of one kind and one purpose.
+
+    number:    number of the unit.
+    target:    number of the target.
+    requests:  requests, or pieces of them with the id of the whole.
     """
 
     number: int
@@ -33,29 +36,29 @@ class Unit(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Of the first byte."""
+        """Offset of the first byte."""
         return self.requests[0].offset
 
     @property
     def length(self) -> int:
-        """Bytes, in one piece."""
+        """Bytes, contiguous."""
         return self.requests[-1].end - self.requests[0].offset
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
+class _QueuedPiece:
     """A piece of a request that is not done.
 
-    turn:    its own, or that of one it holds up, if that is earlier.
+    turn:    its own turn, or an earlier one of a piece that it holds up.
     before:  pieces that must be done first.
     after:   pieces that wait for it.
-    gone:    it is under way.
+    gone:    it is in progress.
     """
 
     request: Request
     turn: _Turn
-    before: set[_Piece] = field(default_factory=set)
-    after: list[_Piece] = field(default_factory=list)
+    before: set[_QueuedPiece] = field(default_factory=set)
+    after: list[_QueuedPiece] = field(default_factory=list)
     gone: bool = False
 
     @property
@@ -66,14 +69,18 @@ class _Piece:
 class RequestQueue:
     """Requests that wait for a few targets.
 
-    Guarantees: every request goes once, in pieces of at most `unit_bytes`; reads find what was
-    written before they were put here, and writes the last of which was put here last is what
-    remains (no two requests of which one writes bytes of the other are under way together or out
-    of order); no target has more under way than it takes; what nobody holds up goes by the rank
-    that the policy gave it, among those that a target with room can serve, and takes its waiting
-    neighbours along; what holds up a more urgent request is as urgent.
+    Guarantees:
+    - Every request is sent once, in pieces of at most `unit_bytes`.
+    - A read returns the bytes written by the writes that were put before it, and the write that was
+      put last remains: no two requests of which one writes bytes of the other are in progress
+      together or out of order.
+    - No target has more in progress than it accepts.
+    - Pieces that nothing holds up are sent by the rank that the policy gave them, among those that
+      a target with room can serve, and take their waiting neighbours along.
+    - A piece that holds up a more urgent request is as urgent as that.
 
-    No clock, no storage: `put` as requests come, `take` while it gives units, `done` as they end.
+    No clock, no storage: call `put` as requests come, `take` while it returns units, `done` as
+    units end.
     """
 
     def __init__(
@@ -92,33 +99,34 @@ class RequestQueue:
         self._pieces = 0  # put so far
         self._units = 0
         self._last_ns = 0
-        self._undone: dict[int, list[_Piece]] = {}
+        self._undone: dict[int, list[_QueuedPiece]] = {}
         self._of_file: dict[int, dict[int, Request]] = defaultdict(dict)
-        self._ready: dict[_Group, list[tuple[_Turn, _Piece]]] = defaultdict(list)
-        self._starts: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
-        self._ends: dict[tuple[object, ...], list[_Piece]] = defaultdict(list)
-        self._under_way: dict[int, list[_Piece]] = {}
+        self._ready: dict[_Group, list[tuple[_Turn, _QueuedPiece]]] = defaultdict(list)
+        self._starts: dict[tuple[object, ...], list[_QueuedPiece]] = defaultdict(list)
+        self._ends: dict[tuple[object, ...], list[_QueuedPiece]] = defaultdict(list)
+        self._under_way: dict[int, list[_QueuedPiece]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """Pieces of requests that are not done."""
+        """Return the number of pieces that are not done."""
         return self._count
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """As they are now."""
+        """The targets in their present state."""
         return tuple(self._targets)
 
     def update(self, number: int, target: Target) -> None:
-        """A target has changed; what is under way to it is known here, and kept."""
+        """Replace a target whose properties changed; its bytes in progress are known here and
+        kept."""
         if not 0 <= number < len(self._targets):
-            raise UsageError(f"target {number} is not there: use 0..{len(self._targets) - 1}")
+            raise UsageError(f"target {number} does not exist: use 0..{len(self._targets) - 1}")
         queued = self._targets[number].queued_bytes
         self._targets[number] = replace(target, queued_bytes=queued)
 
     def put(self, request: Request) -> None:
-        """A request comes. UsageError where its id is that of one not done, its holders are no
-        targets, or it comes from the past; LimitError beyond `limits.pieces_max`."""
+        """Add a request. UsageError if its id is that of a request not done, its holders are no
+        targets, or it arrived before the last one; LimitError beyond `limits.pieces_max`."""
         if request.id in self._undone:
             raise UsageError(f"request {request.id} is not done yet: give each an id of its own")
         if request.holders and max(request.holders) >= len(self._targets):
@@ -144,25 +152,28 @@ class RequestQueue:
         conflicting = [
             piece
             for earlier in self._of_file[request.file].values()
-            if hazard(earlier, request)
+            if find_hazard(earlier, request)
             for piece in self._undone[earlier.id]
         ]
         own = []
-        for part in pieces(request, self._unit_bytes):
-            piece = _Piece(part, (rank, step, self._pieces))
+        for part in split_request(request, self._unit_bytes):
+            piece = _QueuedPiece(part, (rank, step, self._pieces))
             self._pieces += 1
             own.append(piece)
-            piece.before.update(each for each in conflicting if hazard(each.request, part))
-            for each in piece.before:
-                each.after.append(piece)
-                self._hasten(each, piece.turn)
+            piece.before.update(
+                earlier for earlier in conflicting if find_hazard(earlier.request, part)
+            )
+            for predecessor in piece.before:
+                predecessor.after.append(piece)
+                self._hasten(predecessor, piece.turn)
             if not piece.before:
                 self._release(piece)
         self._undone[request.id] = own
         self._of_file[request.file][request.id] = request
 
     def take(self) -> Unit | None:
-        """What goes next; None where nothing may, before something is done or comes."""
+        """Return the unit to send next; None if nothing may be sent before something ends or
+        arrives."""
         heads = []
         for group in list(self._ready):
             waiting = self._ready[group]
@@ -173,7 +184,7 @@ class RequestQueue:
             else:
                 del self._ready[group]
         for _, piece in sorted(heads, key=lambda head: head[0]):
-            open_to = dict(self._open_to(piece.request))
+            open_to = dict(self._list_targets(piece.request))
             if open_to:
                 number = self._policy.choose(piece.request, open_to)
                 if number not in open_to:
@@ -185,20 +196,21 @@ class RequestQueue:
         return None
 
     def done(self, unit: Unit) -> list[int]:
-        """A unit has ended, well or not. Returns the ids of the requests that ended with it."""
+        """Note that a unit ended, successfully or not; return the ids of the requests that ended
+        with it."""
         parts = self._under_way.pop(unit.number, None)
         if parts is None:
-            raise UsageError(f"unit {unit.number} is not under way: say so once")
+            raise UsageError(f"unit {unit.number} is not in progress: call done once for each unit")
         target = self._targets[unit.target]
         queued = target.queued_bytes - sum(piece.request.length for piece in parts)
         self._targets[unit.target] = replace(target, queued_bytes=queued)
         self._count -= len(parts)
         ended = []
         for piece in parts:
-            for each in piece.after:
-                each.before.discard(piece)
-                if not each.before:
-                    self._release(each)
+            for later in piece.after:
+                later.before.discard(piece)
+                if not later.before:
+                    self._release(later)
             left = self._undone[piece.request.id]
             left.remove(piece)
             if not left:
@@ -210,33 +222,32 @@ class RequestQueue:
                 ended.append(piece.request.id)
         return ended
 
-    def _open_to(self, request: Request) -> Iterator[tuple[int, Target]]:
+    def _list_targets(self, request: Request) -> Iterator[tuple[int, Target]]:
         for number in request.holders or range(len(self._targets)):
-            if self._targets[number].takes(request):
+            if self._targets[number].has_room_for(request):
                 yield number, self._targets[number]
 
-    def _hasten(self, piece: _Piece, turn: _Turn) -> None:
-        """A piece holds up another one: it goes as soon as that would, and so does what holds it
-        up."""
+    def _hasten(self, piece: _QueuedPiece, turn: _Turn) -> None:
+        """Make a piece as urgent as the one it holds up, and likewise all that hold it up."""
         hastened = [piece]
         while hastened:
-            each = hastened.pop()
-            if each.gone or each.turn[:2] <= turn[:2]:
+            blocker = hastened.pop()
+            if blocker.gone or blocker.turn[:2] <= turn[:2]:
                 continue
-            each.turn = (*turn[:2], each.turn[2])
-            if not each.before:
-                heappush(self._ready[each.group], (each.turn, each))
-            hastened += each.before
+            blocker.turn = (*turn[:2], blocker.turn[2])
+            if not blocker.before:
+                heappush(self._ready[blocker.group], (blocker.turn, blocker))
+            hastened += blocker.before
 
-    def _release(self, piece: _Piece) -> None:
-        """Nothing holds the piece up any more."""
+    def _release(self, piece: _QueuedPiece) -> None:
+        """Make a piece ready, because nothing holds it up any more."""
         heappush(self._ready[piece.group], (piece.turn, piece))
         if piece.request.length:
-            self._starts[_edge(piece, piece.request.offset)].append(piece)
-            self._ends[_edge(piece, piece.request.end)].append(piece)
+            self._starts[_get_edge(piece, piece.request.offset)].append(piece)
+            self._ends[_get_edge(piece, piece.request.end)].append(piece)
 
-    def _send(self, piece: _Piece, number: int) -> Unit:
-        """The piece goes, with its neighbours, as far as there is room."""
+    def _send(self, piece: _QueuedPiece, number: int) -> Unit:
+        """Send the piece with its neighbours, as far as there is room."""
         target = self._targets[number]
         room = max(
             piece.request.length,
@@ -248,21 +259,21 @@ class RequestQueue:
         for edges, last in ((self._starts, True), (self._ends, False)):
             while length:  # an empty piece has no neighbours
                 at = parts[-1].request.end if last else parts[0].request.offset
-                found = edges.get(_edge(piece, at))
-                if not found or length + found[0].request.length > room:
+                neighbours = edges.get(_get_edge(piece, at))
+                if not neighbours or length + neighbours[0].request.length > room:
                     break
-                each = found[0]
-                self._forget(each)
-                length += each.request.length
-                parts.insert(len(parts) if last else 0, each)
+                neighbour = neighbours[0]
+                self._forget(neighbour)
+                length += neighbour.request.length
+                parts.insert(len(parts) if last else 0, neighbour)
         self._targets[number] = replace(target, queued_bytes=target.queued_bytes + length)
-        unit = Unit(self._units, number, tuple(each.request for each in parts))
+        unit = Unit(self._units, number, tuple(part.request for part in parts))
         self._units += 1
         self._under_way[unit.number] = parts
         return unit
 
-    def _forget(self, piece: _Piece) -> None:
-        """A piece goes: it waits no more."""
+    def _forget(self, piece: _QueuedPiece) -> None:
+        """Remove a piece that is sent from the waiting ones."""
         piece.gone = True
         if not piece.request.length:
             return
@@ -270,13 +281,13 @@ class RequestQueue:
             (self._starts, piece.request.offset),
             (self._ends, piece.request.end),
         ):
-            found = edges[_edge(piece, at)]
-            found.remove(piece)
-            if not found:
-                del edges[_edge(piece, at)]
+            pieces = edges[_get_edge(piece, at)]
+            pieces.remove(piece)
+            if not pieces:
+                del edges[_get_edge(piece, at)]
 
 
-def _edge(piece: _Piece, at: int) -> tuple[object, ...]:
-    """Where a piece touches another one that may go along with it."""
+def _get_edge(piece: _QueuedPiece, at: int) -> tuple[object, ...]:
+    """Return the key under which a piece meets its neighbours that may be sent along."""
     request = piece.request
     return request.file, at, request.kind, request.purpose, request.holders
