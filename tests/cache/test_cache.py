@@ -213,8 +213,8 @@ def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypat
             return super().submit(requests, buffers, purpose)
 
     monkeypatch.setattr(
-        penstock.cache,
-        "engine_for",
+        penstock.cache.join,
+        "open_engine",
         lambda files, budget, mean_bytes: Asked(files, budget=budget, mean_bytes=mean_bytes),
     )
     options = {

@@ -130,7 +130,7 @@ def test_kept_is_what_was_written(told: list[tuple[str, list[int]]], room: int) 
 def test_a_later_process_uses_what_was_kept(folder: Path) -> None:
     """Cache blocks outlive the process that wrote them, killed or not, past the page cache."""
     script = (
-        "import os, signal; from pathlib import Path; from test_disk_tier import *\n"
+        "import os, signal; from pathlib import Path; from tests.cache.test_disk import *\n"
         f"tier = opened(Path({str(folder)!r})); assert fill(tier, [1, 2, 6]) == [True] * 3\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -283,8 +283,8 @@ else:
 print(json.dumps(tier.address), flush=True)
 for line in sys.stdin:
     slot = np.array([int(line)])
-    codes, cache blocks = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
-    print(json.dumps([codes, tier.write(slot, cache blocks).tolist()]), flush=True)
+    codes, cache_blocks = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
+    print(json.dumps([codes, tier.write(slot, cache_blocks).tolist()]), flush=True)
 """
 
 
