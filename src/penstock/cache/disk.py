@@ -1,21 +1,22 @@
-"""The disk tier of a node: cache blocks in a file on its local disk, for all its ranks and later runs.
+"""The disk tier of a node: cache blocks in a file on its local disk, for its ranks and later runs.
 
 A folder of this tier holds three files:
 
-    tier.lock    one line with the pid of each process that uses the folder; all of them, which are
+    tier.lock    one line with the pid of each process that uses the folder. All of them, which are
                  ranks of one job, hold a shared flock, so another job's exclusive one is refused
     tier.table   a page: magic, version, number of slots, identity, note, CRC-32C of these; then 24
                  bytes a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot,
                  offset, length and the cache block
-    tier.data    a page that is not used; then cache blocks, each at a multiple of 4096, padded with zeros
+    tier.data    a page that is not used; then cache blocks, each at a multiple of 4096, padded
+                 with zeros
 
-Cache blocks are written and read past the page cache where the file system allows it. Nothing is synced: a
-cache block or an entry that a crash has torn, or that is damaged in any other way, fails its checksum,
-which is compared on every read, and is read from storage again. The room of such a cache block, and of one
-whose writer was killed, is not used again before the folder is emptied.
+Cache blocks are written and read past the page cache if the file system allows it. Nothing is
+synced. A cache block or an entry that a crash has torn, or that is damaged in any other way, fails
+its checksum, which is compared on every read; it is then read from storage again. The room of such
+a cache block, and of one whose writer was killed, is not used again before the folder is emptied.
 
-Which slots are ready, and who fills the others, is in shared memory (`shared_memory`): the first
-rank makes it from the table, the others attach to it.
+The state of the slots (ready, or being filled by whom) is in shared memory (`shared_memory`). The
+first rank makes it from the table, and the others attach to it.
 """
 
 from __future__ import annotations
@@ -56,9 +57,8 @@ _VERSION = 2
 _HEADER = struct.Struct("<8sIQ16s24s")  # magic, version, slots, identity, note; then their checksum
 _CRC = struct.Struct("<I")
 _ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
-_SALT = struct.Struct(
-    "<16sqqq"
-)  # identity, slot, offset, length: a cache block is right in one place only
+_SALT = struct.Struct("<16sqqq")
+"""Identity, slot, offset, length: a cache block is right in one place only."""
 
 
 class DiskCounters(NamedTuple):
@@ -76,11 +76,11 @@ class DiskCounters(NamedTuple):
 class DiskTier:
     """Cache blocks in a folder on a local disk; the layout is in the module's docstring.
 
-    What is read is what was written, or a miss. A full disk or a failed write ends writing, with
-    one warning, for this rank and this run; reading goes on. Methods may be called from any thread;
-    reads and writes wait for the disk with the GIL released.
+    A read returns the bytes that were written, or a miss. A full disk or a failed write ends
+    writing, with one warning, for this rank and this run; reading goes on. Methods may be called
+    from any thread; reads and writes wait for the disk with the GIL released.
 
-    The first rank of a host opens it, the others attach through any process that has it.
+    The first rank of a host opens it. The others attach through any process that has it.
     """
 
     def __init__(self, folder: str, slots: SlotTable, identity: bytes, lock: int) -> None:
@@ -106,14 +106,15 @@ class DiskTier:
     def open(
         cls, folder: str, slots: int, room_bytes: int, identity: bytes, note: bytes = b""
     ) -> Self:
-        """The tier of a folder, which is made if it is not there; for the first rank of a host.
+        """Open the tier of a folder, for the first rank of a host; make the folder if there is
+        none.
 
-        slots, identity, note:  what an earlier run left is used where all are the same as now, and
-                          discarded otherwise.
-        note:             up to 24 bytes, which `noted` gives to later runs that do not know them.
-        room_bytes:       most that tier.data may have; cache blocks are at multiples of 4096.
+        slots, identity, note:  the contents that an earlier run left are used if all three are the
+                     same as now, and discarded otherwise.
+        note:        up to 24 bytes, which `read_note` gives to later runs that do not know them.
+        room_bytes:  most that tier.data may have; cache blocks are at multiples of 4096.
 
-        Raises UsageError where another job uses the folder, StorageError where the system refuses.
+        Raises UsageError if another job uses the folder, StorageError if the system refuses.
         """
         try:
             os.makedirs(folder, exist_ok=True)
@@ -138,7 +139,8 @@ class DiskTier:
 
     @classmethod
     def attach(cls, folder: str, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
-        """The tier that another process of this host has opened; errors as `SlotTable.attach`."""
+        """Attach to the tier that another process of this host has opened; errors as
+        `SlotTable.attach`."""
         try:
             lock = _locked(folder, first=False)
         except OSError as error:
@@ -152,32 +154,33 @@ class DiskTier:
 
     @property
     def address(self) -> SlabAddress:
-        """What others attach with."""
+        """Address by which others attach."""
         return self._slots.address
 
     @property
     def writable(self) -> bool:
-        """Whether cache blocks are still written: no write of this rank has failed."""
+        """True while cache blocks are still written: no write of this rank has failed."""
         return self._writable
 
     def claim(self, slots: Int) -> Codes:
-        """READY, MINE (to be given to `write` or `abandon`) or BUSY of each slot.
+        """Claim slots; return READY, MINE (to be given to `write` or `abandon`) or BUSY for each.
 
-        Where nothing is written any more, what is not READY is LEFT_OUT: nobody is to wait for it.
+        Once nothing is written any more, a slot that is not READY is LEFT_OUT: nobody is to wait
+        for it.
         """
         if self._writable:
             return self._slots.claim(slots)
         return np.where(self._slots.offsets(slots) >= 0, READY, LEFT_OUT).astype(np.uint8)
 
     def abandon(self, slots: Int) -> None:
-        """Gives claims back, so that others may claim."""
+        """Give claims back, so that others may claim."""
         self._slots.abandon(slots)
 
     def write(self, slots: Int, cache_blocks: Sequence[Buffer]) -> Mask:
-        """Keeps cache blocks of slots that are claimed here; the claims end.
+        """Keep cache blocks of slots that are claimed here; the claims end.
 
-        Where the mask is False a cache block was not kept: its slot is not claimed here, the room is used
-        up, or writing failed.
+        The mask is False for a cache block that was not kept: its slot is not claimed here, the
+        room is used up, or writing failed.
         """
         held = self._slots.holds(slots)
         each = zip(slots, cache_blocks, held, strict=True)
@@ -190,9 +193,11 @@ class DiskTier:
         )
 
     def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
-        """The cache blocks, of so many bytes each; None for what is not ready, or is damaged.
+        """Read the cache blocks, of so many bytes each; None for one that is not ready, or is
+        damaged.
 
-        What is damaged, or of another length, is empty from now on, and may be claimed again.
+        A slot whose cache block is damaged, or of another length, is empty from now on, and may be
+        claimed again.
         """
         at = self._slots.offsets(slots)
         return [
@@ -201,7 +206,8 @@ class DiskTier:
         ]
 
     def counters(self) -> SlabCounters:
-        """Totals of all ranks; what an earlier run left counts as published."""
+        """Return the totals of all ranks; cache blocks that an earlier run left count as
+        published."""
         return self._slots.counters()
 
     def own_counters(self) -> DiskCounters:
@@ -209,7 +215,7 @@ class DiskTier:
             return DiskCounters(**self._counted)
 
     def close(self) -> None:
-        """Gives claims and files back; with the last rank the folder is free for another job.
+        """Give claims and files back; with the last rank the folder is free for another job.
 
         No other thread may be reading or writing. May be called again.
         """
@@ -277,8 +283,9 @@ class DiskTier:
             first, self._writable = self._writable, False
         if first:
             warnings.warn(
-                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}: what it has"
-                " is still used, the rest is read from storage; free space or repair the disk",
+                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}:"
+                " the cache blocks that it has are still used, the rest is read from storage;"
+                " free space or repair the disk",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -289,7 +296,7 @@ def _padded(size: int) -> int:
 
 
 def _direct(path: str) -> int:
-    """A descriptor past the page cache, or through it where the file system has no such thing."""
+    """Open a file past the page cache, or through it if the file system cannot do otherwise."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
         file = os.open(path, flags | os.O_DIRECT)
@@ -305,7 +312,8 @@ def _direct(path: str) -> int:
 
 
 def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
-    """Short writes of whole pages go on; one that is not is the end of the disk."""
+    """Write all bytes: go on after short writes of whole pages; any other short write is a full
+    disk."""
     done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:].data, at + done)
@@ -314,7 +322,7 @@ def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
 
 
 def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> None:
-    """Fills the array up to `length`, or as far as the file goes."""
+    """Fill the array up to `length`; raise OSError if the file ends before."""
     done = 0
     while done < length:
         got = os.preadv(file, [into[done:].data], at + done)
@@ -332,7 +340,7 @@ def _refused(folder: str, error: OSError) -> StorageError:
 
 
 def _locked(folder: str, *, first: bool) -> int:
-    """A descriptor that holds the folder's lock; UsageError where another job has it."""
+    """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
     lock = os.open(
         os.path.join(folder, "tier.lock"),
         os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -352,7 +360,7 @@ def _locked(folder: str, *, first: bool) -> int:
 
 
 def _of_folder(lock: int, identity: bytes) -> bytes:
-    """The identity of the slots of a folder: who attaches by another folder would read others'."""
+    """Return the identity of a folder's slots, so that nobody attaches by another folder."""
     check_identity(identity)
     folder = os.fstat(lock)
     text = b"%s %d %d" % (identity, folder.st_dev, folder.st_ino)
@@ -370,7 +378,7 @@ def _in_use(folder: str) -> UsageError:
 
 
 def noted(folder: str) -> bytes | None:
-    """The note of the run that left the folder, 24 bytes, or None where it is not a tier's."""
+    """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
         with open(os.path.join(folder, "tier.table"), "rb") as table:
             found = table.read(_HEADER.size + _CRC.size)
@@ -391,7 +399,7 @@ def _header(slots: int, identity: bytes, note: bytes) -> bytes:
 
 
 def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slots: int) -> None:
-    """Makes the slots ready that an earlier run left, or the files anew."""
+    """Make the slots ready that an earlier run left, or make the files anew."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with contextlib.ExitStack() as files:
@@ -401,7 +409,8 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:
-            # The data first: a table of cache blocks that are not there is harmless, the opposite is not.
+            # The data first: a table of cache blocks that are not there is harmless, the opposite
+            # is not.
             os.ftruncate(data, 0)
             os.ftruncate(data, _PAGE)
             os.ftruncate(table, 0)
@@ -417,7 +426,7 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
         good &= length <= end - np.where(good, at, 0)
         kept = np.flatnonzero(good)
         at, length = at[kept] - _PAGE, length[kept]
-        # What is written from now on lies behind all of it.
+        # Later writes go behind all of it.
         shared.allocate(np.array([(at + length).max(initial=0)]))
         shared.claim(kept)  # of slots that nobody else knows yet
         shared.publish(kept, at, length)

@@ -1,21 +1,21 @@
-"""A rank's engine over the caches of its job: own slab, peers, storage.
+"""Engine of a rank over the caches of its job: own tiers, peers, storage.
 
-`CachedEngine` executes requests of keys (`key_index`), and decides for each by arithmetic
-where its bytes come from:
+`CachedEngine` executes requests of keys (`key_index`). It computes where the bytes of each key come
+from:
 
-    there is a replica             copied from it (`replicas`), where that was asked for
-    the cache block is kept by this node   copied from the slab, into which the first who wants it reads it;
-                                   or out of the cache block read from this node's disk
-    by another node                asked of that node, which reads what it does not have yet
-    by nobody                      read from storage, into the batch
+    a replica here                copied from it (`replicas`), if replicas are asked for
+    cache block of this node      copied from the slab, into which the first who wants it reads
+                                  it; or from the cache block read from this node's disk
+    cache block of another node   asked of that node, which reads what it does not have yet
+    cache block of no node        read from storage, into the batch
 
-Whatever goes wrong on the first ways (no room in the slab, a peer that is gone, slow, or has no
-such cache block) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
-No other batch waits for a peer that has failed: it is given one key at a time, which nobody waits
-for, until it brings that.
-What storage itself says is reported as any engine does.
+If any of the first three ways fails (no room in the slab; a peer that is gone or slow, or has no
+such cache block), the key is read from storage. So a batch is never wrong, and waits no longer than
+a peer's deadline. Later batches do not wait for a peer that has failed: it is asked for one key at
+a time, which nobody waits for, until it answers again. Errors of storage are reported as any engine
+reports them.
 
-One thread for each engine does all of this and answers the peers; a second one waits for storage.
+One thread of each engine does all of this and answers the peers. A second thread waits for storage.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from .shared_memory import RamTier
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
 _busy_ns = 500_000
-"""How often a cache block that another rank is reading is looked at."""
+"""Interval of looking at a cache block that another rank is reading."""
 _view_bytes = 64 << 10
-"""Answers of samples this large on average are sent from the slab; smaller ones are gathered."""
+"""Mean size of samples from which an answer is sent from the slab; smaller ones are gathered."""
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A ticket of ours: what was asked for, and how many parts of it are on their way."""
+    """A ticket of this engine: its requests, and how many parts of it are on their way."""
 
     ticket: int
     requests: Requests
@@ -78,7 +78,7 @@ class _Step:
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """What a peer is to be given: the rows of its request that are kept here, and what is there."""
+    """An answer to a peer: the rows of its request that are kept here, and those that are there."""
 
     request: PeerRequest
     rows: Int
@@ -87,15 +87,16 @@ class _Answer:
 
 
 class CachedEngine:
-    """Executes requests of keys; see the module, and `penstock.engine.Engine`.
+    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
 
     inner:      reads the files of `index`; this engine closes it.
-    placement:  which node keeps what.
-    nodes:      of each rank; this one is `rank`.
+    placement:  which node keeps which cache blocks.
+    nodes:      the node of each rank; this one is `rank`.
     slab:       of this node, shared by its ranks; this engine closes it.
-    disk:       of this node, for slots from `placement.ram_cache_blocks` of it on; this engine closes it.
-    peer:       to the ranks of other nodes; None where there are none.
-    replicas:   of what other nodes keep; None for none.
+    disk:       of this node, for its slots from `placement.ram_cache_blocks` on; this engine closes
+                it.
+    peer:       to the ranks of other nodes; None if there are none.
+    replicas:   copies of samples that other nodes keep; None for none.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class CachedEngine:
 
     @property
     def choice(self) -> ReadMethod:
-        """How storage is read."""
+        """Method by which storage is read."""
         return self._inner.choice
 
     def submit(
@@ -180,10 +181,10 @@ class CachedEngine:
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
-        purpose: of what storage is asked for, cache blocks that are to be kept included. What peers wait
-              for is a demand.
-        uses: when the ranks of this node use samples, as seen from the epoch of these requests.
-              Without it replicas are not asked, and none are made.
+        purpose:  of the reads from storage, those of cache blocks that are to be kept included. A
+                  read for a peer is a demand.
+        uses:     times at which the ranks of this node use samples, as seen from the epoch of these
+                  requests. Without it replicas are neither read nor made.
         """
         check_requests(requests, buffers, len(self._addressed.index.files))
         check_purpose(purpose)
@@ -208,7 +209,7 @@ class CachedEngine:
         return done
 
     def adopt(self, budget: Budget) -> None:
-        """Pass on what storage may be read with."""
+        """Pass the budget for reading storage on to the storage engine."""
         self._inner.adopt(budget)
 
     def survey(self) -> None:
@@ -216,10 +217,15 @@ class CachedEngine:
         self._inner.survey()
 
     def counters(self) -> dict[str, int]:
-        """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
-        replica_bytes, peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which
-        peers were given; what went another way; and `slab_`, those of `tier.Counters`, of all ranks
-        of this host.
+        """Return the counters of the storage engine and of the cache.
+
+        ram_bytes, disk_bytes, replica_bytes, peer_bytes, direct_bytes:  where the bytes of batches
+                       came from.
+        loaded_bytes:  read from storage to be kept.
+        served_bytes:  given to peers.
+        slab_*:        those of `SlabCounters`, of all ranks of this host.
+
+        Further counters tell how often a key took another way.
         """
         names = (
             "loaded_bytes",
@@ -307,7 +313,7 @@ class CachedEngine:
                 self._keeper.look_again()
 
     def _sleep(self, timeout_ns: int) -> None:
-        """Until something happens; what peers say is dealt with."""
+        """Wait until something happens; take the events of the peer."""
         if self._peer is None:
             self._woken.poll(timeout_ns / 1e6)
         else:
@@ -344,7 +350,8 @@ class CachedEngine:
         self._end_part(step)
 
     def _copying(self, step: _Step, rows: Int) -> Callable[[Wanted], None]:
-        """Out of the slab into the batch; what is not there is read from storage."""
+        """Return a callback that copies from the tier into the batch, and reads the rest from
+        storage."""
 
         def done(wanted: Wanted) -> None:
             there = self._keeper.there(wanted)
@@ -360,7 +367,7 @@ class CachedEngine:
         return done
 
     def _replicated(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
-        """Rows of other nodes out of replicas; returns those of which there is none."""
+        """Copy rows of other nodes out of replicas; return the rows that have none."""
         if step.uses is None:
             return rows
         found = np.zeros(len(rows), bool)
@@ -376,7 +383,7 @@ class CachedEngine:
         return rows[~found]
 
     def _replicate(self, step: _Step, rows: Int) -> None:
-        """Make replicas of rows that another node has brought, where they are worth it."""
+        """Make replicas of rows that another node has sent, if they are worth it."""
         replicas = self._replicas
         if replicas is None or step.uses is None or not len(rows):
             return
@@ -392,7 +399,7 @@ class CachedEngine:
 
     @contextlib.contextmanager
     def _spared(self) -> Iterator[None]:
-        """Without replicas things go on, should something be wrong with them."""
+        """Give replicas up, and go on without them, if an error is raised inside."""
         try:
             yield
         except Exception:
@@ -400,7 +407,7 @@ class CachedEngine:
             log.exception("copies of what other hosts keep are given up; batches are not affected")
 
     def _fetch(self, step: _Step, node: int, rows: Int) -> None:
-        """Ask another node, buffer by buffer, or storage where nobody there would answer."""
+        """Ask another node, buffer by buffer, or storage if nobody there would answer."""
         requests = step.requests
         self._try(node, step, rows[:1])
         rank = next((each for each in self._via[node] if each not in self._failed), None)
@@ -427,8 +434,10 @@ class CachedEngine:
                 step.parts += 1
 
     def _try(self, node: int, step: _Step, row: Int) -> None:
-        """Ask the ranks of a node that have failed, where it is time, for a key that goes nowhere:
-        whether they answer again."""
+        """Ask ranks of a node that have failed, if it is time, whether they answer again.
+
+        Each is asked for one key, whose bytes are thrown away.
+        """
         now, requests = time.monotonic(), step.requests
         for rank in self._via[node]:
             if self._failed.get(rank, math.inf) > now:
@@ -456,7 +465,7 @@ class CachedEngine:
         self._end_part(step)
 
     def _heard(self, rank: int, completion: PeerCompletion) -> None:
-        """What a fetch says of the rank that was asked."""
+        """Note whether the rank that was asked has answered."""
         if completion.reason is None:
             self._failed.pop(rank, None)
         else:
@@ -483,7 +492,7 @@ class CachedEngine:
         return ticket
 
     def _arrived(self, report: Completion) -> None:
-        """Something from storage, or the news that it cannot be had."""
+        """Take a report of the storage engine: cache blocks, or rows of a batch."""
         if self._keeper.loaded(report):
             return
         step, requests = self._direct.pop(report.ticket)
@@ -507,7 +516,7 @@ class CachedEngine:
     # -- peers ---------------------------------------------------------------------------------
 
     def _serve(self, request: PeerRequest) -> None:
-        """Answer a peer: what is kept here, of the length that it expects."""
+        """Answer a peer with the keys that are kept here and have the length that it expects."""
         keys = request.keys
         ours = keys < np.uint64(self._placement.count) * self._fields
         keys = np.where(ours, keys, np.uint64(0))
@@ -531,7 +540,7 @@ class CachedEngine:
         return done
 
     def _end_answer(self, answer: _Answer) -> None:
-        """Answer a peer once all that it wants is there, or will not be."""
+        """Send the answer to a peer once each of its keys is there, or known not to come."""
         answer.parts -= 1
         if answer.parts:
             return

@@ -1,8 +1,9 @@
-"""What this node keeps: cache blocks come in once, whoever wants them first, and samples are copied out.
+"""Tiers of this node: cache blocks are read in once, and samples are copied out.
 
-A state machine of one thread. `want` is told which keys, and calls back when they are there or will
-not be: their cache blocks are claimed in the tier, and read from storage, or waited for where another rank
-of this node reads them.
+A cache block is read when the first rank or peer wants it. The keeper is a state machine of one
+thread. `want` is given keys, and calls back when their cache blocks are there, or when it is known
+that they will not be. The cache blocks are claimed in the tier; then they are read from storage, or
+waited for while another rank of this node reads them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Tier: TypeAlias = RamTier | DiskTier
 
 
 class _Load(NamedTuple):
-    """Cache blocks on their way from storage to where they are kept."""
+    """Cache blocks on their way from storage to the tier that keeps them."""
 
     tier: Tier
     slots: Int
@@ -42,14 +43,14 @@ class _Load(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
+    """Keys kept by one tier of this node that a step of this rank, or a peer, waits for.
 
-    slots, cache blocks:  of each key; slots are the tier's own.
-    purpose:      of their reading, where that is begun for them.
-    done:         what becomes of them, once none of the following is left.
-    waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
-    busy:         keys' rows, one for each cache block that another rank of this node is reading.
-    held:         cache blocks of the disk, by slot.
+    slots, cache_blocks:  of each key; slots are the tier's own.
+    purpose:  of reading them, if a read is begun for them.
+    done:     callback, called once nothing of the following is left.
+    waiting:  tickets of the storage engine, or jobs of the disk, that bring some of them.
+    busy:     rows of keys, one for each cache block that another rank of this node is reading.
+    held:     cache blocks of the disk, by slot.
     """
 
     tier: Tier
@@ -67,9 +68,9 @@ class Wanted:
 class Keeper:
     """The tiers of a node, as one of its ranks uses them.
 
-    read:    submits requests to the storage engine, for a purpose, and returns the ticket, whose
-             report is to be given to `loaded`.
-    begin:   with which of how many reads, among those of one ticket.
+    read:    submits requests to the storage engine, for a purpose, and returns the ticket. The
+             report on that ticket is to be given to `loaded`.
+    begin:   function of a number of reads of one ticket: which of them to begin with.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
     """
@@ -104,7 +105,7 @@ class Keeper:
 
     @property
     def busy(self) -> bool:
-        """Whether cache blocks are waited for that another rank is reading: `look_again` soon."""
+        """True if cache blocks are awaited that another rank reads: call `look_again` soon."""
         return any(len(each.busy) for each in self._wanted)
 
     def look_again(self) -> None:
@@ -114,12 +115,12 @@ class Keeper:
                 self._look(each)
 
     def drain(self) -> None:
-        """Take what other threads have brought."""
+        """Take the results that other threads have brought."""
         while self._news:
             self._news.popleft()()
 
     def close(self) -> None:
-        """After the storage engine was closed: nothing of what was begun is waited for."""
+        """Abandon all loads and close the tiers; the storage engine must be closed already."""
         self._disk_threads.shutdown(cancel_futures=True)
         for load in self._loads.values():  # the other ranks need not find out by themselves
             load.tier.abandon(load.slots)
@@ -128,7 +129,7 @@ class Keeper:
         self.slab.close()
 
     def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
-        """Rows of keys kept by this node, and the tiers' own slots, by tier."""
+        """Return, by tier, the rows of keys that this node keeps, and the tier's own slots."""
         ram = slots[rows] < self._ram_cache_blocks
         found: list[tuple[Tier, Int, Int]] = []
         if ram.any():
@@ -147,7 +148,8 @@ class Keeper:
         purpose: Purpose,
         done: Callable[[Wanted], None],
     ) -> None:
-        """Have the cache blocks of these keys in the tier, as far as that can be, and call `done`."""
+        """Bring the cache blocks of these keys into the tier, as far as possible, and call
+        `done`."""
         _, busy = np.unique(slots, return_index=True)
         deadline = time.monotonic() + limits.busy_cache_block_s
         wanted = Wanted(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
@@ -155,7 +157,7 @@ class Keeper:
         self._look(wanted)
 
     def _look(self, wanted: Wanted) -> None:
-        """Claim what is not in the slab yet, and read it."""
+        """Claim the cache blocks that are not in the tier yet, and read them."""
         rows, tier = wanted.busy, wanted.tier
         slots = wanted.slots[rows]
         claim = tier.claim(slots)
@@ -183,7 +185,7 @@ class Keeper:
             wanted.done(wanted)
 
     def _load(self, tier: Tier, slots: Int, cache_blocks: Keys, purpose: Purpose) -> None:
-        """Read cache blocks from storage; those that have no room in the slab are abandoned."""
+        """Read cache blocks from storage; abandon those that have no room in the slab."""
         size = self._cache_block_bytes(cache_blocks)
         buffer: Buffer
         if tier is self.slab:
@@ -217,7 +219,10 @@ class Keeper:
         self._counts["loaded_bytes"] += int(size.sum())
 
     def loaded(self, report: Completion) -> bool:
-        """Take the report on a ticket, if it is of cache blocks: they are ready, or given up."""
+        """Take the report on a ticket if it is of cache blocks, and return whether it is.
+
+        Cache blocks that were read become ready; the others are given up.
+        """
         load = self._loads.pop(report.ticket, None)
         if load is None:
             return False
@@ -241,7 +246,7 @@ class Keeper:
         return True
 
     def _brought(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
-        """A ticket or a job has ended; these cache blocks came with it, of the disk tier."""
+        """Note that a ticket or a job has ended, with these cache blocks of the disk tier."""
         for wanted in list(self._wanted):
             if ticket in wanted.waiting:
                 wanted.waiting.remove(ticket)
@@ -249,7 +254,7 @@ class Keeper:
                 self._finish(wanted)
 
     def _from_disk(self, wanted: Wanted, rows: Int) -> None:
-        """Read cache blocks from the disk, in another thread; what is damaged there is just not there."""
+        """Read cache blocks from the disk, in another thread; damaged ones count as not there."""
         disk, job = self._disk, next(self._jobs)
         assert disk is not None
         slots, size = wanted.slots[rows], self._cache_block_bytes(wanted.cache_blocks[rows])
@@ -269,7 +274,7 @@ class Keeper:
         self._disk_threads.submit(read)
 
     def _to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
-        """Write cache blocks that were claimed, in another thread."""
+        """Write claimed cache blocks to the disk, in another thread."""
         assert self._disk is not None
         try:
             self._disk.write(slots, cache_blocks)
@@ -301,14 +306,14 @@ class Keeper:
         return keys, first
 
     def there(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
-        """Which keys can be copied."""
+        """Return a mask of the keys that can be copied."""
         if wanted.tier is self.slab:
             found: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
             return found
         return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
 
     def copy(self, wanted: Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
-        """Copy keys that are there to where they are wanted."""
+        """Copy keys that are there to their targets."""
         inside = self._inside(wanted.keys[rows], wanted.cache_blocks[rows])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[rows])
@@ -319,7 +324,7 @@ class Keeper:
             out[to : to + n] = wanted.held[slot][a : a + n]
 
     def _inside(self, keys: Keys, cache_blocks: Keys) -> Int:
-        """Where in its cache block each key begins."""
+        """Return the offset of each key in its cache block."""
         width = np.uint64(self._placement.cache_block) * self._fields
         if width == 1:
             return np.zeros(len(keys), np.int64)
@@ -333,7 +338,7 @@ class Keeper:
         return inside
 
     def views(self, wanted: Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
-        """Large keys, where they lie: the slab stays as it is."""
+        """Return large keys as views of where they lie: the slab never moves its contents."""
         inside = self._inside(wanted.keys[found], wanted.cache_blocks[found])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[found]) + inside

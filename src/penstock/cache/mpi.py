@@ -1,21 +1,21 @@
-"""Peers over MPI, where mpiexec or srun started the ranks: whatever network MPI knows.
+"""Peers over MPI, for ranks that mpiexec or srun started: over any network that MPI supports.
 
-Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it
-with a tag of their fetch, in messages of at most `limits.peer_piece_bytes`, long parts as they lie
-in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when the message
-for it is there (a matched probe), so that nothing has to be taken back when the time is over. Where
-its bytes lie together at their targets they are received there, without a copy of ours.
+Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it with
+a tag of their fetch, in messages of at most `limits.peer_piece_bytes`. Long parts are sent from
+where they lie in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when
+the message for it is there (a matched probe), so no buffer has to be taken back when the time is
+over. If the targets of a message are contiguous it is received there, without a copy of ours.
 
-MPI has no way to wait for messages and descriptors, so `step` looks, and sleeps ever longer while
-nothing happens (`limits.peer_nap_s`). It knows no way either to end a receive that has begun: a
-fetch whose bytes are arriving when its time is over is reported when that message is there. If
-that takes as long again, `step` raises, since memory that MPI may still write is nobody's to use.
+MPI cannot wait for messages and file descriptors together. So `step` probes, and sleeps ever longer
+while nothing happens (`limits.peer_nap_s`). Nor can MPI end a receive that has begun: a fetch whose
+bytes are arriving when its time is over is reported when that message is there. If that takes as
+long again, `step` raises, because nobody may use memory that MPI may still write.
 
-Who closes a peer says so to all others, and waits until they know, so that no message to it is
-left. That nobody of another job can speak is MPI's business: the ranks have a communicator of
-their own. A rank that is killed ends the job in most MPIs.
+A node that closes its peer tells all others, and waits until they know, so that no message to it is
+left. MPI keeps other jobs out: the ranks have a communicator of their own. A rank that is killed
+ends the job in most MPIs.
 
-The only importer of mpi4py besides `membership`. Why messages and not windows: decision 16.
+Only this module and `rendezvous` import mpi4py. Why messages and not windows: decision 16.
 """
 
 from __future__ import annotations
@@ -72,20 +72,22 @@ except ImportError as error:
     raise missing_library("mpi4py", "mpi", "the exchange of samples over MPI") from error
 
 _SAID = 0
-"""The tag of requests and answers."""
+"""Tag of requests and answers."""
 _LOOKS = 3
 _KIND = slice(5, 6)
-"""Where a header says what it is."""
+"""Place of the kind in a header."""
 _SPARE = 16
 """Buffers that are kept to be used again."""
 
 _abandoned: list[object] = []
-"""What MPI was still reading or writing when its peer was closed: that memory must not go."""
+"""Memory that MPI was still reading or writing when its peer was closed: it must not be freed."""
 
 
 def unusable(ranks: int) -> str | None:
-    """Why the MPI of this process cannot carry peers of so many ranks, with what there is to do
-    about it; None where it can."""
+    """Explain why the MPI of this process cannot carry peers of so many ranks; None if it can.
+
+    The text says what there is to do about it.
+    """
     if not MPI.Is_initialized() or MPI.Is_finalized():
         return "MPI has not begun, or has ended: import mpi4py.MPI first"
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -99,7 +101,10 @@ def unusable(ranks: int) -> str | None:
 
 
 def communicator(rank: int) -> MPI.Comm:
-    """Of all ranks in the order of `rank`, for one peer each; all have to call this together."""
+    """Make a communicator of all ranks in the order of `rank`, for one peer each.
+
+    All ranks have to call this together.
+    """
     ranks = MPI.COMM_WORLD.Split(0, rank)
     ranks.Set_errhandler(MPI.ERRORS_RETURN)
     return ranks
@@ -109,7 +114,7 @@ def communicator(rank: int) -> MPI.Comm:
 class _Arrival:
     """A message that MPI is receiving.
 
-    fetch: whose buffer it is received into, if into one.
+    fetch:  whose buffer it is received into; None if it goes into a buffer of ours.
     """
 
     request: MPI.Request
@@ -120,7 +125,7 @@ class _Arrival:
 
 @dataclass(eq=False)
 class _Node:
-    """Another node."""
+    """State of the exchange with another node."""
 
     queue: PeerQueue = field(default_factory=PeerQueue)
     arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
@@ -199,7 +204,7 @@ class MPIPeer:
         return fetch.ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Let messages in and out; look for one again and again if there is none."""
+        """Send and receive messages; probe again and again if there is none."""
         self._require_open()
         until_ns = time.monotonic_ns() + timeout_ns
         waiting = select.poll()
@@ -261,7 +266,7 @@ class MPIPeer:
         self._sending, self._spare = [], []
 
     def _left(self) -> bool:
-        """Whether nothing is on its way, from here or to here."""
+        """True if nothing is on its way, from here or to here."""
         return not (
             self._sending or self._active or not all(each.gone for each in self._nodes.values())
         )
@@ -283,7 +288,7 @@ class MPIPeer:
         self._sending.append((request, data, node))
 
     def _exchange(self) -> None:
-        """Let go what was sent, and take what has come."""
+        """Free messages that were sent, and take those that have come."""
         if MPI.Is_finalized():
             raise UsageError("MPI was finalized under a loader: close the loader first")
         if self._sending:
@@ -310,7 +315,7 @@ class MPIPeer:
             self._arrive(node)
 
     def _test(self, request: MPI.Request) -> bool | None:
-        """Whether MPI is done with a message; None where it failed."""
+        """True if MPI is done with a message; None if it failed."""
         try:
             done: bool = request.Test()
         except MPI.Exception:
@@ -321,11 +326,11 @@ class MPIPeer:
         return done
 
     def _tag(self, ticket: int) -> int:
-        """Of the bytes of an answer."""
+        """Return the tag of the bytes of an answer."""
         return 1 + ticket % self._tags
 
     def _receive(self, message: MPI.Message, node: int, tag: int, count: int) -> None:
-        """Begin to receive a message: into its place if that is known and in one piece."""
+        """Begin to receive a message: at its target if that is known and contiguous."""
         other = self._nodes[node]
         fetch = other.begun.get(tag) if tag != _SAID else None
         data = None
@@ -369,7 +374,7 @@ class MPIPeer:
         self._active.discard(node)
 
     def _hear(self, node: int, message: memoryview) -> None:
-        """Somebody asks, answers, or leaves."""
+        """Take a request, an answer, or the news that a node leaves."""
         if len(message) > REQUEST_BYTES:
             raise PeerProtocolError("oversized")
         header = self._job.read(message)
@@ -446,7 +451,8 @@ class MPIPeer:
         self._written(fetch)
 
     def _written(self, fetch: Fetch, whole: bool | None = None) -> None:
-        """Bytes of an answer are in their place; `whole` says so of those that MPI put there."""
+        """Note that bytes of an answer are in place; `whole` is False if MPI failed to put them
+        there."""
         if whole is not None:
             self._writing[fetch.ticket] -= 1
             if not whole:
@@ -459,7 +465,7 @@ class MPIPeer:
             self._end(fetch, reason)
 
     def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """Report a fetch, if MPI does not write for it any more, or as soon as that is so."""
+        """Report a fetch, at once or as soon as MPI no longer writes for it."""
         if self._fetches.find(fetch.ticket) is None:
             return
         other, tag = self._nodes[fetch.node], self._tag(fetch.ticket)
@@ -487,7 +493,8 @@ class MPIPeer:
     # -- answering -----------------------------------------------------------------------------
 
     def _refuse(self, node: int, arrival: _Arrival, wrong: PeerProtocolError) -> None:
-        """A message is not taken: who asked is told, and what was asked has come to nothing."""
+        """Reject a message: refuse the request to its sender, or fail the fetch that it belongs
+        to."""
         self._counters[wrong.why] += wrong.why != "broken"  # that has been counted
         asked = arrival.tag == _SAID and arrival.data[_KIND].tobytes() == bytes([ASK])
         if asked and wrong.ticket is not None:
@@ -503,5 +510,5 @@ class MPIPeer:
 
 
 def _room(count: int) -> Buffer:
-    """Memory of ours for a message."""
+    """Allocate memory of ours for a message."""
     return np.empty(max(count, limits.peer_piece_bytes), np.uint8)[:count]

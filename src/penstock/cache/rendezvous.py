@@ -1,7 +1,8 @@
-"""Who else is in the job: what each rank says of itself, told to all by the launcher's own store.
+"""Rendezvous of the ranks of a job: each rank sends a text, and receives the texts of all.
 
-penstock starts no cluster and has no service of its own. Ranks find each other through what started
-them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of the user.
+penstock starts no cluster and runs no service of its own. Ranks find each other through whatever
+started them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of
+the user.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from ..errors import UsageError
 from ..topology import Place
 
 Gather = Callable[[str], list[str]]
-"""Tells all ranks what each of them says: called on every rank at once, returns the texts in order
-of rank."""
+"""Function that exchanges texts between all ranks.
+
+It is called on every rank at the same time, with the text of that rank, and returns the texts of
+all ranks in order of rank.
+"""
 
 _ERROR = "error"
 _elsewhere = "192.0.2.1"
-"""An address that no host has (RFC 5737): the way there is that of the default route."""
+"""Address that no host has (RFC 5737): packets to it take the default route."""
 
 
 def gather_of(
@@ -32,11 +36,12 @@ def gather_of(
     environ: Mapping[str, str],
     given: Gather | None = None,
 ) -> Gather:
-    """How the ranks of this job tell each other; UsageError where there is no way.
+    """Return the function by which the ranks of this job exchange texts.
 
-    given:  the user's own, which is believed.
+    given:  the user's own function, which is used unchecked.
 
-    MPI begins here only in processes that were started for it: begun elsewhere it may end them.
+    Raises UsageError if there is no way to exchange texts. MPI is begun here only in processes that
+    were started for MPI: in others, beginning it may end the process.
     """
     if place.world_size == 1:
         return lambda text: [text]
@@ -70,7 +75,7 @@ def gather_of(
 
 
 def find_store(modules: Mapping[str, Any]) -> Any:
-    """The key-value store of the process group, or None where there is none."""
+    """Return the key-value store of the process group, or None if there is none."""
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -78,8 +83,11 @@ def find_store(modules: Mapping[str, Any]) -> Any:
 
 
 def _by_store(store: Any, place: Place, text: str) -> list[str]:
-    """Through the key-value store of the process group, which waits for what is not there yet, and
-    counts how often each rank has told: one may have been in other groups before."""
+    """Exchange texts through the key-value store of the process group.
+
+    The store waits for keys that are not there yet. It counts how often each rank has sent, because
+    a rank may have been in other groups before.
+    """
     members = f"penstock/members/{place.world_size}"
     prefix = f"{members}/{store.add(f'{members}/{place.rank}', 1)}"
     store.set(f"{prefix}/{place.rank}", text)
@@ -121,24 +129,27 @@ def _all_by_mpi(text: str) -> list[str]:
 
 
 def is_mpi(gather: Gather) -> bool:
-    """Whether what `gather_of` found is MPI."""
+    """True if `find_gather` has chosen MPI."""
     return gather is _all_by_mpi
 
 
 def host_identity() -> str:
-    """What two processes have in common that can share memory: machine, boot, process namespace."""
+    """Identity shared by the processes that can share memory: machine, boot, process namespace."""
     return f"{machine_identity()}:{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def machine_identity() -> str:
-    """What two processes have in common that see the same devices: machine and boot."""
+    """Identity shared by the processes that see the same devices: machine and boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def reachable_address(environ: Mapping[str, str]) -> str:
-    """The address of this host that the others reach it at: that of the interface by which the
-    launcher's own address (MASTER_ADDR) is reached, else of the host's name."""
+    """Return the address at which other hosts reach this one.
+
+    It is the address of the interface on the way to the launcher's address (MASTER_ADDR), or else
+    to the address of this host's name.
+    """
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
         found = _address_towards(master)
@@ -167,10 +178,10 @@ def _address_towards(other: str) -> str:
 def told(
     gather: Gather, place: Place, say: Callable[[], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What every rank says of itself, by rank.
+    """Return the values that the ranks introduce themselves with, by rank.
 
-    Where `say` raises on one rank, its error is raised there, and a UsageError that tells it on all
-    others: nobody waits for who is not coming.
+    If `say` raises on one rank, its error is raised there. All other ranks raise a UsageError with
+    its text, so nobody waits for a rank that does not come.
     """
     failure: Exception | None = None
     try:

@@ -4,14 +4,15 @@ Each node answers at one bound socket (ROUTER) and asks through one connection t
 has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
 
 Messages are those of `penstock.cache.peer_protocol`. The bytes of an answer come in pieces of
-`limits.peer_piece_bytes`, the first with it. Nothing that came is believed: a piece is compared
-with what the fetch has room for, and an answer with the node that was asked.
+`limits.peer_piece_bytes`, the first with it. Every received message is checked: a piece against the
+bytes that the fetch still expects, and an answer against the node that was asked.
 
-A connection that breaks is thrown away, with all that was asked over it. The next fetch makes a
-new one, so that whatever heals is found again; for `limits.peer_pause_s` no fetch tries.
+A connection that breaks is thrown away, with all fetches that were sent over it. The next fetch
+makes a new one, so that a node or network that recovers is found again. For `limits.peer_pause_s`
+no fetch tries.
 
-The only importer of zmq. Encryption and sockets are the work of threads of libzmq; memory that was
-sent without copying is let go by one more, of pyzmq's. None of them runs code of ours.
+Only this module imports zmq. Threads of libzmq encrypt, and use the sockets; one more thread, of
+pyzmq, frees memory that was sent without copying. None of them runs code of ours.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ except ImportError as error:
 Socket = zmq.Socket[bytes]
 
 _ENVELOPE_BYTES = 64
-"""What CURVE adds to a message, rounded up."""
+"""Bytes that CURVE adds to a message, rounded up."""
 
 _ZAP = "inproc://zeromq.zap.01"
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -75,19 +76,19 @@ _LOST = _BROKEN | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED | zmq
 
 @dataclass(frozen=True)
 class KeyPair:
-    """What a node proves to be itself with, for one job; only the public half is handed out."""
+    """Keys by which a node proves its identity, for one job; only the public half is handed out."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
     @staticmethod
     def made() -> KeyPair:
-        """A new pair, by the random numbers of the operating system."""
+        """Make a new pair, by the random numbers of the operating system."""
         return KeyPair(*zmq.curve_keypair())
 
 
 class ZeromqMember(NamedTuple):
-    """A node of the job: where it is bound, as its `address` says, and its public key."""
+    """A node of the job: its bound `address`, and its public key."""
 
     address: str
     public_key: bytes
@@ -106,7 +107,7 @@ class _Link:
 
 @dataclass(eq=False)
 class _Outgoing:
-    """An answer on its way: the messages that were not sent yet."""
+    """An answer on its way: its messages that were not sent yet."""
 
     route: bytes
     messages: Iterator[list[Frame]]
@@ -207,7 +208,7 @@ class ZeroMQPeer:
         self._register(monitor, lambda: self._count(monitor))
 
     def meet(self, members: Mapping[int, ZeromqMember]) -> None:
-        """Say who takes part, once: all nodes by number (this one may be among them)."""
+        """Give the nodes that take part, once: all by number (this one may be among them)."""
         self._require_open()
         if self._nodes:
             raise UsageError(f"node {self.node} has met the others: make a new peer for a new job")
@@ -224,7 +225,7 @@ class ZeroMQPeer:
     # -- the protocol --------------------------------------------------------------------------
 
     def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
-        """Ask over the connection to the node, which is made if there is none."""
+        """Ask over the connection to the node; make it if there is none."""
         self._require_open()
         if node not in self._members:
             raise UsageError(f"node {node} is none of the others of node {self.node}")
@@ -241,7 +242,7 @@ class ZeroMQPeer:
         return fetch.ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Let messages in and out; wait for one if there is none."""
+        """Send and receive messages; wait for one if there is none."""
         self._require_open()
         wait_ns = self._fetches.wait_ns(timeout_ns)
         if self._outgoing:
@@ -263,7 +264,7 @@ class ZeroMQPeer:
         return PeerEvents(self._fetches.report(), self._unanswered.report())
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
-        """Queue the answer, and send what the queue to the node takes now, the rest in `step`.
+        """Queue the answer; send as much as the node's queue takes now, and the rest in `step`.
 
         Parts of `limits.peer_join_bytes` and more are not copied.
         """
@@ -310,7 +311,7 @@ class ZeroMQPeer:
         return socket
 
     def _monitor(self, socket: Socket, events: int) -> Socket:
-        """A socket that tells what happens to the connections of another one."""
+        """Make a socket that receives the events of another one's connections."""
         address = f"inproc://monitor-{next(self._monitors)}"
         socket.monitor(address, events)
         monitor = self._context.socket(zmq.PAIR)
@@ -322,7 +323,7 @@ class ZeroMQPeer:
         self._handlers[socket] = handler
 
     def _connected(self, node: int) -> _Link:
-        """A connection to a node, which is being made."""
+        """Begin a connection to a node."""
         member = self._members[node]
         socket = self._socket(zmq.DEALER, HEADER_BYTES + limits.peer_piece_bytes)
         socket.set(zmq.CURVE_SERVERKEY, member.public_key)
@@ -347,7 +348,7 @@ class ZeroMQPeer:
                 return
 
     def _drop(self, link: _Link, reason: Reason) -> None:
-        """Throw a connection away, and all that was asked over it."""
+        """Throw a connection away, with all fetches that were sent over it."""
         for socket in (link.socket, link.monitor):
             self._poller.unregister(socket)
             del self._handlers[socket]
@@ -467,7 +468,7 @@ class ZeroMQPeer:
         self._unanswered.add(node, keys, lengths, header.ticket, route)
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
-        """The messages of an answer; there is at least one."""
+        """Yield the messages of an answer; there is at least one."""
         left = pieces(views)
         piece = next(left, [])
         yield [self._job.header(ANSWER, len(refused), ticket), packed(refused), *piece]
@@ -477,12 +478,12 @@ class ZeroMQPeer:
             start += sum(map(len, piece))
 
     def _send(self) -> None:
-        """Send of each answer what the queue to its node takes."""
+        """Send of each answer as much as the queue to its node takes."""
         now_ns = self._clock.now_ns() if self._outgoing else 0
         self._outgoing = [each for each in self._outgoing if self._send_one(each, now_ns)]
 
     def _send_one(self, outgoing: _Outgoing, now_ns: int) -> bool:
-        """Whether something of an answer is left to send."""
+        """Send messages of an answer; return True if some are left to send."""
         while outgoing.next is not None:
             try:
                 frames = [outgoing.route, *outgoing.next]
@@ -500,7 +501,7 @@ class ZeroMQPeer:
 
 
 def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
-    """The messages that have come, up to a number that leaves time for other sockets."""
+    """Yield the messages that have come, up to a number that leaves time for other sockets."""
     for _ in range(limits.peer_round_messages):
         try:
             yield socket.recv_multipart(zmq.DONTWAIT, copy=False)
