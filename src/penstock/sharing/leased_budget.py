@@ -1,4 +1,4 @@
-"""A loader's seat among those that share a host: its budget, as a broker has it for now.
+"""Leased budget of a loader on a shared host: the part that a broker leases to it for now.
 
 There is nothing to start or to wait for: a loader asks once a step, and while it waits for a batch.
 Without a broker, its budget is its own.
@@ -20,11 +20,11 @@ from .lease import JobMeasurement, Lease, Report, granted
 
 
 class LeasedBudget:
-    """One loader's.
+    """Leased budget of one loader.
 
-    counters:  a method of the loader; asked a few times a second at most.
-    name:      by which people know it.
-    place:     of its process. Ranks of one job that run on this host share what the job gets.
+    counters:  a method of the loader; called a few times a second at most.
+    name:      of the loader, for people.
+    place:     of its process. Ranks of one job that run on this host share the job's part.
     own:       the loader's own budget.
     """
 
@@ -39,11 +39,14 @@ class LeasedBudget:
 
     @property
     def lease(self) -> Lease | None:
-        """What is leased now; None without a broker."""
+        """The lease now; None without a broker."""
         return self._lease
 
     def changed(self) -> bool:
-        """Once a step: whether another lease holds than the last time. Never waits; 2 us."""
+        """Return whether the lease is another one than at the last call; to be called once a step.
+
+        Never waits; takes 2 us.
+        """
         lease = self._tenant.step(time.monotonic(), self._report)
         if lease is self._lease:
             return False
@@ -52,11 +55,11 @@ class LeasedBudget:
         return changed
 
     def budget(self, step_bytes: float = 0.0) -> Budget:
-        """What is left of the loader's own budget under the lease; see `lease.granted`."""
+        """Return the loader's own budget, limited by the lease; see `lease.limit_budget`."""
         return self.own if self._lease is None else granted(self.own, self._lease, step_bytes)
 
     def leave(self) -> None:
-        """Give back what is leased."""
+        """Give the lease back."""
         self._tenant.close()
         self._lease = None
 
@@ -85,7 +88,10 @@ class LeasedBudget:
         )
 
     def _ceiling(self, found: ProfileWindow) -> float:
-        """What the user's steps take, or the loader's own budget allows: more would be no use."""
+        """Return the rate of the user's steps, or less if the loader's own budget allows only less.
+
+        A larger share would be no use.
+        """
         rates = [found.samples_per_s]
         for most, cost in (
             (self.own.cores, found.cpu_s),
@@ -97,8 +103,11 @@ class LeasedBudget:
 
 
 def job_of(place: Place, environ: Mapping[str, str]) -> str:
-    """What the ranks of a job have in common on a host: $PENSTOCK_JOB, or Slurm's number, or the
-    process that started them, which for several ranks is their launcher."""
+    """Return the name that the ranks of a job on this host have in common.
+
+    It is $PENSTOCK_JOB, or Slurm's number, or the process that started them, which for several
+    ranks is their launcher.
+    """
     if "PENSTOCK_JOB" in environ:
         return environ["PENSTOCK_JOB"]
     if place.world_size == 1:

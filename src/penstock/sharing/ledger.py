@@ -1,8 +1,9 @@
-"""Who holds which part of a host: the broker's policy. Pure; time is an argument.
+"""Ledger of a host: which job holds which part of it. The broker's policy; pure, time is an
+argument.
 
-Members are loaders; those of one job share what the job has. Each tells what it can do and what it
-took, and holds a lease that ends unless it goes on telling. Shares are divided anew when jobs come
-and go, are measured for the first time, or have changed for good where that pays.
+Members are loaders; those of one job share the job's part. Each reports its abilities and its use,
+and holds a lease that ends unless it goes on reporting. Shares are divided anew when jobs come and
+go, when they are measured for the first time, and when they have changed for good and it pays.
 """
 
 from __future__ import annotations
@@ -23,29 +24,36 @@ from .throughput_model import JobProfile, predict
 from .transfer_policy import Key, Transfers
 
 _least = 0.01
-"""How much of an even split is in what is dealt. So each job has a little of everything, also of
-what it was not seen to need: else it could never be seen to need it."""
+"""Part of an even split in each share that is dealt.
+
+So each job has a little of everything, also of a resource that it was not seen to need: else it
+could never be seen to need it.
+"""
 _standby = 0.02
-"""What a silent member keeps for when it comes back, by what each of the others has."""
+"""Share that a silent member keeps until it comes back, over the share of each of the others."""
 _roomy = 1.1
-"""How many times what loaders use they keep beside transfers: room for a hiccup."""
+"""Bandwidth that loaders keep beside transfers, over the bandwidth that they use: spare for a
+hiccup."""
 _drifts = 0.12
-"""Relative: what a share was made for may be off by so much; a floor is a promise."""
+"""Relative difference that a profile may have from the one its share was made for.
+
+It is small because a floor is a promise.
+"""
 
 
 class Ledger:
-    """Divides a host among jobs.
+    """Division of a host among jobs.
 
     resources:  of the host, or the part of it that is shared.
     objective:  see `allocation.Objective`. With "makespan", a job that does not say how many
                 samples remain counts as unmeasured.
-    floors:     the part of what an even split would bring that each job keeps at least, 0.01 to 1:
-                a job that is stopped altogether would never be measured again.
+    floors:     part of its even-split rate that each job keeps at least, 0.01 to 1: a job that is
+                stopped altogether would never be measured again.
 
-    Whatever members say, shares of all of them together, those at their floors included, are
-    never more than there is; every one that reports has a lease; none that is measured is predicted
-    to bring less than `floors` of what an even split would. A job that is silent, in doubt or
-    unmeasured has an even share.
+    Whatever members report: shares of all of them together, those at their floors included, are
+    never more than there is; every member that reports has a lease; no measured job is predicted to
+    be slower than `floors` of its even-split rate. A job that is silent, in doubt or unmeasured has
+    an even share.
     """
 
     def __init__(
@@ -81,18 +89,21 @@ class Ledger:
 
     @resources.setter
     def resources(self, resources: Resources) -> None:
-        """More or less to divide from now on."""
+        """Change the resources that are divided from now on."""
         self._anew = self._anew or resources != self._resources
         self._resources = resources
 
     @property
     def busy(self) -> bool:
-        """Whether there is anybody to divide for."""
+        """True if there is anybody to divide for."""
         return bool(self._jobs) or self.transfers.busy
 
     def together(self) -> Report:
-        """What all jobs would say as one whose samples are bytes of storage: how many they could
-        take with the cores there are, and do take. No profile while one of them is unmeasured."""
+        """Report all jobs as one whose samples are bytes of storage.
+
+        Its ceiling is the bytes/s that they could take with the cores there are, and its rate is
+        the one they do take. It has no profile while one of them is unmeasured.
+        """
         jobs = [job for job in self._jobs.values() if job.active]
         found = [job.measured() for job in jobs]
         taken = math.fsum(each.bytes_per_s for each in found if each is not None)
@@ -118,7 +129,7 @@ class Ledger:
     def join(
         self, member: int, now_s: float, *, job: str, rank: int, pid: int, name: str, owner: int = 0
     ) -> None:
-        """A loader takes part. Jobs of the same name are one where their owner is the same.
+        """Add a loader. Jobs of the same name are one if their owner is the same.
 
         member:  any number that no other member has.
         """
@@ -129,7 +140,7 @@ class Ledger:
         self._anew = True
 
     def leave(self, member: int) -> None:
-        """A loader is gone; what it had is there for the others."""
+        """Remove a loader; its part is there for the others."""
         job = self._owners.pop(member)
         del job.members[member]
         job.fresh.discard(member)
@@ -138,7 +149,8 @@ class Ledger:
         self._anew = True
 
     def report(self, member: int, now_s: float, report: Report) -> None:
-        """What a member says. UsageError names what is absurd about it; that is no report then."""
+        """Take the report of a member; raise UsageError, which names the absurd value, and ignore
+        it then."""
         profile = None if report.profile is None else profile_of(report.profile)
         job = self._owners[member]
         found = job.members[member]
@@ -150,8 +162,10 @@ class Ledger:
             self._window(job, now_s)
 
     def tick(self, now_s: float) -> dict[int, Lease]:
-        """What time brings. Returns the leases that are new or renewed, by member; to be called
-        after whatever else is, and every `limits.broker_tick_s`."""
+        """Let time pass; return the leases that are new or renewed, by member.
+
+        To be called after any other call, and every `limits.broker_tick_s`.
+        """
         self._anew = self._anew or self.transfers.busy != (self._pool is not None)
         if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
             return {}
@@ -167,11 +181,11 @@ class Ledger:
         return self._renewed(now_s)
 
     def grants(self, now_s: float) -> dict[Key, Grant]:
-        """The grants to transfers that are new or renewed; to be called after `tick`."""
+        """Return the grants to transfers that are new or renewed; to be called after `tick`."""
         return self.transfers.tick(now_s, math.inf if self._pool is None else self._pool)
 
     def _window(self, job: JobState, now_s: float) -> None:
-        """All active members of a job have reported once more."""
+        """Judge a job once all of its active members have reported again."""
         profile, measured = job.profile(), job.measured()
         if profile is None or measured is None or job.standing == "doubted":
             return
@@ -189,7 +203,7 @@ class Ledger:
     # -- dividing ----------------------------------------------------------------------------------
 
     def _divide(self, now_s: float) -> None:
-        """Shares anew, unless only drift asks for it and it does not pay."""
+        """Divide shares anew, unless only drift asks for it and it does not pay."""
         jobs = list(self._jobs.values())
         profiles = self._believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
@@ -215,8 +229,10 @@ class Ledger:
     def _beside_transfers(
         self, profiles: Sequence[JobProfile | None]
     ) -> tuple[Resources, float | None]:
-        """What loaders share, and what transfers do, None where there are none: these have what
-        loaders do not use, and `terms.transfer_part` at least."""
+        """Divide the resources between loaders and transfers; None for transfers if there are none.
+
+        Transfers have the bandwidth that loaders do not use, and `terms.transfer_part` at least.
+        """
         there = self._resources
         if not self.transfers.busy:
             return there, None
@@ -233,7 +249,7 @@ class Ledger:
         return shared, there.bytes_per_s - shared.bytes_per_s
 
     def _believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
-        """The profiles that jobs are to have a share for; None for an even one."""
+        """Return the profiles that shares are made for; None for an even share."""
         found = [job.believed for job in jobs]
         if self._objective == "makespan":
             found = [each if each and each.remaining_samples else None for each in found]
@@ -258,7 +274,7 @@ class Ledger:
         )
 
     def _deal(self, job: JobState) -> None:
-        """The share of a job among its members: evenly among those that are active."""
+        """Divide the share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
         for each in job.members.values():
@@ -276,7 +292,7 @@ class Ledger:
             each.leased_s = -math.inf
 
     def _renewed(self, now_s: float) -> dict[int, Lease]:
-        """Leases that members are to be sent."""
+        """Return the leases that members are to be sent."""
         found = {}
         for job in self._jobs.values():
             for key, each in job.members.items():
@@ -289,7 +305,7 @@ class Ledger:
         return found
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """All of it, as JSON has it: rates by second, times in seconds from now."""
+        """Return the whole state for JSON: rates by second, times in seconds from now."""
         worth = None if self._allocation is None else self._allocation.worth
         return {
             "cores": self._resources.cores,
@@ -309,7 +325,8 @@ class Ledger:
 def _readable(
     profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
 ) -> float:
-    """Bytes/s that these jobs would take: the same until one is believed to be another."""
+    """Return the bytes/s that these jobs would take; computed once while their profiles stay the
+    same."""
     best = allocate(profiles, resources, objective, floors).predictions
     return math.fsum(
         found.samples_per_s * each.storage_bytes / each.efficiency
@@ -319,9 +336,12 @@ def _readable(
 
 
 def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share) -> Allocation:
-    """The proposal with a little of the even split in it, and what nobody was given dealt as well.
-    That keeps every floor: of nothing does a job need more than its even share for what that
-    brings."""
+    """Mix a little of the even split into the proposal, and deal the resources that nobody was
+    given.
+
+    That keeps every floor: a job needs no more than its even share of any resource for its
+    even-split rate.
+    """
     rows = [row for row, profile in enumerate(profiles) if profile is not None]
     shares, predictions = list(proposed.shares), list(proposed.predictions)
     cores = _dealt([shares[row].workers for row in rows], even.workers)
@@ -346,7 +366,7 @@ def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Sh
 
 
 def _dealt(held: Sequence[float], even: float) -> list[float]:
-    """All that there is of one resource for these: `even` times their number."""
+    """Deal all of one resource to these: `even` times their number."""
     if even == math.inf:
         return [even] * len(held)
     left = even - math.fsum(held) / max(1, len(held))
@@ -354,6 +374,6 @@ def _dealt(held: Sequence[float], even: float) -> list[float]:
 
 
 def _differs(one: Share, other: Share) -> bool:
-    """Whether what a job takes may change."""
+    """True if the job may take another amount with the other share."""
     pairs = (one.workers, other.workers), (one.bytes_per_s, other.bytes_per_s)
     return any(now != then and abs(now - then) > 0.01 * then for then, now in pairs)

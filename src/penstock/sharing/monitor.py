@@ -1,4 +1,4 @@
-"""What a broker shows to those who watch it."""
+"""State of a broker, for people and programs that watch it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .wire import Gone, Lines, Message, WireError
 
 
 def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
-    """The state of the broker that serves there, now and then once a second; see `Ledger.state`.
+    """Yield the state of the broker that serves at a path, now and then once a second.
 
-    UsageError where none serves, or not for this user; WorkerError when it has ended, or says
-    nothing for `limits.broker_answer_s`.
+    See `Ledger.state`. Raises UsageError if no broker serves there, or it does not serve this user;
+    WorkerError when the broker has ended, or sends nothing for `limits.broker_answer_s`.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with closing(Lines(connection, most=limits.broker_state_bytes)) as lines:
@@ -49,7 +49,7 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
-    """What comes next; waits for it."""
+    """Wait for the next messages, and yield the states among them."""
     until_s = time.monotonic() + limits.broker_answer_s
     heard: list[Message] = []
     while not heard:

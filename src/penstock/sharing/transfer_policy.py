@@ -1,9 +1,11 @@
-"""Who transfers how fast, of jobs that write checkpoints or stage data through storage that loaders
-read. Pure; time is an argument.
+"""Rates of transfers: jobs that write checkpoints or stage data through storage that loaders read.
+
+Pure; time is an argument.
 
 By the online rule that our own comparison favours (`make bench-schedules`): the job that transfers
-have slowed down most goes first, and what it cannot take is the next one's. Jobs weigh the same, as
-they do for loaders' shares; then the rule is as efficient as any, and has the least dilation.
+have slowed down most goes first, and the bandwidth that it cannot take is the next one's. Jobs
+weigh the same, as they do for loaders' shares. Then the rule is as efficient as any, and has the
+least dilation.
 """
 
 from __future__ import annotations
@@ -19,30 +21,33 @@ from .lease import Grant, Terms
 from .schedule import Rule, Waiting, grant
 
 Key = tuple[int, int]
-"""Whose transfer, and which of theirs."""
+"""Connection of the caller, and number of the transfer on it."""
 
 _rule = Rule("min-dilation")
 _split = Rule("fair")
 _turn_s = 10.0
-"""Who goes first is decided when a transfer begins or ends, and again after so long."""
+"""Interval at which the order of jobs is decided again; it also is when a transfer begins or
+ends."""
 _prior_s = 60.0
-"""How long a job counts as having run undelayed before its first transfer: else those who come for
-the first time would always go first."""
+"""Undelayed time that a job counts as having run before its first transfer.
+
+Else jobs that come for the first time would always go first.
+"""
 _memory_s = 3600.0
-"""For about how long it is remembered that a job was delayed."""
+"""Time for which about it is remembered that a job was delayed."""
 _slow_bytes_per_s = 2.0**20
-"""What a transfer could always take: one that moves nothing holds no more."""
+"""Rate that a transfer could always take: one that moves nothing holds no more."""
 _slow_windows = 2
 _windows_s = 0.2
-"""What is said to be moved within less says little of the rate."""
+"""Shortest time between two reports of moved bytes that says anything of the rate."""
 
 
 @dataclass(slots=True)
 class _Writer:
-    """A job that transfers, and what that has cost it up to `settled_s`.
+    """A job that transfers, and its delay up to `settled_s`.
 
-    age_s, delay_s:  how long it has run, and how much of that transfers have taken longer than with
-                     the storage to themselves.
+    age_s, delay_s:  how long it has run, and how much longer its transfers have taken than with the
+                     storage to themselves.
     """
 
     settled_s: float
@@ -55,7 +60,7 @@ class _Writer:
         return 1 - self.delay_s / self.age_s
 
     def settle(self, now_s: float, bandwidth: float) -> None:
-        """Time passes."""
+        """Add the time since `settled_s`."""
         spent_s = max(0.0, now_s - self.settled_s)
         self.settled_s = max(now_s, self.settled_s)
         self.age_s += spent_s
@@ -70,12 +75,12 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Transfer:
-    """One that has not ended.
+    """A transfer that has not ended.
 
-    could:   bytes/s that it could take, as far as is known.
-    taken:   bytes/s that it took of late.
-    heard_s: when it last said what it has `moved`.
-    slow:    windows in a row in which it took much less than it was granted.
+    could:    bytes/s that it could take, as far as is known.
+    taken:    bytes/s that it took of late.
+    heard_s:  time of the last report of the bytes that it has `moved`.
+    slow:     windows in a row in which it took much less than it was granted.
     """
 
     bytes: float
@@ -90,10 +95,10 @@ class _Transfer:
 
 
 class Transfers:
-    """All that there are.
+    """All transfers under way, and their grants.
 
-    Grants never add up to more than there is; no bandwidth is left while somebody could take it;
-    every transfer gets its turn, and ends, if it takes what it is granted.
+    Grants never add up to more than there is. No bandwidth is left while a transfer could take it.
+    Every transfer gets its turn, and ends, if it takes the rate that it is granted.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -106,23 +111,23 @@ class Transfers:
 
     @property
     def busy(self) -> bool:
-        """Whether there are any."""
+        """True if there are any transfers."""
         return bool(self._open)
 
     @property
     def taken_bytes_per_s(self) -> float:
-        """By all of them, of late."""
+        """Bytes/s that all transfers took of late."""
         return math.fsum(each.taken for _, each in self._open.values())
 
     @property
     def could_bytes_per_s(self) -> float:
-        """What all of them could take; inf where that is not known."""
+        """Bytes/s that all transfers could take; inf if that is not known."""
         return math.fsum(each.could for _, each in self._open.values())
 
     def begin(
         self, key: Key, now_s: float, *, owner: int, job: str, bytes: float, could: float = math.inf
     ) -> None:
-        """Something is to be transferred. Transfers of one job go together.
+        """Begin a transfer. Transfers of one job go together.
 
         could:  bytes/s that it can take at most.
         """
@@ -143,7 +148,8 @@ class Transfers:
         self._anew = True
 
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
-        """So much of it has been transferred: what it can take is learned from that."""
+        """Note how much has been transferred; the rate that the transfer can take is learned from
+        that."""
         found = self._found(key)
         passed_s = now_s - found.heard_s
         if passed_s < _windows_s or bytes < found.moved:
@@ -161,7 +167,7 @@ class Transfers:
             self._anew = True
 
     def end(self, key: Key, now_s: float) -> None:
-        """It is done, or given up."""
+        """End a transfer, done or given up."""
         self._found(key)
         writer, _ = self._open[key]
         writer.settle(now_s, self._bandwidth)
@@ -169,12 +175,12 @@ class Transfers:
         self._anew = True
 
     def leave(self, caller: int, now_s: float) -> None:
-        """All of somebody who is gone."""
+        """End all transfers of a caller that is gone."""
         for key in [key for key in self._open if key[0] == caller]:
             self.end(key, now_s)
 
     def tick(self, now_s: float, bandwidth: float) -> dict[Key, Grant]:
-        """Grants that are new or renewed, of so many bytes/s together."""
+        """Return the grants that are new or renewed, of so many bytes/s together."""
         for writer, each in self._open.values():
             silent = now_s - each.heard_s > self._terms.lease_s
             if silent and each.could > _slow_bytes_per_s:
@@ -224,7 +230,7 @@ class Transfers:
         return found
 
     def state(self) -> list[Mapping[str, Any]]:
-        """As JSON has it."""
+        """Return the transfers of each job for JSON."""
         return [
             {
                 "job": job,
