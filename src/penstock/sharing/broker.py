@@ -1,8 +1,8 @@
-"""The broker of a host: jobs come, report and go over a UNIX socket; the ledger says who gets what.
+"""Broker of a host: jobs connect, report and leave over a UNIX socket; the ledger divides the host.
 
-A loop over sockets, and nothing else: no threads, no decisions. Whoever ends, in whatever way,
-closes its connection, which is how it leaves. Other hosts may come over TCP, with a key; and what
-is divided may itself be leased from the broker of another host.
+A loop over sockets, and nothing else: no threads, no decisions. A process that ends, in whatever
+way, closes its connection, and so leaves. Other hosts may connect over TCP, with a key. The storage
+that is divided may itself be leased from the broker of another host.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from .wire import VERSION, Gone, Lines, Message, Sealed, WireError, WirePeer, pe
 log = logging.getLogger("penstock")
 
 _PEER_GROUPS = 59
-"""SO_PEERGROUPS, which Python does not name."""
+"""SO_PEERGROUPS, for which Python has no name."""
 _path_bytes = 107
 """Longest path of a UNIX socket."""
 _new = ".new"
-"""Behind the name of the socket while it is made."""
+"""Suffix of the socket's name while it is made."""
 _elsewhere = -1
-"""The owner of who comes over the network, with the key: no user of this host."""
+"""Owner of connections over the network, with the key: no user of this host."""
 
 
 @dataclass(slots=True)
@@ -60,16 +60,17 @@ class _Caller:
 
 
 class Broker:
-    """Serves a ledger on a UNIX socket, from when it is made; `serve` answers.
+    """A ledger that is served on a UNIX socket, from when the broker is made; `serve` answers.
 
-    path:    of the socket. Its folder is made if need be, for who may join alone. Beside it lies a
-             lock file, held by the broker that serves there: what a dead one left is taken over.
-    group:   a name or number, whose members may join as well; else this user and root alone.
-    listen:  where others may join over a network, who have the key.
-    upstream:  leases what there is of storage.
+    path:      of the socket. Its folder is made if there is none, for the users alone who may join.
+               Beside it lies a lock file, held by the broker that serves there: the socket of a
+               dead one is taken over.
+    group:     a name or number, whose members may join as well; else this user and root alone.
+    listen:    address at which other hosts that have the key may join over a network, and that key.
+    upstream:  broker that the bandwidth of storage is leased from.
 
-    Raises UsageError where another broker serves, the socket cannot be made, or its folder is
-    one in which another user could put another socket.
+    Raises UsageError if another broker serves, the socket cannot be made, or its folder is one in
+    which another user could put another socket.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Broker:
         self.close()
 
     def close(self) -> None:
-        """Ends all connections, and removes the socket."""
+        """End all connections, and remove the socket."""
         for caller in list(self._callers.values()):
             self._drop(caller)
         if self._upstream is not None:
@@ -130,14 +131,17 @@ class Broker:
         self._undo.close()
 
     def stop(self) -> None:
-        """Lets `serve` return; from any thread or signal handler."""
+        """Let `serve` return; from any thread or signal handler."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self._wake.send(b".")
 
     def serve(self) -> None:
-        """Answers until it is stopped: many at a time, a few times a second, so that nobody takes
-        the processor by talking."""
+        """Answer until stopped.
+
+        Many messages are answered at a time, a few times a second, so that no member takes the
+        processor by talking.
+        """
         while not self._stopped:
             # Time passes for those who are here alone.
             timeout = limits.broker_tick_s if self._callers or self._upstream else None
@@ -155,14 +159,14 @@ class Broker:
     # -- who calls ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        """All who have called."""
+        """Accept all connections that wait."""
         with contextlib.suppress(OSError):  # nobody else, or one that has gone again
             while True:
                 connection, _ = self._listener.accept()
                 self._meet(connection)
 
     def _meet(self, connection: socket.socket) -> None:
-        """Takes a caller, or tells it why not."""
+        """Admit a connection, or tell it why not."""
         peer = peer_of(connection)
         lines = Lines(connection)
         why = None
@@ -185,7 +189,7 @@ class Broker:
         self._admit(lines, peer.user)
 
     def _accept_sealed(self) -> None:
-        """Somebody over the network, who has yet to show the key."""
+        """Accept a connection over the network, which has yet to show the key."""
         try:
             connection, _ = self._outer.accept()
             awake(connection)
@@ -206,13 +210,13 @@ class Broker:
         self._selector.register(lines, selectors.EVENT_READ, caller)
 
     def _admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
-        """Whether the kernel says that it is this user, root, or a member of the group."""
+        """True if the kernel says that it is this user, root, or a member of the group."""
         if peer.user in (os.getuid(), 0):
             return True
         return self._group is not None and self._group in (peer.group, *_groups(connection))
 
     def _attend(self, caller: _Caller, events: int) -> None:
-        """What one of them says, or has room for."""
+        """Read the messages of a connection, and send those that it now has room for."""
         try:
             if events & selectors.EVENT_WRITE:
                 self._send(caller, None)
@@ -227,13 +231,13 @@ class Broker:
             self._lose(caller)
 
     def _lose(self, caller: _Caller) -> None:
-        """It has gone, or it did not show the key in time."""
+        """Drop a connection that has gone, or did not show the key in time."""
         if not caller.lines.proven:
             self._counts["strangers"] += 1
         self._drop(caller)
 
     def _drop(self, caller: _Caller) -> None:
-        """It is gone, and what it had goes to the others."""
+        """Drop a connection; its share goes to the others."""
         if self._callers.pop(caller.number, None) is None:
             return
         if caller.joined:
@@ -269,7 +273,8 @@ class Broker:
             self._refuse(caller, "absurd", str(error))
 
     def _transfer(self, caller: _Caller, message: Message, now_s: float) -> None:
-        """Who says so need not have joined: checkpoints have connections of their own."""
+        """Begin a transfer. Its caller need not have joined: checkpoints have connections of their
+        own."""
         job = message.get("job")
         if not isinstance(job, str):
             raise UsageError(f"transfer.job is {job!r:.100}: use str")
@@ -304,8 +309,8 @@ class Broker:
         self._send(caller, {"say": "refused", "why": why[:1000]})
 
     def _send(self, caller: _Caller, message: Message | None) -> None:
-        """Says something, or goes on with what has not gone yet. Never raises: who has gone is
-        dropped."""
+        """Send a message, or go on with bytes that wait. Never raises: a connection that has gone
+        is dropped."""
         if caller.number not in self._callers:
             return
         waited = caller.lines.waiting > 0
@@ -322,7 +327,7 @@ class Broker:
             self._selector.modify(caller.lines, events, caller)
 
     def _tell(self, now_s: float) -> None:
-        """New leases to those who have them, the state to those who watch."""
+        """Send new leases and grants to their holders, and the state to those who watch."""
         for caller in list(self._callers.values()):
             if not caller.lines.proven and now_s - caller.since_s > limits.broker_proof_s:
                 self._lose(caller)
@@ -346,8 +351,8 @@ class Broker:
                 self._send(caller, state)
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """What the ledger says, how often whom was refused, and the processor time of this process,
-        as JSON has it."""
+        """Return the ledger's state, counts of refusals, and this process's processor time, for
+        JSON."""
         upstream = None if self._upstream is None else self._upstream.state()
         return {
             **self._ledger.state(now_s),
@@ -362,7 +367,7 @@ class Broker:
 
 
 def _key(caller: _Caller, message: Message) -> tuple[int, int]:
-    """Of the transfer that somebody speaks of."""
+    """Return the key of the transfer that a message is about."""
     which = message.get("id")
     if type(which) is not int or not 0 <= which < 1 << 53:
         raise UsageError(f"id is {which!r:.100}: use a whole number, 0 or more")
@@ -378,7 +383,7 @@ def _number(message: Message, name: str, least: float = 1.0) -> float:
 
 
 def group_of(name: str) -> int:
-    """The number of a group, by its name or number."""
+    """Return the number of a group, by its name or number."""
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
@@ -388,7 +393,8 @@ def group_of(name: str) -> int:
 
 
 def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """The other groups of the other side; none where there are more than Python takes, 256."""
+    """Return the further groups of the other side; none if there are more than Python takes,
+    256."""
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
     except OSError:
@@ -397,7 +403,7 @@ def _groups(connection: socket.socket) -> tuple[int, ...]:
 
 
 def _enter(path: Path, group: int | None) -> None:
-    """Makes the folder where it is not there, and looks at who can do what in it."""
+    """Make the folder if there is none, and check who can do what in it."""
     if len(os.fsencode(path)) > _path_bytes - len(_new):
         raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
     folder = path.parent
@@ -428,7 +434,7 @@ def _enter(path: Path, group: int | None) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The right to serve there, while this process lives."""
+    """Hold the right to serve at the path, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
             file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -451,7 +457,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _listening(path: Path, group: int | None) -> Iterator[socket.socket]:
-    """The socket, which is there once it has its mode."""
+    """Make the socket, which appears at its path once it has its mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     new = f"{path}{_new}"
     with listener:

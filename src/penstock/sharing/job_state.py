@@ -1,4 +1,4 @@
-"""What a broker knows of its jobs: what they say of themselves, and whether it is so. Pure."""
+"""State of a broker's jobs: their reports, and whether these are true. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from .lease import JobMeasurement, Lease, Terms
 from .throughput_model import JobProfile, Prediction, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
-"""Of a job: its share is the best for it as measured; or an even one, because nothing is known of
-it yet, none of its members report, or what they report is not so."""
+"""Standing of a job.
+
+measured: its share is the best for it as measured. The others have an even share: unmeasured,
+nothing is known of it yet; silent, none of its members report; doubted, its reports are not true.
+"""
 
 _weight = 0.2
-"""Of a new window in a job's efficiency."""
+"""Weight of a new window in a job's efficiency."""
 _efficiency_least = 0.5
 _stalled = 0.05
-"""A model that waits for more than this part of the time waits for its loader."""
+"""Part of the time above which a model that waits is waiting for its loader."""
 _trifle = 0.1
-"""Of an even share: who takes less than `excess` times this offends nobody."""
+"""Part of an even share below which a job may take more than its lease.
+
+The limit is `excess` times this part.
+"""
 
 
 _known = frozenset(each.name for each in fields(JobProfile))
@@ -35,10 +41,10 @@ _unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1
 class JobMember:
     """A loader.
 
-    heard_s:   when it last joined or reported.
-    gap_s:     between its reports, of late.
-    silent:    for longer than its patience.
-    lease:     what it is to have; since `leased_s`, -inf while that has not been sent.
+    heard_s:  time when it last joined or reported.
+    gap_s:    time between its reports, of late.
+    silent:   True if it has been silent for longer than its patience.
+    lease:    that it is to have; since `leased_s`, -inf while that has not been sent.
     """
 
     name: str
@@ -53,16 +59,16 @@ class JobMember:
     leased_s: float = -math.inf
 
     def patience_s(self, terms: Terms) -> float:
-        """For how long it may say nothing: longer where its steps take long."""
+        """Return how long it may be silent: longer if its steps take long."""
         return min(terms.patience_s, max(terms.lease_s, 2 * self.gap_s))
 
     def hear(self, now_s: float, profile: JobProfile | None, measured: JobMeasurement) -> None:
-        """A report."""
+        """Take a report."""
         self.gap_s = max(now_s - self.heard_s, self.gap_s / 2)
         self.heard_s, self.profile, self.measured, self.silent = now_s, profile, measured, False
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return its state for JSON."""
         return {
             "name": self.name,
             "rank": self.rank,
@@ -78,16 +84,19 @@ class JobMember:
 
 @dataclass(slots=True)
 class JobState:
-    """The loaders of one job, and what is known of it.
+    """The loaders of one job, and their reports together.
 
-    owner:         whose it is; another owner's job of the same name is another job.
-    fresh:         members that have reported in this window, which ends when all active ones have.
-    drift:         what its share was made for, and where it goes from there; None while unmeasured.
-    share:         what it has, since `changed_s`, what that is expected to bring,
-    floor:         and the samples/s that it was promised.
-    off:           windows in a row in which it was not what it says.
-    lies:          how often it was put in doubt for that.
-    doubted_until_s:  -inf where it is not in doubt.
+    owner:            user whose job it is; another owner's job of the same name is another job.
+    fresh:            members that have reported in this window, which ends when all active ones
+                      have.
+    drift:            profile that its share was made for, and its change since; None while
+                      unmeasured.
+    share:            that it has since `changed_s`.
+    prediction:       of the throughput with that share.
+    floor:            samples/s that it was promised.
+    off:              windows in a row in which its reports were not true.
+    lies:             how often it was put in doubt for that.
+    doubted_until_s:  -inf if it is not in doubt.
     """
 
     name: str
@@ -118,13 +127,13 @@ class JobState:
 
     @property
     def believed(self) -> JobProfile | None:
-        """What its share is to be made for; None for an even one."""
+        """Profile that its share is to be made for; None for an even share."""
         if self.standing != "measured" or self.drift is None:
             return None
         return self.drift.profile
 
     def measured(self) -> JobMeasurement | None:
-        """Of its active members together."""
+        """Return the measurement of its active members together."""
         found = [each.measured for each in self.active if each.measured is not None]
         if len(found) < 2:
             return found[0] if found else None
@@ -137,8 +146,10 @@ class JobState:
         )
 
     def profile(self) -> JobProfile | None:
-        """Of its active members together: as fast as all of them at the rate of the slowest, a
-        sample costing what it does on average."""
+        """Return the profile of its active members together.
+
+        It is as fast as all of them at the rate of the slowest; the cost of a sample is their mean.
+        """
         active = self.active
         known = [(each.profile, each.measured) for each in active if each.profile is not None]
         profiles = [profile for profile, _ in known]
@@ -169,7 +180,7 @@ class JobState:
         )
 
     def fall_silent(self, now_s: float, terms: Terms) -> bool:
-        """Notices members that have said nothing for too long; whether there are such."""
+        """Note members that have been silent for too long; return whether there are new ones."""
         found = False
         for each in self.members.values():
             if not each.silent and now_s - each.heard_s > each.patience_s(terms):
@@ -179,7 +190,7 @@ class JobState:
     def judge(
         self, now_s: float, profile: JobProfile, measured: JobMeasurement, even: Share, terms: Terms
     ) -> bool:
-        """One window, compared with what was expected of it; whether it has lied for too long."""
+        """Compare one window with its prediction; return whether the job has lied for too long."""
         assert self.share is not None
         since_s = now_s - self.changed_s
         if since_s < terms.settle_s:
@@ -202,14 +213,14 @@ class JobState:
         return self.off >= terms.lies
 
     def doubt(self, until_s: float) -> None:
-        """It is not believed for a while, and then measured anew."""
+        """Doubt the job for a while; then it is measured anew."""
         self.lies += 1
         self.off = 0
         self.drift = None
         self.doubted_until_s = until_s
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return its state for JSON."""
         measured, share, expected = self.measured(), self.share, self.prediction
         return {
             "job": self.name,
@@ -230,20 +241,23 @@ class JobState:
 
 
 def limited(rate: float) -> float | None:
-    """A rate as leases and JSON have it: None where it is not limited."""
+    """Return a rate as leases and JSON have it: None without a limit."""
     return rate if rate < math.inf else None
 
 
 def _bounded(number: float) -> float:
-    """What members say together, as a number that one of them may say."""
+    """Bound a sum over members to a number that one of them may report."""
     if number < limits.allocation_number_min:
         return 0.0
     return min(number, limits.allocation_number_max)
 
 
 def profile_of(said: Mapping[str, Any]) -> JobProfile:
-    """A profile as a member reports it, without what the broker does not share or finds out
-    itself: a cache, efficiency. UsageError names what is absurd, missing or unknown."""
+    """Read a profile that a member reports.
+
+    A cache, which the broker does not share, and the efficiency, which it finds out itself, are
+    left out. Raises UsageError, which names the value that is absurd, missing or unknown.
+    """
     unknown = sorted(said.keys() - _known)
     if unknown:
         raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(sorted(_known))}")

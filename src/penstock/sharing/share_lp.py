@@ -23,16 +23,16 @@ Float = npt.NDArray[np.float64]
 Solver = Literal["exact", "highs", "greedy"]
 
 _rounding = 1e-12
-"""Relative: what is nearer to a bound is at it."""
+"""Relative distance to a bound below which a value is at it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Program:
-    """What is to be solved; finite, except that a limit may be infinite.
+    """Linear program to be solved; finite, except that a limit may be infinite.
 
     value, least, most:  of each job, float64 (jobs,); values above 0, 0 <= least <= most.
-    cost:                float64 (2, jobs), 0 or above.
-    limit:               float64 (2,). What `least` costs must be within it, up to rounding.
+    cost:   float64 (2, jobs), 0 or above.
+    limit:  float64 (2,). The cost of `least` must be within it, up to rounding.
     """
 
     value: Float
@@ -43,22 +43,23 @@ class Program:
 
     @property
     def room(self) -> Float:
-        """How far each job can be raised."""
+        """Amount by which each job can be raised."""
         return self.most - self.least
 
     @property
     def left(self) -> Float:
-        """What the floors leave of each resource."""
+        """Amount of each resource that the floors leave."""
         left: Float = np.maximum(0.0, self.limit - self.cost @ self.least)
         return left
 
 
 class Solution(NamedTuple):
-    """rates: float64 (jobs,), never beyond a limit by more than rounding.
+    """Solution of a program.
 
-    prices:  float64 (2,), the dual: what a unit more of each resource would add to the value, at
-             most; None except from `exact`. By weak duality nothing is better than
-             sum value * least + prices @ left + sum max(0, value - prices @ cost) * room.
+    rates:   float64 (jobs,), never beyond a limit by more than rounding.
+    prices:  float64 (2,), the dual: the gain in value by a unit more of each resource, at most;
+             None except from `solve_exactly`. By weak duality nothing is better than sum value *
+             least + prices @ left + sum max(0, value - prices @ cost) * room.
     """
 
     rates: Float
@@ -66,14 +67,15 @@ class Solution(NamedTuple):
 
 
 def exact(program: Program) -> Solution:
-    """The optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
+    """Find the optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
 
-    At a price p of the second resource a sample is worth value - p cost_1, and what is left is a
-    knapsack with one weight: the most valuable by cost_0 first. What that takes of the second
-    resource falls as p rises, and changes only where two jobs tie or one is worth nothing. So the
-    right price is one of these, found by bisection; there the fillings just below and just above
-    it are both best, and so is the mixture of them that uses up the second resource. Two jobs tie
-    there, so at most two are left between floor and ceiling, unless jobs have equal proportions.
+    At a price p of the second resource a sample is worth value - p cost_1, and the rest is a
+    knapsack with one weight: the most valuable by cost_0 first. Its use of the second resource
+    falls as p rises, and changes only at a price at which two jobs tie or one is worth nothing. So
+    the right price is one of these, found by bisection. There the fillings just below and just
+    above it are both best, and so is the mixture of them that uses up the second resource. Two jobs
+    tie there, so at most two are left between floor and ceiling, unless jobs have equal
+    proportions.
     """
     first, second = program.cost
     enough = program.left[1]
@@ -105,7 +107,8 @@ def exact(program: Program) -> Solution:
 
 
 def _ties(program: Program) -> Float:
-    """Prices of the second resource, ascending and above 0, at which the order of jobs changes."""
+    """Return the prices of the second resource, ascending and above 0, at which jobs change
+    order."""
     value, (first, second) = program.value, program.cost
     one, other = np.triu_indices(len(value), 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -117,7 +120,7 @@ def _ties(program: Program) -> Float:
 
 
 def _fill(program: Program, price: float) -> Float:
-    """How far each job is raised within the first resource, when the second has a price."""
+    """Return the raise of each job within the first resource, when the second has a price."""
     first = program.cost[0]
     worth = program.value - price * program.cost[1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -134,7 +137,7 @@ def _fill(program: Program, price: float) -> Float:
 
 
 def highs(program: Program) -> Solution:
-    """The optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
+    """Find the optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
     try:
         optimize = importlib.import_module("scipy.optimize")
     except ImportError:
@@ -170,11 +173,12 @@ def highs(program: Program) -> Solution:
 
 
 def greedy(program: Program) -> Solution:
-    """Raises one job at a time by one unit of the first resource, a worker, and what goes with it
-    of the second; the job that gains most for the greater part of what is left that it takes.
+    """Raise one job at a time by one unit of the first resource, a worker, and its part of the
+    second.
 
-    Exact where one resource binds; else a heuristic. Both resources are given together: one alone
-    adds nothing to a job that is short of the other.
+    The job is raised that gains most for the greater part of the rest that it takes. Exact if one
+    resource binds; else a heuristic. Both resources are given together: one alone adds nothing to a
+    job that is short of the other.
     """
     value, room, left = program.value, program.room, program.left
     nothing = np.where(np.isfinite(left), _rounding * left, 0.0)

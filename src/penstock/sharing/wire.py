@@ -1,8 +1,8 @@
-"""What a broker and its jobs say to each other: JSON objects, one a line, on a stream socket.
+"""Wire between a broker and its jobs: JSON objects, one a line, on a stream socket.
 
-Neither side waits for the other, and nothing that came is believed: who says what is too long or
-no object is told apart from who has gone. Over a network, who has not the key is neither heard nor
-answered.
+Neither side waits for the other, and every received line is checked: a line that is too long or no
+object is an error of its own, apart from a connection that has closed. Over a network, connections
+without the key are dropped without a reply.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _caller, _called = b"caller", b"called"
 
 
 class WireError(Exception):
-    """A line that is not taken; `why` is the name of its counter."""
+    """A line that is rejected; `why` is the name of its counter."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class WireError(Exception):
 
 
 class Gone(Exception):
-    """The other side has closed the connection, or does not read what it is sent."""
+    """The other side has closed the connection, or does not read the lines that it is sent."""
 
 
 class Lines:
@@ -59,7 +59,7 @@ class Lines:
 
     @property
     def proven(self) -> bool:
-        """Whether the other side is who it should be: the kernel knows it of a UNIX socket."""
+        """True if the other side is who it should be: the kernel knows it of a UNIX socket."""
         return True
 
     def fileno(self) -> int:
@@ -67,12 +67,14 @@ class Lines:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have not gone yet."""
+        """Bytes that have not been sent yet."""
         return len(self._unsent)
 
     def receive(self) -> list[Message]:
-        """What has come since, without waiting. Raises Wrong at a line that is none, Gone at the
-        end."""
+        """Return the messages that have come, without waiting.
+
+        Raises WireError at a line that is rejected, and Gone at the end of the connection.
+        """
         if not self._come(0):  # a quarter of what trying to read would take
             return []
         try:
@@ -87,15 +89,17 @@ class Lines:
         return self._taken(whole)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Says something, now or as soon as there is room. Raises Gone where too much waits, or the
-        other side has gone."""
+        """Send a message, now or as soon as there is room.
+
+        Raises Gone if too much waits, or the other side has gone.
+        """
         self._put(json.dumps(message, separators=(",", ":")).encode())
         self.flush()
         if self.waiting > limits.broker_waiting_bytes:
             raise Gone("does not read")
 
     def flush(self) -> None:
-        """Sends what waits, as far as there is room."""
+        """Send the bytes that wait, as far as there is room."""
         while self._unsent:
             try:
                 sent = self._socket.send(self._unsent)
@@ -109,23 +113,25 @@ class Lines:
         self._socket.close()
 
     def _put(self, line: bytes) -> None:
-        """A line that is to be said."""
+        """Queue a line to be sent."""
         self._unsent += line + b"\n"
 
     def _taken(self, lines: list[bytes]) -> list[Message]:
-        """What lines say that have come."""
+        """Return the messages in lines that have come."""
         return [_message(line) for line in lines]
 
 
 class Sealed(Lines):
-    """Lines between two who have a key in common, on a network that others reach, too.
+    """Lines that are authenticated by a key that both sides have, on a network that others reach
+    too.
 
-    Each side begins with a nonce. Before every line after that stands its code: HMAC-SHA256, by the
-    key, of both nonces, of which side says it, how many lines it has said before, and the line. So
-    a line is Wrong("forged") that was made without the key, was changed, left out, put elsewhere,
-    or said before, on this connection or another. Who listens can read what is said.
+    Each side begins with a nonce. Every line after that begins with its code: HMAC-SHA256, by the
+    key, of both nonces, the side that sends it, the number of lines which that side has sent
+    before, and the line. So WireError("forged") is raised for a line that was made without the key,
+    changed, left out, moved, or sent before, on this connection or another. Lines are not
+    encrypted: others on the network can read them.
 
-    caller:  this side has called the other.
+    caller:  True if this side has called the other.
     """
 
     def __init__(
@@ -146,12 +152,12 @@ class Sealed(Lines):
 
     @property
     def proven(self) -> bool:
-        """Whether the other side has shown that it has the key."""
+        """True if the other side has shown that it has the key."""
         return self._counts[1] > 0
 
     @property
     def answered(self) -> bool:
-        """Whether there is somebody at all who speaks this."""
+        """True if the other side speaks this protocol at all."""
         return bool(self._nonces[1])
 
     @property
@@ -159,7 +165,7 @@ class Sealed(Lines):
         return super().waiting + sum(map(len, self._held))
 
     def _put(self, line: bytes) -> None:
-        """Sealed, or kept until the other's nonce is there."""
+        """Queue the line with its code, or keep it until the other side's nonce is there."""
         if self._nonces[1]:
             super()._put(self._code(0, line) + line)
             self._counts[0] += 1
@@ -186,7 +192,7 @@ class Sealed(Lines):
         return found
 
     def _code(self, side: int, line: bytes) -> bytes:
-        """Of the next line that this side says (0), or the other (1)."""
+        """Return the code of the next line that this side sends (0), or the other (1)."""
         nonces = self._nonces if self._sides[0] == _caller else self._nonces[::-1]
         count = self._counts[side].to_bytes(8, "big")
         whole = b"".join((*nonces, self._sides[side], count, line))
@@ -212,14 +218,16 @@ class WirePeer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> WirePeer:
-    """Who the kernel says is at the other end of a UNIX socket."""
+    """Return the process that the kernel names at the other end of a UNIX socket."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return WirePeer(*_PEER.unpack(found))
 
 
 def find_socket(environ: Mapping[str, str]) -> Path | None:
-    """Where the broker of this user is found, unless it is said elsewhere; None where none is to be
-    looked for: PENSTOCK_BROKER=off."""
+    """Return the path at which the broker of this user is found; None if none is to be looked for.
+
+    $PENSTOCK_BROKER is another path, or "off" for none.
+    """
     given = environ.get("PENSTOCK_BROKER")
     if given:
         return None if given == "off" else Path(given)

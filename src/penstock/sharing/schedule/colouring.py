@@ -1,11 +1,12 @@
-"""Unit accesses in no order: who asks which storage target when, so that nobody waits. Pure.
+"""Slots of unit accesses in no order: which reader asks which target when, so that none waits.
+Pure.
 
 The reads of a batch need no order (an open shop): n accesses, each by one reader to one target, are
 the edges of a bipartite graph, a slot is a colour, and as many slots are enough as the busiest
 reader or target needs (König). Readers that all walk all targets need no planner:
 `penstock.plan.rotation`.
 
-Slots say who goes before whom at a target; they are not times of a clock.
+Slots give the order of accesses at a target; they are not times of a clock.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ def stagger(
     reader_capacity: Capacity = 1,
     target_capacity: Capacity = 1,
 ) -> Int:
-    """The slot of each access, from 0, int64 (n,): the fewest slots that there can be, which are
-    the most that any reader or target needs, its accesses over its capacity, rounded up.
+    """Find the slot of each access, from 0, int64 (n,): the fewest slots that there can be.
+
+    They are as many as any reader or target needs at most: its accesses over its capacity, rounded
+    up.
 
     readers, targets:  of each access, whole numbers from 0, shape (n,); pairs may repeat.
 
     No reader and no target has more accesses in a slot than its capacity. An access of many bytes
-    is given as several. Time grows with n and with the number of slots. Raises UsageError where
-    arrays or capacities are something else.
+    is given as several. Time grows with n and with the number of slots. Raises UsageError if arrays
+    or capacities are something else.
     """
     left, right = numbers("readers", readers), numbers("targets", targets)
     if len(left) != len(right):
@@ -53,22 +56,23 @@ def stagger(
 
 
 def coloured(left: Int, right: Int, left_room: Int, right_room: Int) -> Int:
-    """A colour for each edge, none at a node more often than it has room for, as few as there can
-    be: int64, from 0. Of checked arguments."""
+    """Colour each edge, none at a node more often than it has room for, with the fewest colours.
+
+    Returns int64, from 0. The arguments must have been checked.
+    """
     colours = max(fewest(left, left_room), fewest(right, right_room))
     # A node of more room is several nodes, of as many edges each as there are colours.
     return _properly(_split(left, colours), _split(right, colours), colours)
 
 
 def fewest(nodes: Int, room: Int) -> int:
-    """Slots that the busiest node needs."""
+    """Return the slots that the busiest node needs."""
     degree = np.bincount(nodes, minlength=len(room))
     return int((-(-degree // room)).max(initial=0))
 
 
 def ranks(nodes: Int, by: Int) -> Int:
-    """Each edge's place, from 0, among those of its node, ordered by some key and then as they
-    are."""
+    """Rank each edge, from 0, among those of its node, ordered by some key and then as they are."""
     order = np.lexsort((by, nodes))
     starts = np.flatnonzero(np.diff(nodes[order], prepend=-1))
     place = np.arange(len(nodes)) - np.repeat(starts, np.diff(starts, append=len(nodes)))
@@ -78,17 +82,20 @@ def ranks(nodes: Int, by: Int) -> Int:
 
 
 def _split(nodes: Int, size: int) -> list[int]:
-    """Nodes of at most `size` edges in place of those that have more, numbered anew."""
+    """Split nodes of more than `size` edges, and number all nodes anew."""
     piece = ranks(nodes, np.zeros(len(nodes), np.int64)) // size
     pairs = np.stack([nodes, piece], axis=1)
     return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).tolist()
 
 
 def _properly(left: Sequence[int], right: Sequence[int], colours: int) -> Int:
-    """Colours such that no two edges of a node have the same, where none has more edges than there
-    are colours. Edges come one by one. Where no colour is free at both ends, one is freed: along
-    the path from the right end on which its free colour and the left one's take turns, the two are
-    exchanged. A path that came to the left end would come by the colour that is free there."""
+    """Colour edges such that no two of a node have the same colour.
+
+    No node may have more edges than there are colours. Edges come one by one. If no colour is free
+    at both ends, one is freed: along the path from the right end on which its free colour and the
+    left one's take turns, the two are exchanged. A path that came to the left end would come by the
+    colour that is free there.
+    """
     every = (1 << colours) - 1
     free = ([every] * (max(left) + 1), [every] * (max(right) + 1))
     edge_at: tuple[dict[tuple[int, int], int], ...] = ({}, {})
@@ -128,7 +135,7 @@ def _lowest(bits: int) -> int:
 
 
 def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
-    """UsageError unless these are whole numbers, not too small or large, in one dimension."""
+    """Check whole numbers: raise UsageError unless they are in range and in one dimension."""
     found = np.asarray(values)
     if found.size == 0:
         found = found.astype(np.int64)
@@ -145,7 +152,8 @@ def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
 
 
 def capacities(name: str, value: Capacity, count: int) -> Int:
-    """One for each of `count`; UsageError where one is no whole number above 0, or is missing."""
+    """Return one capacity for each of `count`; UsageError if one is no whole number above 0, or
+    missing."""
     given = np.asarray(value)
     if given.dtype.kind not in "iu" or given.ndim > 1 or (given < 1).any():
         raise UsageError(f"{name} is {value!r}: use a whole number above 0, or one for each")
