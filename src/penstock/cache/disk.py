@@ -92,11 +92,11 @@ class DiskTier:
         try:
             self._table = os.open(os.path.join(folder, "tier.table"), os.O_RDWR | os.O_CLOEXEC)
             self._files.callback(os.close, self._table)
-            self._data = _direct(os.path.join(folder, "tier.data"))
+            self._data = _open_direct(os.path.join(folder, "tier.data"))
             self._files.callback(os.close, self._data)
         except OSError as error:
             self._files.close()
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         self._arena = Arena(limits.disk_buffers_bytes_max)
         self._writable = True
         self._lock = threading.Lock()
@@ -118,22 +118,22 @@ class DiskTier:
         """
         try:
             os.makedirs(folder, exist_ok=True)
-            lock = _locked(folder, first=True)
+            lock = _open_lock(folder, first=True)
         except OSError as error:
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         try:
             shared = SlotTable.create(
-                slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE
+                slots, room_bytes, _hash_folder_identity(lock, identity), alignment=_PAGE
             )
             try:
-                _restore(folder, shared, room_bytes, _header(slots, identity, note), slots)
+                _restore(folder, shared, room_bytes, _pack_header(slots, identity, note), slots)
             except OSError as error:
-                raise _refused(folder, error) from None
+                raise _make_storage_error(folder, error) from None
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, BlockingIOError):
-                raise _in_use(folder) from None
+                raise _make_in_use_error(folder) from None
             raise
         return cls(folder, shared, identity, lock)
 
@@ -142,11 +142,11 @@ class DiskTier:
         """Attach to the tier that another process of this host has opened; errors as
         `SlotTable.attach`."""
         try:
-            lock = _locked(folder, first=False)
+            lock = _open_lock(folder, first=False)
         except OSError as error:
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         try:
-            shared = SlotTable.attach(address, _of_folder(lock, identity))
+            shared = SlotTable.attach(address, _hash_folder_identity(lock, identity))
         except BaseException:
             os.close(lock)
             raise
@@ -158,7 +158,7 @@ class DiskTier:
         return self._slots.address
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """True while cache blocks are still written: no write of this rank has failed."""
         return self._writable
 
@@ -236,7 +236,7 @@ class DiskTier:
             if at[0] < 0:
                 return False
             place = _PAGE + int(at[0])
-            padded = self._arena.take(_padded(cache_block.nbytes))
+            padded = self._arena.take(_pad_size(cache_block.nbytes))
             padded[: cache_block.nbytes] = cache_block
             padded[cache_block.nbytes :] = 0
             entry = np.array(
@@ -260,7 +260,7 @@ class DiskTier:
             found = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
             entry = np.frombuffer(found.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
             if (entry["at"], entry["length"]) == (place, length):
-                padded = self._arena.take(_padded(length))
+                padded = self._arena.take(_pad_size(length))
                 _read_all(self._data, padded, length, place)
                 cache_block = padded[:length]
                 if self._checksum(slot, place, cache_block) == entry["crc"]:
@@ -291,11 +291,11 @@ class DiskTier:
             )
 
 
-def _padded(size: int) -> int:
+def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _direct(path: str) -> int:
+def _open_direct(path: str) -> int:
     """Open a file past the page cache, or through it if the file system cannot do otherwise."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
@@ -331,7 +331,7 @@ def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> N
         done += got
 
 
-def _refused(folder: str, error: OSError) -> StorageError:
+def _make_storage_error(folder: str, error: OSError) -> StorageError:
     return StorageError(
         error.errno,
         f"the disk tier in {folder} cannot be used: {os.strerror(error.errno or 0)}: give it a"
@@ -339,7 +339,7 @@ def _refused(folder: str, error: OSError) -> StorageError:
     )
 
 
-def _locked(folder: str, *, first: bool) -> int:
+def _open_lock(folder: str, *, first: bool) -> int:
     """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
     lock = os.open(
         os.path.join(folder, "tier.lock"),
@@ -354,12 +354,12 @@ def _locked(folder: str, *, first: bool) -> int:
     except BaseException as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            raise _in_use(folder) from None
+            raise _make_in_use_error(folder) from None
         raise
     return lock
 
 
-def _of_folder(lock: int, identity: bytes) -> bytes:
+def _hash_folder_identity(lock: int, identity: bytes) -> bytes:
     """Return the identity of a folder's slots, so that nobody attaches by another folder."""
     check_identity(identity)
     folder = os.fstat(lock)
@@ -367,7 +367,7 @@ def _of_folder(lock: int, identity: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _in_use(folder: str) -> UsageError:
+def _make_in_use_error(folder: str) -> UsageError:
     with open(os.path.join(folder, "tier.lock"), "rb") as file:
         pids = [int(line) for line in file.read(1 << 16).split() if line.isdigit()]
     alive = " ".join(str(pid) for pid in pids if os.path.exists(f"/proc/{pid}"))
@@ -377,7 +377,7 @@ def _in_use(folder: str) -> UsageError:
     )
 
 
-def noted(folder: str) -> bytes | None:
+def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
         with open(os.path.join(folder, "tier.table"), "rb") as table:
@@ -388,10 +388,10 @@ def noted(folder: str) -> bytes | None:
         return None
     magic, version, slots, identity, note = _HEADER.unpack_from(found)
     known = (magic, version) == (_MAGIC, _VERSION)
-    return note if known and found == _header(slots, identity, note) else None
+    return note if known and found == _pack_header(slots, identity, note) else None
 
 
-def _header(slots: int, identity: bytes, note: bytes) -> bytes:
+def _pack_header(slots: int, identity: bytes, note: bytes) -> bytes:
     if len(note) > 24:
         raise UsageError(f"the note has {len(note)} bytes: use up to 24")
     header = _HEADER.pack(_MAGIC, _VERSION, slots, identity, note)

@@ -49,10 +49,10 @@ from ..errors import UsageError
 from ..extent import Int, Requests, merge
 from ..plan import Placement, rotation_start
 from .disk import DiskTier
-from .keeper import Keeper, Wanted
+from .keeper import Keeper, WantedKeys
 from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest
-from .replicas import Replicas, Timed
+from .replicas import Replicas, UseTimes
 from .shared_memory import RamTier
 
 log = logging.getLogger("penstock")
@@ -71,7 +71,7 @@ class _Step:
     requests: Requests
     buffers: Sequence[Buffer]
     purpose: Purpose
-    uses: Timed | None
+    uses: UseTimes | None
     parts: int = 1
     failures: list[Failure] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class _Answer:
     request: PeerRequest
     rows: Int
     parts: int = 1
-    found: list[tuple[Wanted, Int, Int]] = field(default_factory=list)
+    found: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
 
 
 class CachedEngine:
@@ -159,7 +159,7 @@ class CachedEngine:
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
         self._threads = [
-            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
         for each in self._threads:
@@ -177,7 +177,7 @@ class CachedEngine:
         requests: Requests,
         buffers: Sequence[Buffer],
         purpose: Purpose = "prefetch",
-        uses: Timed | None = None,
+        uses: UseTimes | None = None,
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
@@ -272,7 +272,7 @@ class CachedEngine:
 
     # -- the threads ---------------------------------------------------------------------------
 
-    def _guarded(self, run: Callable[[], None]) -> None:
+    def _guard(self, run: Callable[[], None]) -> None:
         try:
             run()
         except BaseException as error:  # the user's thread raises it
@@ -302,7 +302,7 @@ class CachedEngine:
             busy = self._keeper.busy
             self._sleep(_busy_ns if busy else _poll_ns)
             while self._reports:
-                self._arrived(self._reports.popleft())
+                self._take_report(self._reports.popleft())
             self._keeper.drain()
             with self._lock:
                 asked = list(self._asked)
@@ -319,7 +319,7 @@ class CachedEngine:
         else:
             completions, requests = self._peer.step(timeout_ns, [self._wake_fd])
             for completion in completions:
-                self._fetched(completion)
+                self._finish_fetch(completion)
             for request in requests:
                 self._serve(request)
         with contextlib.suppress(BlockingIOError):
@@ -334,13 +334,13 @@ class CachedEngine:
         own = owner == self._node
         for tier, rows, slots in self._keeper.tiers(np.flatnonzero(own), slot):
             step.parts += 1
-            done = self._copying(step, rows)
+            done = self._make_copier(step, rows)
             self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
         away = owner >= 0
         away &= ~own
         rows = np.flatnonzero(away)
         if self._replicas is not None and len(rows):
-            rows = self._replicated(step, self._replicas, rows)
+            rows = self._take_replicas(step, self._replicas, rows)
         if len(rows):
             rows = rows[np.argsort(owner[rows], kind="stable")]
             nodes, first = np.unique(owner[rows], return_index=True)
@@ -349,12 +349,12 @@ class CachedEngine:
         self._read(step, np.flatnonzero(owner < 0))
         self._end_part(step)
 
-    def _copying(self, step: _Step, rows: Int) -> Callable[[Wanted], None]:
+    def _make_copier(self, step: _Step, rows: Int) -> Callable[[WantedKeys], None]:
         """Return a callback that copies from the tier into the batch, and reads the rest from
         storage."""
 
-        def done(wanted: Wanted) -> None:
-            there = self._keeper.there(wanted)
+        def done(wanted: WantedKeys) -> None:
+            there = self._keeper.find_ready(wanted)
             length, target = step.requests.length[rows], step.requests.target[rows]
             for number, buffer in enumerate(step.buffers):
                 part = np.flatnonzero(there & (step.requests.buffer[rows] == number))
@@ -366,13 +366,13 @@ class CachedEngine:
 
         return done
 
-    def _replicated(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
+    def _take_replicas(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
         """Copy rows of other nodes out of replicas; return the rows that have none."""
         if step.uses is None:
             return rows
         found = np.zeros(len(rows), bool)
         keys, length = step.requests.offset.view(np.uint64), step.requests.length
-        with self._spared():
+        with self._give_up_on_error():
             for number, buffer in enumerate(step.buffers):
                 at = np.flatnonzero(step.requests.buffer[rows] == number)
                 some = rows[at]
@@ -382,13 +382,13 @@ class CachedEngine:
         self._counts["replica_bytes"] += int(length[rows[found]].sum())
         return rows[~found]
 
-    def _replicate(self, step: _Step, rows: Int) -> None:
+    def _make_replicas(self, step: _Step, rows: Int) -> None:
         """Make replicas of rows that another node has sent, if they are worth it."""
         replicas = self._replicas
         if replicas is None or step.uses is None or not len(rows):
             return
         requests = step.requests
-        with self._spared():
+        with self._give_up_on_error():
             replicas.offer(
                 requests.offset[rows].view(np.uint64),
                 requests.length[rows],
@@ -398,7 +398,7 @@ class CachedEngine:
             )
 
     @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
+    def _give_up_on_error(self) -> Iterator[None]:
         """Give replicas up, and go on without them, if an error is raised inside."""
         try:
             yield
@@ -449,22 +449,22 @@ class CachedEngine:
             ticket = self._peer.submit(rank, keys, length, np.zeros(1, np.int64), nowhere)
             self._trials[ticket] = rank
 
-    def _fetched(self, completion: PeerCompletion) -> None:
+    def _finish_fetch(self, completion: PeerCompletion) -> None:
         if completion.reason is not None:
             self._counts[f"fetches_{completion.reason.name.lower()}"] += 1
         if completion.ticket in self._trials:
-            self._heard(self._trials.pop(completion.ticket), completion)
+            self._note_answer(self._trials.pop(completion.ticket), completion)
             return
         step, rows, rank = self._fetches.pop(completion.ticket)
-        self._heard(rank, completion)
+        self._note_answer(rank, completion)
         missing = rows[completion.failures]
         length = step.requests.length
         self._counts["peer_bytes"] += int(length[rows].sum() - length[missing].sum())
-        self._replicate(step, np.delete(rows, completion.failures))
+        self._make_replicas(step, np.delete(rows, completion.failures))
         self._read(step, missing)
         self._end_part(step)
 
-    def _heard(self, rank: int, completion: PeerCompletion) -> None:
+    def _note_answer(self, rank: int, completion: PeerCompletion) -> None:
         """Note whether the rank that was asked has answered."""
         if completion.reason is None:
             self._failed.pop(rank, None)
@@ -476,7 +476,7 @@ class CachedEngine:
         if not len(rows):
             return
         asked = step.requests
-        placed = self._addressed.placed(
+        placed = self._addressed.place_keys(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
         for requests in merge(placed, len(step.buffers), 0, self._beginning):
@@ -491,9 +491,9 @@ class CachedEngine:
         self._more.release()
         return ticket
 
-    def _arrived(self, report: Completion) -> None:
+    def _take_report(self, report: Completion) -> None:
         """Take a report of the storage engine: cache blocks, or rows of a batch."""
-        if self._keeper.loaded(report):
+        if self._keeper.take_report(report):
             return
         step, requests = self._direct.pop(report.ticket)
         asked = step.requests
@@ -527,13 +527,13 @@ class CachedEngine:
         answer = _Answer(request, np.flatnonzero(ours))
         for tier, rows, slots in self._keeper.tiers(answer.rows, slot):
             answer.parts += 1
-            done = self._answering(answer, rows)
+            done = self._make_answerer(answer, rows)
             self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
         self._end_answer(answer)
 
-    def _answering(self, answer: _Answer, rows: Int) -> Callable[[Wanted], None]:
-        def done(wanted: Wanted) -> None:
-            there = self._keeper.there(wanted)
+    def _make_answerer(self, answer: _Answer, rows: Int) -> Callable[[WantedKeys], None]:
+        def done(wanted: WantedKeys) -> None:
+            there = self._keeper.find_ready(wanted)
             answer.found.append((wanted, np.flatnonzero(there), rows[there]))
             self._end_answer(answer)
 
@@ -554,7 +554,7 @@ class CachedEngine:
         total = int(ends[-1]) if len(ends) else 0
         out: list[Buffer] = [np.empty(total, np.uint8)]
         if len(answer.found) == 1 and total >= _view_bytes * np.count_nonzero(there):
-            out = self._keeper.views(*answer.found[0], request.lengths)
+            out = self._keeper.view_keys(*answer.found[0], request.lengths)
         else:
             for wanted, found, rows in answer.found:
                 self._keeper.copy(wanted, found, length[rows], out[0], (ends - length)[rows])

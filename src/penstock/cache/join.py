@@ -35,20 +35,20 @@ from ..plan import (
     samples_per_block,
 )
 from ..topology import Place
-from .disk import DiskTier, noted
+from .disk import DiskTier, read_note
 from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
 from .rendezvous import (
     Gather,
+    exchange_values,
+    find_gather,
+    find_reachable_address,
     find_store,
-    gather_of,
     host_identity,
     is_mpi,
-    reachable_address,
-    told,
 )
-from .replicas import Layout, Replicas
+from .replicas import ReplicaLayout, Replicas
 from .shared_memory import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
@@ -149,7 +149,7 @@ class CacheMembership(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CacheAgreement:
     """The agreement of all ranks on their cache.
 
     name:        made up for this job; nobody else knows it.
@@ -176,9 +176,9 @@ class _Job:
         """The ranks of this node."""
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
 
-    def replica_buffer(self, index: Index) -> Layout:
+    def replica_buffer(self, index: Index) -> ReplicaLayout:
         """Division of a rank's part of the memory that is left on this node."""
-        return Layout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
+        return ReplicaLayout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -217,22 +217,24 @@ def join_cache(
     one of them cannot take part.
     """
     leads = place.rank == 0
-    gather = gather_of(place, sys.modules, os.environ, cache.gather)
-    members = told(gather, place, lambda: _introduction(index, cache, gather, place))
+    gather = find_gather(place, sys.modules, os.environ, cache.gather)
+    members = exchange_values(gather, place, lambda: _introduce(index, cache, gather, place))
     _check_alike(members)
-    cache_block = _cache_block_without_measuring(index, members)
+    cache_block = _choose_without_measuring(index, members)
     if cache_block is None:
-        (cache_block, *_) = told(gather, place, lambda: _measured(index, budget) if leads else {})
-    job = _agreed(index, place, members, cache_block["samples"])
+        (cache_block, *_) = exchange_values(
+            gather, place, lambda: _choose_by_measuring(index, budget) if leads else {}
+        )
+    job = _agree(index, place, members, cache_block["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
-        parts = _Parts()
+        parts = _CacheParts()
         opened.callback(parts.close)
         if job.placement.nodes > 1 and members[0]["peers"] == "mpi":
             parts.speak_mpi(job)
-        made = told(gather, place, lambda: parts.make(job, index, cache))
+        made = exchange_values(gather, place, lambda: parts.make(job, index, cache))
         # Each rank keeps what it has made until all have attached.
-        told(gather, place, lambda: parts.attach(job, made))
+        exchange_values(gather, place, lambda: parts.attach(job, made))
         assert parts.slab is not None
         engine = CachedEngine(
             addressed,
@@ -260,13 +262,13 @@ def join_cache(
     return CacheMembership(place, engine, locality, addressed, cache_block, group, job.neighbours)
 
 
-def _peers(cache: Cache, gather: Gather, place: Place) -> str:
+def _choose_transport(cache: Cache, gather: Gather, place: Place) -> str:
     """Choose the transport by which this rank would exchange samples."""
     if cache.peers == "zeromq" or (cache.peers == "auto" and not is_mpi(gather)):
         return "zeromq"
-    from .mpi import unusable  # its library is optional
+    from .mpi import explain_unusable  # its library is optional
 
-    why = unusable(place.world_size)
+    why = explain_unusable(place.world_size)
     if why is None:
         return "mpi"
     if cache.peers == "mpi":
@@ -275,7 +277,7 @@ def _peers(cache: Cache, gather: Gather, place: Place) -> str:
     return "zeromq"
 
 
-def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
+def _introduce(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
     """Make the introduction of this rank, its first text."""
     Addressed(index)  # what cannot be cached is told to all
     return {
@@ -285,9 +287,9 @@ def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> d
         "replicas": cache.replicas,
         "data": index.fingerprint,
         "cache_block_bytes": cache.cache_block_bytes,
-        "cache_block_on_disk": _cache_block_on_disk(index, cache),
+        "cache_block_on_disk": _read_cache_block_on_disk(index, cache),
         "job": secrets.token_hex(16),
-        "peers": _peers(cache, gather, place),
+        "peers": _choose_transport(cache, gather, place),
     }
 
 
@@ -306,10 +308,10 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                 )
 
 
-def _cache_block_on_disk(index: Index, cache: Cache) -> int | None:
+def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
     """Return the samples of a cache block of this data, as an earlier run has left them on the
     disk."""
-    note = None if cache.disk_path is None else noted(cache.disk_path)
+    note = None if cache.disk_path is None else read_note(cache.disk_path)
     if note is None:
         return None
     data, cache_block = _note.unpack(note)
@@ -317,9 +319,7 @@ def _cache_block_on_disk(index: Index, cache: Cache) -> int | None:
     return cache_block if of_this and 1 <= cache_block <= index.count else None
 
 
-def _cache_block_without_measuring(
-    index: Index, members: list[dict[str, Any]]
-) -> dict[str, Any] | None:
+def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Choose the cache block, the same on every rank; None if storage has to be measured."""
     given = members[0]["cache_block_bytes"]
     on_disk = Counter(
@@ -348,7 +348,7 @@ def _cache_block_without_measuring(
     return asdict(chosen)
 
 
-def _measured(index: Index, budget: Budget) -> dict[str, Any]:
+def _choose_by_measuring(index: Index, budget: Budget) -> dict[str, Any]:
     """Choose the cache block by timed reads of this rank.
 
     A failed read is no error here: the batch that wants the bytes reports it.
@@ -370,7 +370,9 @@ def _measured(index: Index, budget: Budget) -> dict[str, Any]:
     return asdict(CacheBlockChoice(cache_block, unmeasured))
 
 
-def _agreed(index: Index, place: Place, members: list[dict[str, Any]], cache_block: int) -> _Job:
+def _agree(
+    index: Index, place: Place, members: list[dict[str, Any]], cache_block: int
+) -> _CacheAgreement:
     """Make the agreement, the same on every rank."""
     first = members[0]
     hosts = list(dict.fromkeys(member["host"] for member in members))
@@ -397,10 +399,12 @@ def _agreed(index: Index, place: Place, members: list[dict[str, Any]], cache_blo
         left_bytes = max(
             0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
         )
-    return _Job(first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes)
+    return _CacheAgreement(
+        first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes
+    )
 
 
-class _Parts:
+class _CacheParts:
     """Parts of the cache that a rank has while it is put together."""
 
     def __init__(self) -> None:
@@ -409,13 +413,13 @@ class _Parts:
         self.peer: Peer | None = None
         self.replica_buffers: list[RamTier] = []  # of the ranks of this host
 
-    def speak_mpi(self, job: _Job) -> None:
+    def speak_mpi(self, job: _CacheAgreement) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
-        from .mpi import MPIPeer, communicator
+        from .mpi import MPIPeer, make_communicator
 
-        self.peer = MPIPeer(communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
+        self.peer = MPIPeer(make_communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
 
-    def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
+    def make(self, job: _CacheAgreement, index: Index, cache: Cache) -> dict[str, Any]:
         """Make the parts that others use; return where they find them."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
@@ -440,14 +444,14 @@ class _Parts:
         if job.placement.nodes > 1 and self.peer is None:
             from .zeromq import KeyPair, ZeroMQPeer  # its library is optional
 
-            keys = KeyPair.made()
-            host = cache.listen or reachable_address(os.environ)
+            keys = KeyPair.generate()
+            host = cache.listen or find_reachable_address(os.environ)
             made = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
             self.peer = made
             saying["peer"] = (made.address, keys.public.decode())
         return saying
 
-    def attach(self, job: _Job, members: list[dict[str, Any]]) -> dict[str, Any]:
+    def attach(self, job: _CacheAgreement, members: list[dict[str, Any]]) -> dict[str, Any]:
         """Attach to the parts that others have made."""
         leader = members[job.leaders[job.node]]
         if self.slab is None:
@@ -475,7 +479,7 @@ class _Parts:
             )
         return {}
 
-    def replicas(self, job: _Job, index: Index) -> Replicas | None:
+    def replicas(self, job: _CacheAgreement, index: Index) -> Replicas | None:
         """Make replicas in these replica buffers, whose memory stays as long as they do."""
         if not self.replica_buffers:
             return None

@@ -30,7 +30,7 @@ from .shared_memory import BUSY, MINE, READY, RamTier
 Tier: TypeAlias = RamTier | DiskTier
 
 
-class _Load(NamedTuple):
+class _TierLoad(NamedTuple):
     """Cache blocks on their way from storage to the tier that keeps them."""
 
     tier: Tier
@@ -42,7 +42,7 @@ class _Load(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class WantedKeys:
     """Keys kept by one tier of this node that a step of this rank, or a peer, waits for.
 
     slots, cache_blocks:  of each key; slots are the tier's own.
@@ -58,7 +58,7 @@ class Wanted:
     slots: Int
     cache_blocks: Keys
     purpose: Purpose
-    done: Callable[[Wanted], None]
+    done: Callable[[WantedKeys], None]
     deadline: float
     busy: Int
     waiting: set[int] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Keeper:
     """The tiers of a node, as one of its ranks uses them.
 
     read:    submits requests to the storage engine, for a purpose, and returns the ticket. The
-             report on that ticket is to be given to `loaded`.
+             report on that ticket is to be given to `take_report`.
     begin:   function of a number of reads of one ticket: which of them to begin with.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
@@ -96,9 +96,9 @@ class Keeper:
         self._read, self._wake, self._counts = read, wake, counts
         self._begin = begin
         self._fields = np.uint64(len(addressed.fields))
-        self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
+        self._loads: dict[int, _TierLoad] = {}  # by ticket of the storage engine
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
-        self._wanted: list[Wanted] = []
+        self._wanted: list[WantedKeys] = []
         self._news: deque[Callable[[], None]] = deque()  # from the threads of the disk
         self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
         self._disk_threads = ThreadPoolExecutor(limits.disk_threads, "penstock-disk")
@@ -146,17 +146,17 @@ class Keeper:
         slots: Int,
         cache_blocks: Keys,
         purpose: Purpose,
-        done: Callable[[Wanted], None],
+        done: Callable[[WantedKeys], None],
     ) -> None:
         """Bring the cache blocks of these keys into the tier, as far as possible, and call
         `done`."""
         _, busy = np.unique(slots, return_index=True)
         deadline = time.monotonic() + limits.busy_cache_block_s
-        wanted = Wanted(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
+        wanted = WantedKeys(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
         self._wanted.append(wanted)
         self._look(wanted)
 
-    def _look(self, wanted: Wanted) -> None:
+    def _look(self, wanted: WantedKeys) -> None:
         """Claim the cache blocks that are not in the tier yet, and read them."""
         rows, tier = wanted.busy, wanted.tier
         slots = wanted.slots[rows]
@@ -165,7 +165,7 @@ class Keeper:
         if len(mine):
             self._load(tier, wanted.slots[mine], wanted.cache_blocks[mine], wanted.purpose)
         if tier is self._disk and (claim == READY).any():
-            self._from_disk(wanted, rows[claim == READY])
+            self._read_from_disk(wanted, rows[claim == READY])
         left = []
         for row, slot, code in zip(rows.tolist(), slots.tolist(), claim.tolist(), strict=True):
             ticket = None if code == READY else self._reading.get((tier is self._disk, slot))
@@ -179,14 +179,14 @@ class Keeper:
         wanted.busy = np.array(left, np.int64)
         self._finish(wanted)
 
-    def _finish(self, wanted: Wanted) -> None:
+    def _finish(self, wanted: WantedKeys) -> None:
         if not wanted.waiting and not len(wanted.busy):
             self._wanted.remove(wanted)
             wanted.done(wanted)
 
     def _load(self, tier: Tier, slots: Int, cache_blocks: Keys, purpose: Purpose) -> None:
         """Read cache blocks from storage; abandon those that have no room in the slab."""
-        size = self._cache_block_bytes(cache_blocks)
+        size = self._measure_cache_blocks(cache_blocks)
         buffer: Buffer
         if tier is self.slab:
             buffer, at = self.slab.data, self.slab.allocate(size)
@@ -205,20 +205,20 @@ class Keeper:
             buffer = np.empty(int(size.sum()), np.uint8)
         if not len(slots):
             return
-        keys, first = self._keys_of(cache_blocks)
+        keys, first = self._list_keys(cache_blocks)
         length = self._addressed.key_lengths(keys)
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
-        placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
+        placed = self._addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
         (requests,) = merge(
             placed, 1, 0, self._begin
         )  # what lies between is another's to read, once
         ticket = self._read(requests, [buffer], purpose)
-        self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
+        self._loads[ticket] = _TierLoad(tier, slots, at, size, requests, buffer)
         self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
         self._counts["loaded_bytes"] += int(size.sum())
 
-    def loaded(self, report: Completion) -> bool:
+    def take_report(self, report: Completion) -> bool:
         """Take the report on a ticket if it is of cache blocks, and return whether it is.
 
         Cache blocks that were read become ready; the others are given up.
@@ -239,13 +239,13 @@ class Keeper:
         else:
             for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
                 cache_blocks[slot] = load.buffer[a:b]
-            self._disk_threads.submit(self._to_disk, slots, list(cache_blocks.values()))
+            self._disk_threads.submit(self._write_to_disk, slots, list(cache_blocks.values()))
         for slot in load.slots.tolist():
             del self._reading[load.tier is self._disk, slot]
-        self._brought(report.ticket, cache_blocks)
+        self._finish_waiting(report.ticket, cache_blocks)
         return True
 
-    def _brought(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
+    def _finish_waiting(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
         """Note that a ticket or a job has ended, with these cache blocks of the disk tier."""
         for wanted in list(self._wanted):
             if ticket in wanted.waiting:
@@ -253,11 +253,11 @@ class Keeper:
                 wanted.held |= cache_blocks
                 self._finish(wanted)
 
-    def _from_disk(self, wanted: Wanted, rows: Int) -> None:
+    def _read_from_disk(self, wanted: WantedKeys, rows: Int) -> None:
         """Read cache blocks from the disk, in another thread; damaged ones count as not there."""
         disk, job = self._disk, next(self._jobs)
         assert disk is not None
-        slots, size = wanted.slots[rows], self._cache_block_bytes(wanted.cache_blocks[rows])
+        slots, size = wanted.slots[rows], self._measure_cache_blocks(wanted.cache_blocks[rows])
         wanted.waiting.add(job)
 
         def read() -> None:
@@ -268,12 +268,12 @@ class Keeper:
                     slot: cache_block for slot, cache_block in found if cache_block is not None
                 }
             finally:  # no memory, for instance: who waits reads from storage
-                self._news.append(lambda: self._brought(job, cache_blocks))
+                self._news.append(lambda: self._finish_waiting(job, cache_blocks))
                 self._wake()
 
         self._disk_threads.submit(read)
 
-    def _to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
+    def _write_to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
         """Write claimed cache blocks to the disk, in another thread."""
         assert self._disk is not None
         try:
@@ -282,14 +282,14 @@ class Keeper:
             self._disk.abandon(slots)  # nobody is to wait for what is not written
             raise
 
-    def _cache_block_bytes(self, cache_blocks: Keys) -> Int:
+    def _measure_cache_blocks(self, cache_blocks: Keys) -> Int:
         """Bytes of each cache block."""
-        keys, first = self._keys_of(cache_blocks)
+        keys, first = self._list_keys(cache_blocks)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(keys))])
         size: Int = np.diff(ends[first])
         return size
 
-    def _keys_of(self, cache_blocks: Keys) -> tuple[Keys, Int]:
+    def _list_keys(self, cache_blocks: Keys) -> tuple[Keys, Int]:
         """All keys of cache blocks, and where each cache block begins among them (and the end)."""
         cache_block, fields = self._placement.cache_block, int(self._fields)
         held = (
@@ -305,16 +305,16 @@ class Keeper:
         )
         return keys, first
 
-    def there(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
+    def find_ready(self, wanted: WantedKeys) -> npt.NDArray[np.bool_]:
         """Return a mask of the keys that can be copied."""
         if wanted.tier is self.slab:
             found: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
             return found
         return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
 
-    def copy(self, wanted: Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
+    def copy(self, wanted: WantedKeys, rows: Int, length: Int, out: Buffer, target: Int) -> None:
         """Copy keys that are there to their targets."""
-        inside = self._inside(wanted.keys[rows], wanted.cache_blocks[rows])
+        inside = self._find_offsets(wanted.keys[rows], wanted.cache_blocks[rows])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[rows])
             self.slab.gather(at + inside, length, out, target)
@@ -323,7 +323,7 @@ class Keeper:
         for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
             out[to : to + n] = wanted.held[slot][a : a + n]
 
-    def _inside(self, keys: Keys, cache_blocks: Keys) -> Int:
+    def _find_offsets(self, keys: Keys, cache_blocks: Keys) -> Int:
         """Return the offset of each key in its cache block."""
         width = np.uint64(self._placement.cache_block) * self._fields
         if width == 1:
@@ -332,14 +332,14 @@ class Keeper:
         if len(self._addressed.fields) == 1 and self._addressed.row_bytes[0] is not None:
             return row * self._addressed.row_bytes[0]
         cache_block, number = np.unique(cache_blocks, return_inverse=True)
-        every, first = self._keys_of(cache_block)
+        every, first = self._list_keys(cache_block)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(every))])
         inside: Int = ends[first[number] + row] - ends[first[number]]
         return inside
 
-    def views(self, wanted: Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
+    def view_keys(self, wanted: WantedKeys, found: Int, rows: Int, length: Int) -> list[Buffer]:
         """Return large keys as views of where they lie: the slab never moves its contents."""
-        inside = self._inside(wanted.keys[found], wanted.cache_blocks[found])
+        inside = self._find_offsets(wanted.keys[found], wanted.cache_blocks[found])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[found]) + inside
             data = self.slab.data

@@ -60,7 +60,7 @@ class Addressed:
             found[rows] = self.index.lengths(sample[rows], each)
         return found
 
-    def placed(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
+    def place_keys(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
         """Return the extents of keys in storage, with their destinations."""
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
         found: list[Placed] = []

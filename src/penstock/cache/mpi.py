@@ -41,11 +41,11 @@ from .peer import (
     Fetches,
     Keys,
     Numbers,
+    OpenRequests,
     Part,
     PeerEvents,
     PeerQueue,
     Reason,
-    Unanswered,
     check_fetch,
 )
 from .peer_protocol import (
@@ -60,10 +60,10 @@ from .peer_protocol import (
     PeerHeader,
     PeerJob,
     PeerProtocolError,
-    packed,
-    pieces,
-    requested,
-    unpacked,
+    pack_mask,
+    split_pieces,
+    unpack_mask,
+    unpack_request,
 )
 
 try:
@@ -83,7 +83,7 @@ _abandoned: list[object] = []
 """Memory that MPI was still reading or writing when its peer was closed: it must not be freed."""
 
 
-def unusable(ranks: int) -> str | None:
+def explain_unusable(ranks: int) -> str | None:
     """Explain why the MPI of this process cannot carry peers of so many ranks; None if it can.
 
     The text says what there is to do about it.
@@ -100,7 +100,7 @@ def unusable(ranks: int) -> str | None:
     return None
 
 
-def communicator(rank: int) -> MPI.Comm:
+def make_communicator(rank: int) -> MPI.Comm:
     """Make a communicator of all ranks in the order of `rank`, for one peer each.
 
     All ranks have to call this together.
@@ -139,9 +139,10 @@ class _Node:
 class MPIPeer:
     """A node that exchanges samples with others by MPI.
 
-    ranks:     what `communicator` gave; nobody else may use it. A node's number is its rank there.
-    job:       what all nodes of a job have in common; name the data in it too, for all must mean
-               the same by a key.
+    ranks:     made by `make_communicator`; nobody else may use it. A node's number is its rank
+               there.
+    job:       name that all nodes of a job have in common. Name the data in it too, because all
+               must mean the same by a key.
     timeout_s: how long a fetch may take.
 
     Counters:
@@ -171,7 +172,7 @@ class MPIPeer:
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = Unanswered()
+        self._unanswered = OpenRequests()
         self._nodes = {node: _Node() for node in range(ranks.Get_size()) if node != self.node}
         self._active: set[int] = set()  # nodes from which something is arriving
         self._writing: Counter[int] = Counter()  # by ticket: messages on their way to its buffer
@@ -234,8 +235,8 @@ class MPIPeer:
             return
         size = sum(map(len, views))
         header = self._job.header(ANSWER, len(mask), asked.ticket, size)
-        self._send(node, _SAID, header + packed(mask))
-        for piece in pieces(views):
+        self._send(node, _SAID, header + pack_mask(mask))
+        for piece in split_pieces(views):
             for frame in piece:
                 self._send(node, self._tag(asked.ticket), frame)
 
@@ -256,16 +257,16 @@ class MPIPeer:
             if not other.gone:
                 self._send(node, _SAID, self._job.header(LEAVE))
         until = time.monotonic() + limits.peer_leave_s
-        while time.monotonic() < until and not self._left():
+        while time.monotonic() < until and not self._has_left():
             self._exchange()
             time.sleep(0)
-        if not self._left():
+        if not self._has_left():
             arriving = [other.arrivals for other in self._nodes.values()]
             _abandoned.append((self._sending, arriving))
         self._nodes.clear()
         self._sending, self._spare = [], []
 
-    def _left(self) -> bool:
+    def _has_left(self) -> bool:
         """True if nothing is on its way, from here or to here."""
         return not (
             self._sending or self._active or not all(each.gone for each in self._nodes.values())
@@ -342,7 +343,7 @@ class MPIPeer:
             fetch = None
             other.copied[tag] += 1
             whole = count <= limits.peer_piece_bytes
-            data = self._spare.pop()[:count] if whole and self._spare else _room(count)
+            data = self._spare.pop()[:count] if whole and self._spare else _allocate_room(count)
         request = message.Irecv([data, MPI.BYTE])
         other.arrivals.append(_Arrival(request, data, tag, fetch))
         self._active.add(node)
@@ -356,7 +357,7 @@ class MPIPeer:
                 return
             arrival = other.arrivals.popleft()
             if arrival.fetch is not None:
-                self._written(arrival.fetch, whole=done is True)
+                self._note_written(arrival.fetch, whole=done is True)
                 continue
             other.copied[arrival.tag] -= 1
             try:
@@ -368,7 +369,7 @@ class MPIPeer:
                     self._take(node, arrival.tag, arrival.data)
             except PeerProtocolError as wrong:
                 self._refuse(node, arrival, wrong)
-            room = arrival.data.base  # as `_room` made it
+            room = arrival.data.base  # as `_allocate_room` made it
             if room is not None and room.nbytes == limits.peer_piece_bytes:
                 self._spare += [room] if len(self._spare) < _SPARE else []
         self._active.discard(node)
@@ -380,7 +381,7 @@ class MPIPeer:
         header = self._job.read(message)
         other = self._nodes[node]
         if header.kind == ASK:
-            keys, lengths = requested(header, message)
+            keys, lengths = unpack_request(header, message)
             busy = self._unanswered.of(node) >= limits.peer_unanswered_max
             if busy or other.unsent > 4 * limits.peer_inflight_bytes:
                 raise PeerProtocolError("busy", header.ticket)
@@ -425,10 +426,10 @@ class MPIPeer:
             return
         if fetch.received >= 0 or header.keys != len(fetch.keys) or tag in other.begun:
             raise PeerProtocolError("malformed", ticket)
-        fetch.begin(unpacked(mask, header))
+        fetch.begin(unpack_mask(mask, header))
         if header.start != fetch.expected:
             raise PeerProtocolError("malformed", ticket)
-        if fetch.complete:
+        if fetch.is_complete:
             self._end(fetch)
         else:
             other.begun[tag] = fetch
@@ -448,9 +449,9 @@ class MPIPeer:
         if not 0 < len(data) <= fetch.expected - fetch.received:
             raise PeerProtocolError("malformed", fetch.ticket)
         fetch.take(data)
-        self._written(fetch)
+        self._note_written(fetch)
 
-    def _written(self, fetch: Fetch, whole: bool | None = None) -> None:
+    def _note_written(self, fetch: Fetch, whole: bool | None = None) -> None:
         """Note that bytes of an answer are in place; `whole` is False if MPI failed to put them
         there."""
         if whole is not None:
@@ -461,7 +462,7 @@ class MPIPeer:
             return
         del self._writing[fetch.ticket]
         reason = self._verdicts.pop(fetch.ticket, None)
-        if reason is not None or fetch.complete:
+        if reason is not None or fetch.is_complete:
             self._end(fetch, reason)
 
     def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
@@ -469,7 +470,7 @@ class MPIPeer:
         if self._fetches.find(fetch.ticket) is None:
             return
         other, tag = self._nodes[fetch.node], self._tag(fetch.ticket)
-        if other.begun.pop(tag, None) is not None and not fetch.complete:
+        if other.begun.pop(tag, None) is not None and not fetch.is_complete:
             other.unwanted[tag] += fetch.expected - fetch.received
         if reason is not None and self._writing[fetch.ticket]:
             self._verdicts.setdefault(fetch.ticket, reason)
@@ -509,6 +510,6 @@ class MPIPeer:
             self._end(fetch, broken.get(wrong.why, Reason.REFUSED))
 
 
-def _room(count: int) -> Buffer:
+def _allocate_room(count: int) -> Buffer:
     """Allocate memory of ours for a message."""
     return np.empty(max(count, limits.peer_piece_bytes), np.uint8)[:count]

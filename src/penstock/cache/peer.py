@@ -254,7 +254,7 @@ class Fetch:
         return self._buffer[target : target + count]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self.received == self.expected
 
 
@@ -363,7 +363,7 @@ class PeerQueue:
 # -- answering: what every peer keeps of a request -------------------------------------------------
 
 
-class Asked(NamedTuple):
+class OpenRequest(NamedTuple):
     """A request that waits for its answer; `way` is the route of the answer."""
 
     request: PeerRequest
@@ -371,11 +371,11 @@ class Asked(NamedTuple):
     way: object
 
 
-class Unanswered:
+class OpenRequests:
     """The unanswered requests of other nodes."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Asked] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._new: list[PeerRequest] = []
         self._per_node: Counter[int] = Counter()
         self._number = 0
@@ -390,14 +390,14 @@ class Unanswered:
     def add(self, node: int, keys: Keys, lengths: Bytes, ticket: int, way: object) -> None:
         """Add a request that came."""
         request = PeerRequest(self._number, node, keys, lengths)
-        self._open[request.number] = Asked(request, ticket, way)
+        self._open[request.number] = OpenRequest(request, ticket, way)
         self._new.append(request)
         self._per_node[node] += 1
         self._number += 1
 
     def settle(
         self, number: int, parts: Sequence[Part], refused: Numbers
-    ) -> tuple[Asked, list[memoryview], Mask]:
+    ) -> tuple[OpenRequest, list[memoryview], Mask]:
         """Take the request that is answered now; return it, its parts as bytes, and its refused
         keys.
 
@@ -420,7 +420,7 @@ class Unanswered:
             ),
         )
         mask[refused] = True
-        views = [_view(part, number) for part in parts]
+        views = [_view_part(part, number) for part in parts]
         given, expected = sum(map(len, views)), int(lengths[~mask].sum())
         if given != expected:
             raise UsageError(
@@ -442,7 +442,7 @@ class Unanswered:
         self._per_node.clear()
 
 
-def _view(part: Part, number: int) -> memoryview:
+def _view_part(part: Part, number: int) -> memoryview:
     view = part.data if isinstance(part, np.ndarray) else memoryview(part)
     try:
         return view.cast("B")
@@ -487,7 +487,7 @@ class MemoryPeer:
         self._group = group
         self._inbox: deque[Callable[[MemoryPeer], None]] = deque()
         self._fetches = Fetches(timeout_s, clock)
-        self._requests = Unanswered()
+        self._requests = OpenRequests()
         self._counters = {"late": 0}
         self._closed = False
         self._bell, self._rope = socket.socketpair()

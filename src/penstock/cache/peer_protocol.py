@@ -76,7 +76,7 @@ class PeerJob:
         return b"".join([header, *(each.tobytes() for each in columns)])
 
 
-def requested(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
+def unpack_request(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
     """Return the keys that a request asks for, and the lengths that its sender expects."""
     count, ticket = header.keys, header.ticket
     if header.kind != ASK or header.start != 0:
@@ -93,12 +93,12 @@ def requested(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
     return keys, lengths
 
 
-def packed(refused: Mask) -> bytes:
+def pack_mask(refused: Mask) -> bytes:
     """Pack the mask of refused keys; empty bytes if none is refused."""
     return np.packbits(refused).tobytes() if refused.any() else b""
 
 
-def unpacked(mask: memoryview, header: PeerHeader) -> Mask:
+def unpack_mask(mask: memoryview, header: PeerHeader) -> Mask:
     """Unpack the mask of refused keys."""
     count = header.keys
     if len(mask) == 0:
@@ -111,7 +111,7 @@ def unpacked(mask: memoryview, header: PeerHeader) -> Mask:
     return bits[:count]
 
 
-def pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
+def split_pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
     """Yield the bytes of an answer in messages: short parts joined, long ones as they lie in
     memory."""
     piece: list[Frame] = []

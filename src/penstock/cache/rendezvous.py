@@ -30,7 +30,7 @@ _elsewhere = "192.0.2.1"
 """Address that no host has (RFC 5737): packets to it take the default route."""
 
 
-def gather_of(
+def find_gather(
     place: Place,
     modules: Mapping[str, Any],
     environ: Mapping[str, str],
@@ -56,7 +56,7 @@ def gather_of(
                 f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
                 "share the data, by all_gather_object in a group of them for instance"
             )
-        return lambda text: _by_store(store, place, text)
+        return lambda text: _exchange_by_store(store, place, text)
     mpi = modules.get("mpi4py.MPI")
     begun = (
         mpi is not None
@@ -66,7 +66,7 @@ def gather_of(
     )
     by_srun = place.source == "Slurm" and "PMIX_RANK" in environ
     if begun or by_srun or place.source in ("Open MPI", "MPICH", "MVAPICH2"):
-        return _by_mpi(place)
+        return _find_mpi_gather(place)
     raise UsageError(
         f"{place.world_size} ranks ({place.source}) that share a cache have to tell each other "
         "where they are: initialise torch.distributed first, start them with mpiexec and install "
@@ -82,7 +82,7 @@ def find_store(modules: Mapping[str, Any]) -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def _by_store(store: Any, place: Place, text: str) -> list[str]:
+def _exchange_by_store(store: Any, place: Place, text: str) -> list[str]:
     """Exchange texts through the key-value store of the process group.
 
     The store waits for keys that are not there yet. It counts how often each rank has sent, because
@@ -100,7 +100,7 @@ def _by_store(store: Any, place: Place, text: str) -> list[str]:
         ) from None
 
 
-def _by_mpi(place: Place) -> Gather:
+def _find_mpi_gather(place: Place) -> Gather:
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -115,10 +115,10 @@ def _by_mpi(place: Place) -> Gather:
             f"({place.source}): use the mpiexec of the MPI that mpi4py has "
             f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
         )
-    return _all_by_mpi
+    return _exchange_by_mpi
 
 
-def _all_by_mpi(text: str) -> list[str]:
+def _exchange_by_mpi(text: str) -> list[str]:
     from mpi4py import MPI
 
     # The first allreduce of Python objects makes a communicator, and mpi4py does not let other
@@ -130,7 +130,7 @@ def _all_by_mpi(text: str) -> list[str]:
 
 def is_mpi(gather: Gather) -> bool:
     """True if `find_gather` has chosen MPI."""
-    return gather is _all_by_mpi
+    return gather is _exchange_by_mpi
 
 
 def host_identity() -> str:
@@ -144,7 +144,7 @@ def machine_identity() -> str:
         return file.read().strip()
 
 
-def reachable_address(environ: Mapping[str, str]) -> str:
+def find_reachable_address(environ: Mapping[str, str]) -> str:
     """Return the address at which other hosts reach this one.
 
     It is the address of the interface on the way to the launcher's address (MASTER_ADDR), or else
@@ -152,7 +152,7 @@ def reachable_address(environ: Mapping[str, str]) -> str:
     """
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        found = _address_towards(master)
+        found = _find_address_towards(master)
     except OSError as error:
         raise UsageError(
             f"the address of this host towards {master!r} cannot be found ({error}): give "
@@ -164,18 +164,18 @@ def reachable_address(environ: Mapping[str, str]) -> str:
     ):
         # Many systems give their own name a loopback address (127.0.1.1), which is none for others.
         with contextlib.suppress(OSError):
-            return _address_towards(_elsewhere)
+            return _find_address_towards(_elsewhere)
     return found
 
 
-def _address_towards(other: str) -> str:
+def _find_address_towards(other: str) -> str:
     family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # of a datagram socket: nothing is sent
         return str(probe.getsockname()[0])
 
 
-def told(
+def exchange_values(
     gather: Gather, place: Place, say: Callable[[], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the values that the ranks introduce themselves with, by rank.

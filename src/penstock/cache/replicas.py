@@ -32,7 +32,7 @@ _ways = 8
 _sweeps = 64  # in an epoch
 
 
-class Timed(Protocol):
+class UseTimes(Protocol):
     """Times at which the ranks of a node use samples: `penstock.plan.Uses`."""
 
     @property
@@ -43,7 +43,7 @@ class Timed(Protocol):
     def next(self, samples: Keys, start: int, until: int | None = None) -> Int: ...
 
 
-class Layout(NamedTuple):
+class ReplicaLayout(NamedTuple):
     """Division of a replica buffer: the same for all ranks of a node.
 
     width:    most pages of a copy; a longer sample is not copied.
@@ -84,10 +84,10 @@ class Layout(NamedTuple):
         return self.entries * (16 + 4 * self.width) + self.pages * self.page_bytes
 
 
-class _Shelf:
+class _ReplicaBuffer:
     """Memory of one rank's copies, as any rank of the node sees it; zeros at first."""
 
-    def __init__(self, layout: Layout, memory: Buffer) -> None:
+    def __init__(self, layout: ReplicaLayout, memory: Buffer) -> None:
         self.layout = layout
         entries, width = layout.entries, layout.width
         cut = np.cumsum([8 * entries, 8 * entries, 4 * entries * width]).tolist()
@@ -96,7 +96,7 @@ class _Shelf:
         self.pages = pages.view(np.int32).reshape(entries, width)
         self.data = data
 
-    def bucket(self, keys: Keys) -> Int:
+    def find_bucket(self, keys: Keys) -> Int:
         """Return the first entry of each key's bucket."""
         mixed = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
         found: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
@@ -104,7 +104,7 @@ class _Shelf:
 
     def find(self, keys: Keys) -> tuple[Int, Int, Keys]:
         """Return the rows of keys that are here, their entries and stamps."""
-        ways = self.bucket(keys)[:, None] + np.arange(_ways)
+        ways = self.find_bucket(keys)[:, None] + np.arange(_ways)
         stamps = self.stamps[ways]
         fence()
         here = (self.keys[ways] == keys[:, None]) & (stamps > 0)
@@ -116,13 +116,13 @@ class _Shelf:
         rows, entries, stamps = self.find(keys)
         if not len(rows):
             return rows
-        here, there, part = self.parts(entries, lengths[rows], targets[rows])
+        here, there, part = self.locate_pages(entries, lengths[rows], targets[rows])
         gather(self.data, here, part, out, there)
         fence()
         found: Int = rows[self.stamps[entries] == stamps]
         return found
 
-    def parts(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
+    def locate_pages(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
         """Locate all pages of these entries.
 
         Returns, for each page, its place here, its place in a buffer in which the copies begin at
@@ -133,9 +133,9 @@ class _Shelf:
         which = np.repeat(np.arange(len(sizes)), sizes)
         inside = (np.arange(len(which)) - (np.cumsum(sizes) - sizes)[which]) * page
         part = np.minimum(page, lengths[which] - inside)
-        return self.pages_of(entries, sizes) * page, at[which] + inside, part
+        return self.list_pages(entries, sizes) * page, at[which] + inside, part
 
-    def pages_of(self, entries: Int, sizes: Int) -> Int:
+    def list_pages(self, entries: Int, sizes: Int) -> Int:
         """Return all pages, entry by entry."""
         table = self.pages[entries]
         found: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
@@ -152,8 +152,10 @@ class Replicas:
     Used by one thread.
     """
 
-    def __init__(self, layout: Layout, memories: Sequence[Buffer], own: int, fields: int) -> None:
-        self._replica_buffers = [_Shelf(layout, memory) for memory in memories]
+    def __init__(
+        self, layout: ReplicaLayout, memories: Sequence[Buffer], own: int, fields: int
+    ) -> None:
+        self._replica_buffers = [_ReplicaBuffer(layout, memory) for memory in memories]
         self._replica_buffer = self._replica_buffers[own]
         self._replica_buffers.insert(0, self._replica_buffers.pop(own))
         self._fields = np.uint64(fields)
@@ -162,7 +164,7 @@ class Replicas:
         self._stamp = 0
         self._swept = 0
 
-    def take(self, keys: Keys, lengths: Int, out: Buffer, targets: Int, uses: Timed) -> Int:
+    def take(self, keys: Keys, lengths: Int, out: Buffer, targets: Int, uses: UseTimes) -> Int:
         """Copy those keys of a step that have copies to `out[targets]`; return their rows.
 
         The keys are used now.
@@ -174,7 +176,7 @@ class Replicas:
             left = np.delete(left, found)
         return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
 
-    def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: Timed) -> None:
+    def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: UseTimes) -> None:
         """Copy fetched keys, at `source[at]`, that are used sooner than those here, in their
         place."""
         keys, first = np.unique(keys, return_index=True)
@@ -187,14 +189,14 @@ class Replicas:
         times = uses.next(keys // self._fields, uses.end, until)
         chosen, dropped = self._soonest.choose(times, sizes)
         self._drop(dropped)
-        rows, entries = self._places(keys, np.flatnonzero(chosen))
+        rows, entries = self._find_places(keys, np.flatnonzero(chosen))
         if len(rows):
             self._put(entries, keys[rows], times[rows], sizes[rows])
-            here, there, part = self._replica_buffer.parts(entries, lengths[rows], at[rows])
+            here, there, part = self._replica_buffer.locate_pages(entries, lengths[rows], at[rows])
             gather(source, there, part, self._replica_buffer.data, here)
             self._publish(entries)
 
-    def _sweep(self, now: int, uses: Timed) -> None:
+    def _sweep(self, now: int, uses: UseTimes) -> None:
         """Now and then, give each copy that has been used the time of its next use.
 
         A copy that was to be used a while ago and was not, because its epoch was left early or
@@ -212,9 +214,9 @@ class Replicas:
                 used, uses.next(self._replica_buffer.keys[used] // self._fields, now, until)
             )
 
-    def _places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
+    def _find_places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
         """Return empty entries for these rows; rows whose buckets are full are left out."""
-        bucket = self._replica_buffer.bucket(keys[rows])
+        bucket = self._replica_buffer.find_bucket(keys[rows])
         order = np.argsort(bucket, kind="stable")
         rows, bucket = rows[order], bucket[order]
         number = np.arange(len(rows)) - np.searchsorted(bucket, bucket)  # in its bucket
@@ -248,4 +250,4 @@ class Replicas:
             self._replica_buffer.stamps[entries] = 0
             free = self._soonest.free
             sizes = self._soonest.drop(entries)
-            self._free[free : self._soonest.free] = self._replica_buffer.pages_of(entries, sizes)
+            self._free[free : self._soonest.free] = self._replica_buffer.list_pages(entries, sizes)

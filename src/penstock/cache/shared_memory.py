@@ -113,7 +113,7 @@ class SlotTable:
                 f"a tier that takes {shared_bytes:,} bytes of memory does not fit into the"
                 f" {installed:,} of this machine: give it less"
             )
-        core = _asked(
+        core = _call_core(
             lambda: _core.Slab.create(slots, room_bytes, alignment, cls._inside, identity),
             f"shared memory of {shared_bytes:,} bytes",
             "give the tier less",
@@ -130,7 +130,7 @@ class SlotTable:
         check_identity(identity)
         pid, fd = address
         what = f"the tier of process {pid}, descriptor {fd}"
-        core = _asked(
+        core = _call_core(
             lambda: _core.Slab.attach(pid, fd, identity),
             what,
             "attach through another process of the same user that has it",
@@ -230,7 +230,7 @@ class RamTier(SlotTable):
 
     def populate(self) -> None:
         """Take all memory from the system now (0.2 to 2 GB/s), rather than as it is touched."""
-        _asked(self._core.populate, "taking the memory of a tier", "give the tier less")
+        _call_core(self._core.populate, "taking the memory of a tier", "give the tier less")
 
     def gather(self, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
         """Copy `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`.
@@ -263,7 +263,7 @@ def check_identity(identity: bytes) -> None:
         raise UsageError(f"an identity of {len(identity)} bytes: use 16, of a hash for instance")
 
 
-def _asked(call: Callable[[], T], what: str, remedy: str) -> T:
+def _call_core(call: Callable[[], T], what: str, remedy: str) -> T:
     """Call the core; turn its errors into those of this module."""
     try:
         return call()

@@ -36,11 +36,11 @@ from .peer import (
     Fetches,
     Keys,
     Numbers,
+    OpenRequests,
     Part,
     PeerEvents,
     PeerQueue,
     Reason,
-    Unanswered,
     check_fetch,
 )
 from .peer_protocol import (
@@ -52,10 +52,10 @@ from .peer_protocol import (
     Frame,
     PeerJob,
     PeerProtocolError,
-    packed,
-    pieces,
-    requested,
-    unpacked,
+    pack_mask,
+    split_pieces,
+    unpack_mask,
+    unpack_request,
 )
 
 try:
@@ -82,7 +82,7 @@ class KeyPair:
     secret: bytes = field(repr=False)
 
     @staticmethod
-    def made() -> KeyPair:
+    def generate() -> KeyPair:
         """Make a new pair, by the random numbers of the operating system."""
         return KeyPair(*zmq.curve_keypair())
 
@@ -119,22 +119,22 @@ class ZeroMQPeer:
     """A node that exchanges samples with others over TCP.
 
     node:      its number; the others know it by that.
-    job:       what all nodes of a job have in common and no other job has; name the data in it too,
-               for all must mean the same by a key.
+    job:       name that all nodes of a job have in common and no other job has. Name the data in
+               it too, because all must mean the same by a key.
     keys:      its own pair.
     host:      the address of the interface to be reached at.
     port:      by default one that the system chooses; `address` has it.
     timeout_s: how long a fetch may take, and an answer to be sent.
 
-    It is bound when it is made, and answers to nobody before it was told by `meet` who the others
-    are. Handshakes, too, go on only in `step`.
+    It is bound when it is made, and answers nobody before `meet` has named the other nodes.
+    Handshakes, too, make progress only in `step`.
 
     Counters:
         strangers   handshakes with a key that is no member's
         handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node
-        ended       connections of others that ended, for these reasons or any other; that is all
-                    that is seen of bytes that are no ZMTP, and of messages so large that they are
-                    not received (`peer_keys_max` keys)
+        ended       connections of others that ended, for these reasons or any other. Bytes that
+                    are no ZMTP, and messages so large that they are not received (`peer_keys_max`
+                    keys), are counted only here
         malformed   messages that are no fetch, or no answer to a fetch of ours
         version     messages of another version of penstock
         job         messages of another job
@@ -163,7 +163,7 @@ class ZeroMQPeer:
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = Unanswered()
+        self._unanswered = OpenRequests()
         self._outgoing: list[_Outgoing] = []
         self._members: dict[int, ZeromqMember] = {}
         self._nodes: dict[bytes, int] = {}  # by public key, as a handshake has it
@@ -236,7 +236,7 @@ class ZeroMQPeer:
             if self._clock.now_ns() < until_ns:
                 self._fetches.end(fetch, reason)
                 return fetch.ticket
-            self._links[node] = self._connected(node)
+            self._links[node] = self._connect(node)
         self._links[node].queue.add(fetch)
         self._ask(self._links[node])
         return fetch.ticket
@@ -322,7 +322,7 @@ class ZeroMQPeer:
         self._poller.register(socket, zmq.POLLIN)
         self._handlers[socket] = handler
 
-    def _connected(self, node: int) -> _Link:
+    def _connect(self, node: int) -> _Link:
         """Begin a connection to a node."""
         member = self._members[node]
         socket = self._socket(zmq.DEALER, HEADER_BYTES + limits.peer_piece_bytes)
@@ -337,7 +337,7 @@ class ZeroMQPeer:
         return link
 
     def _watch(self, link: _Link) -> None:
-        for event in _events(link.monitor):
+        for event in _receive_events(link.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.up = True
                 self._ask(link)
@@ -366,7 +366,7 @@ class ZeroMQPeer:
 
     def _admit(self) -> None:
         """Answer the handshakes that ask whether a public key is a member's (ZAP, RFC 27)."""
-        for frames in _received(self._zap):
+        for frames in _receive_messages(self._zap):
             version, number = frames[0].bytes, frames[1].bytes
             node = self._nodes.get(frames[6].bytes) if len(frames) == 7 else None
             if node is None:
@@ -377,7 +377,7 @@ class ZeroMQPeer:
                 self._zap.send_multipart([version, number, b"200", b"OK", user, b""])
 
     def _count(self, monitor: Socket) -> None:
-        for event in _events(monitor):
+        for event in _receive_events(monitor):
             self._counters["handshakes" if event & _BROKEN else "ended"] += 1
 
     # -- asking --------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class ZeroMQPeer:
             link.queue.sent(fetch)
 
     def _hear_answers(self, link: _Link) -> None:
-        for frames in _received(link.socket):
+        for frames in _receive_messages(link.socket):
             try:
                 self._take_answer(link, frames)
             except PeerProtocolError as wrong:
@@ -421,7 +421,7 @@ class ZeroMQPeer:
         if header.kind == ANSWER:
             if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
                 raise PeerProtocolError("malformed", ticket)
-            fetch.begin(unpacked(frames[1].buffer, header))
+            fetch.begin(unpack_mask(frames[1].buffer, header))
             data = frames[2:]
         elif header.kind == PIECE and fetch.received >= 0:
             data = frames[1:]
@@ -432,7 +432,7 @@ class ZeroMQPeer:
             raise PeerProtocolError("malformed", ticket)
         for frame in data:
             fetch.take(frame.buffer)
-        if fetch.complete:
+        if fetch.is_complete:
             self._fetches.end(fetch)
             self._release(fetch)
 
@@ -446,7 +446,7 @@ class ZeroMQPeer:
     # -- answering -----------------------------------------------------------------------------
 
     def _hear_requests(self) -> None:
-        for frames in _received(self._router):
+        for frames in _receive_messages(self._router):
             route = frames[0].bytes
             try:
                 self._take_request(route, frames[1:])
@@ -461,7 +461,7 @@ class ZeroMQPeer:
         if len(frames) != 1:
             raise PeerProtocolError("malformed")
         header = self._job.read(frames[0].buffer)
-        keys, lengths = requested(header, frames[0].buffer)
+        keys, lengths = unpack_request(header, frames[0].buffer)
         node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
         if self._unanswered.of(node) >= limits.peer_unanswered_max:
             raise PeerProtocolError("busy", header.ticket)
@@ -469,9 +469,9 @@ class ZeroMQPeer:
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
         """Yield the messages of an answer; there is at least one."""
-        left = pieces(views)
+        left = split_pieces(views)
         piece = next(left, [])
-        yield [self._job.header(ANSWER, len(refused), ticket), packed(refused), *piece]
+        yield [self._job.header(ANSWER, len(refused), ticket), pack_mask(refused), *piece]
         start = sum(map(len, piece))
         for piece in left:
             yield [self._job.header(PIECE, 0, ticket, start), *piece]
@@ -500,7 +500,7 @@ class ZeroMQPeer:
         return False
 
 
-def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
+def _receive_messages(socket: Socket) -> Iterator[list[zmq.Frame]]:
     """Yield the messages that have come, up to a number that leaves time for other sockets."""
     for _ in range(limits.peer_round_messages):
         try:
@@ -509,6 +509,6 @@ def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
             return
 
 
-def _events(monitor: Socket) -> Iterator[int]:
-    for frames in _received(monitor):
+def _receive_events(monitor: Socket) -> Iterator[int]:
+    for frames in _receive_messages(monitor):
         yield struct.unpack_from("=H", frames[0].buffer)[0]

@@ -58,7 +58,7 @@ class Address:
         self.places.append(self.places.pop(0))
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            awake(connection)
+            keep_awake(connection)
             connection.connect(place)
         except BlockingIOError:
             pass
@@ -86,7 +86,7 @@ class Address:
         return listener
 
 
-def awake(connection: socket.socket) -> None:
+def keep_awake(connection: socket.socket) -> None:
     """Send lines at once, and notice within some 10 s that a host has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

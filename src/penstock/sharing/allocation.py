@@ -30,8 +30,8 @@ __all__ = [
     "allocate",
     "even_share",
     "predict",
+    "round_workers",
     "score",
-    "whole_workers",
 ]
 
 Objective = Literal["samples", "utilisation", "makespan"]
@@ -141,11 +141,11 @@ def score(
         return math.fsum(rates)
     if objective == "utilisation":
         return math.fsum(rate / job.samples_per_s for job, rate in zip(jobs, rates, strict=True))
-    pairs = zip(rates, _remaining(jobs), strict=True)
+    pairs = zip(rates, _list_remaining(jobs), strict=True)
     return min((float(rate / remaining) for rate, remaining in pairs), default=0.0)
 
 
-def _remaining(jobs: Sequence[JobProfile]) -> Float:
+def _list_remaining(jobs: Sequence[JobProfile]) -> Float:
     found = [job.remaining_samples for job in jobs]
     if None in found:
         raise UsageError(
@@ -203,9 +203,9 @@ def allocate(
         return Allocation(objective, (), (), (), 0.0, None)
     even = even_share(jobs, budget)
     places = [place for place, job in enumerate(jobs) if job is not None]
-    known = [_slowed(job, budget.contention) for job in jobs if job is not None]
+    known = [_slow_down(job, budget.contention) for job in jobs if job is not None]
     promised = np.zeros(len(jobs))
-    promised[places] = _floors(known, places, len(jobs), even, floors)
+    promised[places] = _compute_floors(known, places, len(jobs), even, floors)
     limit = np.array([even.workers, even.bytes_per_s]) * max(1, len(known))
     mix = _Mix(known, limit, objective, promised[places], solver)
     solved = mix.best(even.cache_bytes)
@@ -213,7 +213,7 @@ def allocate(
     workers = np.full(len(jobs), even.workers)
     workers[places] = mix.spread(solved)[0]
     if whole:
-        workers = whole_workers(workers, int(budget.cores))
+        workers = round_workers(workers, int(budget.cores))
         solved = mix.solve(solved.caches, workers[places])
     shares = [replace(even, workers=float(held)) for held in workers]
     expected: list[Prediction | None] = [None] * len(jobs)
@@ -221,7 +221,7 @@ def allocate(
         place = places[row]
         shares[place] = replace(share, workers=float(workers[place]))
         found = predict(known[row], shares[place])
-        expected[place] = found if whole else mix.named(row, found, solved)
+        expected[place] = found if whole else mix.name_binding(row, found, solved)
     reached = [each.samples_per_s for each in expected if each is not None]
     value = score(known, reached, objective)
     return Allocation(
@@ -229,7 +229,7 @@ def allocate(
     )
 
 
-def whole_workers(wanted: Float, cores: int) -> Float:
+def round_workers(wanted: Float, cores: int) -> Float:
     """Round to whole workers for each job, `cores` in all and at least one each.
 
     Shares are rounded down, and the rest goes to the largest remainders. Raises UsageError with
@@ -246,7 +246,7 @@ def whole_workers(wanted: Float, cores: int) -> Float:
     return dealt
 
 
-def _slowed(job: JobProfile, contention: Contention | None) -> JobProfile:
+def _slow_down(job: JobProfile, contention: Contention | None) -> JobProfile:
     """Return the job as it is when as many streams read as are best together."""
     if contention is None or job.stream_bytes_per_s == math.inf:
         return job
@@ -254,7 +254,7 @@ def _slowed(job: JobProfile, contention: Contention | None) -> JobProfile:
     return replace(job, stream_bytes_per_s=rate)
 
 
-def _floors(
+def _compute_floors(
     known: Sequence[JobProfile],
     places: Sequence[int],
     count: int,
@@ -318,7 +318,7 @@ class _Mix:
                 raise UsageError(f"floors need {need:g} {name}, there are {limit:g}: lower them")
         solved = self.solve(caches)
         for _ in self.jobs if cache_bytes else ():
-            caches = self.dealt(solved.rates, cache_bytes * len(self.jobs))
+            caches = self.deal_cache(solved.rates, cache_bytes * len(self.jobs))
             if (self.cost(caches) @ self.floors > self.limit).any():
                 break
             other = self.solve(caches)
@@ -327,7 +327,7 @@ class _Mix:
             solved = other
         return solved
 
-    def dealt(self, rates: Float, cache_bytes: float) -> Float:
+    def deal_cache(self, rates: Float, cache_bytes: float) -> Float:
         """Deal the cache: jobs with most epochs a second get all that they can use.
 
         Each cached byte saves one byte an epoch.
@@ -356,7 +356,7 @@ class _Mix:
         program = Program(value, np.minimum(self.floors, most), most, cost, limit)
         prices = None
         if self.objective == "makespan":
-            program, prices = _together(program, _remaining(self.jobs))
+            program, prices = _raise_floors(program, _list_remaining(self.jobs))
         found = SOLVERS[self.solver](program)
         return _Solved(
             *(caches, found.rates, found.prices if prices is None else prices),
@@ -401,7 +401,7 @@ class _Mix:
         busy = float(solved.rates[row]) * size / job.stream_bytes_per_s
         return max(1.0, math.ceil(busy * (1 - _rounding)))
 
-    def named(self, row: int, found: Prediction, solved: _Solved) -> Prediction:
+    def name_binding(self, row: int, found: Prediction, solved: _Solved) -> Prediction:
         """Name the binding resource in a prediction.
 
         A share has just enough of each resource that is short; the one that costs the job more is
@@ -433,7 +433,7 @@ class _Mix:
         return Worth(core, rate, max(saved, default=0.0))
 
 
-def _together(program: Program, remaining: Float) -> tuple[Program, Float]:
+def _raise_floors(program: Program, remaining: Float) -> tuple[Program, Float]:
     """Raise the floors so that the job that ends last ends as early as it can.
 
     Returns that program, and the gain in the part of its remaining work done a second by a unit

@@ -29,11 +29,20 @@ from typing import Any
 from .. import limits
 from ..clock import Clock, SystemClock
 from ..errors import UsageError
-from .address import Address, awake
+from .address import Address, keep_awake
 from .federation import Upstream
 from .lease import Report
 from .ledger import Ledger
-from .wire import VERSION, Gone, Lines, Message, Sealed, WireError, WirePeer, peer_of
+from .wire import (
+    VERSION,
+    AuthenticatedLines,
+    ConnectionLost,
+    Lines,
+    Message,
+    WireError,
+    WirePeer,
+    read_peer,
+)
 
 log = logging.getLogger("penstock")
 
@@ -87,7 +96,7 @@ class Broker:
         self._ledger = ledger
         self._upstream = upstream
         self._clock = SystemClock() if clock is None else clock
-        self._group = None if group is None else group_of(group)
+        self._group = None if group is None else find_group(group)
         self._counts: Counter[str] = Counter()
         self._callers: dict[int, _Caller] = {}
         self._strangers: set[int] = set()
@@ -97,8 +106,8 @@ class Broker:
         self._stopped = False
         with contextlib.ExitStack() as undo:
             _enter(path, self._group)
-            undo.enter_context(_locked(path))
-            self._listener = undo.enter_context(_listening(path, self._group))
+            undo.enter_context(_lock_socket(path))
+            self._listener = undo.enter_context(_open_listener(path, self._group))
             self._wake, self._woken = socket.socketpair()
             undo.callback(self._wake.close)
             undo.callback(self._woken.close)
@@ -108,7 +117,7 @@ class Broker:
             if listen is not None:
                 address, self._key = listen
                 self._outer = undo.enter_context(address.listen())
-                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_sealed)
+                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_network)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> Broker:
@@ -167,13 +176,13 @@ class Broker:
 
     def _meet(self, connection: socket.socket) -> None:
         """Admit a connection, or tell it why not."""
-        peer = peer_of(connection)
+        peer = read_peer(connection)
         lines = Lines(connection)
         why = None
         if len(self._callers) >= self._most:
             why = f"there are {self._most} connections already"
             self._counts["crowded"] += 1
-        elif not self._admitted(connection, peer):
+        elif not self._is_admitted(connection, peer):
             why = f"user {peer.user} is not admitted: this broker serves user {os.getuid()}" + (
                 "" if self._group is None else f" and group {self._group}"
             )
@@ -182,26 +191,26 @@ class Broker:
                 self._strangers.add(peer.user)
                 log.warning("user %d (process %d) was refused", peer.user, peer.pid)
         if why is not None:
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(ConnectionLost):
                 lines.send({"say": "refused", "why": why})
             lines.close()
             return
         self._admit(lines, peer.user)
 
-    def _accept_sealed(self) -> None:
+    def _accept_network(self) -> None:
         """Accept a connection over the network, which has yet to show the key."""
         try:
             connection, _ = self._outer.accept()
-            awake(connection)
+            keep_awake(connection)
         except OSError as error:
             log.debug("a connection was not made: %s", error)
             return
-        unproven = sum(not each.lines.proven for each in self._callers.values())
+        unproven = sum(not each.lines.is_proven for each in self._callers.values())
         if unproven >= limits.broker_unproven_max or len(self._callers) >= self._most:
             self._counts["crowded"] += 1
             connection.close()
             return
-        self._admit(Sealed(connection, self._key, caller=False), _elsewhere)
+        self._admit(AuthenticatedLines(connection, self._key, caller=False), _elsewhere)
 
     def _admit(self, lines: Lines, owner: int) -> None:
         caller = _Caller(self._next, lines, owner, self._now_s())
@@ -209,11 +218,11 @@ class Broker:
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)
 
-    def _admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
+    def _is_admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
         """True if the kernel says that it is this user, root, or a member of the group."""
         if peer.user in (os.getuid(), 0):
             return True
-        return self._group is not None and self._group in (peer.group, *_groups(connection))
+        return self._group is not None and self._group in (peer.group, *_read_groups(connection))
 
     def _attend(self, caller: _Caller, events: int) -> None:
         """Read the messages of a connection, and send those that it now has room for."""
@@ -227,12 +236,12 @@ class Broker:
         except WireError as wrong:
             self._refuse(caller, wrong.why, f"a line was {wrong.why}")
             self._drop(caller)
-        except Gone:
+        except ConnectionLost:
             self._lose(caller)
 
     def _lose(self, caller: _Caller) -> None:
         """Drop a connection that has gone, or did not show the key in time."""
-        if not caller.lines.proven:
+        if not caller.lines.is_proven:
             self._counts["strangers"] += 1
         self._drop(caller)
 
@@ -261,10 +270,13 @@ class Broker:
             elif say == "transfer":
                 self._transfer(caller, message, now_s)
             elif say == "moved":
-                key, moved = _key(caller, message), _number(message, "bytes", least=0.0)
+                key, moved = (
+                    _read_transfer_key(caller, message),
+                    _read_number(message, "bytes", least=0.0),
+                )
                 self._ledger.transfers.moved(key, now_s, moved)
             elif say == "transferred":
-                self._ledger.transfers.end(_key(caller, message), now_s)
+                self._ledger.transfers.end(_read_transfer_key(caller, message), now_s)
             elif say == "watch":
                 caller.watch_s = now_s
             else:
@@ -280,12 +292,12 @@ class Broker:
             raise UsageError(f"transfer.job is {job!r:.100}: use str")
         could = message.get("bytes_per_s")
         self._ledger.transfers.begin(
-            _key(caller, message),
+            _read_transfer_key(caller, message),
             now_s,
             owner=caller.owner,
             job=job,
-            bytes=_number(message, "bytes"),
-            could=math.inf if could is None else _number(message, "bytes_per_s"),
+            bytes=_read_number(message, "bytes"),
+            could=math.inf if could is None else _read_number(message, "bytes_per_s"),
         )
 
     def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
@@ -319,7 +331,7 @@ class Broker:
                 caller.lines.flush()
             else:
                 caller.lines.send(message)
-        except Gone:
+        except ConnectionLost:
             self._drop(caller)
             return
         if (caller.lines.waiting > 0) != waited:
@@ -329,7 +341,7 @@ class Broker:
     def _tell(self, now_s: float) -> None:
         """Send new leases and grants to their holders, and the state to those who watch."""
         for caller in list(self._callers.values()):
-            if not caller.lines.proven and now_s - caller.since_s > limits.broker_proof_s:
+            if not caller.lines.is_proven and now_s - caller.since_s > limits.broker_proof_s:
                 self._lose(caller)
         if self._upstream is not None:
             self._upstream.step(self._ledger, now_s)
@@ -366,7 +378,7 @@ class Broker:
 # -- the socket ------------------------------------------------------------------------------------
 
 
-def _key(caller: _Caller, message: Message) -> tuple[int, int]:
+def _read_transfer_key(caller: _Caller, message: Message) -> tuple[int, int]:
     """Return the key of the transfer that a message is about."""
     which = message.get("id")
     if type(which) is not int or not 0 <= which < 1 << 53:
@@ -374,7 +386,7 @@ def _key(caller: _Caller, message: Message) -> tuple[int, int]:
     return caller.number, which
 
 
-def _number(message: Message, name: str, least: float = 1.0) -> float:
+def _read_number(message: Message, name: str, least: float = 1.0) -> float:
     value = message.get(name)
     most = limits.allocation_number_max
     if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
@@ -382,7 +394,7 @@ def _number(message: Message, name: str, least: float = 1.0) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def group_of(name: str) -> int:
+def find_group(name: str) -> int:
     """Return the number of a group, by its name or number."""
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
@@ -392,7 +404,7 @@ def group_of(name: str) -> int:
         ) from None
 
 
-def _groups(connection: socket.socket) -> tuple[int, ...]:
+def _read_groups(connection: socket.socket) -> tuple[int, ...]:
     """Return the further groups of the other side; none if there are more than Python takes,
     256."""
     try:
@@ -433,7 +445,7 @@ def _enter(path: Path, group: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_socket(path: Path) -> Iterator[None]:
     """Hold the right to serve at the path, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
@@ -456,7 +468,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(path: Path, group: int | None) -> Iterator[socket.socket]:
+def _open_listener(path: Path, group: int | None) -> Iterator[socket.socket]:
     """Make the socket, which appears at its path once it has its mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     new = f"{path}{_new}"

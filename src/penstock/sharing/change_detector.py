@@ -84,7 +84,7 @@ class Drift:
         return (value > base * (1 + self._tolerance)) - (value < base * (1 - self._tolerance))
 
 
-def worthwhile(
+def is_worthwhile(
     jobs: Sequence[JobProfile],
     shares: Sequence[Share],
     proposed: Allocation,

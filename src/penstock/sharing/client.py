@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from ..errors import UsageError
-from .connection import Call, Link, usual_or
+from .connection import Call, Link, find_call
 from .lease import Lease, Report, Terms
 from .wire import VERSION, Message
 
@@ -36,7 +36,7 @@ class Tenant:
         where: str = "",
     ) -> None:
         if call is None:
-            call, where = usual_or(path)
+            call, where = find_call(path)
         self._join: Message = {
             "say": "join",
             "version": VERSION,
@@ -72,7 +72,7 @@ class Tenant:
                 self._ends_s = now_s + self._lease.lasts_s
         if now_s >= self._report_s:
             self._report_s = now_s + self._report_every_s
-            if self._link.ready(now_s):
+            if self._link.can_send(now_s):
                 self._link.send({"say": "report", **measure().message()}, now_s)
         if self._lease is not None and now_s >= self._ends_s:
             self._lease, self._ends_s = self._lease.ended, math.inf

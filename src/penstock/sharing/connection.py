@@ -12,7 +12,15 @@ from pathlib import Path
 
 from .. import limits
 from .address import Address
-from .wire import Gone, Lines, Message, Sealed, WireError, find_socket, peer_of
+from .wire import (
+    AuthenticatedLines,
+    ConnectionLost,
+    Lines,
+    Message,
+    WireError,
+    find_socket,
+    read_peer,
+)
 
 log = logging.getLogger("penstock")
 
@@ -20,7 +28,7 @@ Call = Callable[[], Lines | None]
 """Function that makes a connection; None if nobody is there now."""
 
 
-def by_path(path: Path, *, own: bool) -> Call:
+def call_by_path(path: Path, *, own: bool) -> Call:
     """Return a function that connects to the broker of this host.
 
     own:  only to a broker of this user, or root; for another's the function raises WireError.
@@ -35,7 +43,7 @@ def by_path(path: Path, *, own: bool) -> Call:
         except OSError:  # nobody there, not for us, or too many just now
             connection.close()
             return None
-        user = peer_of(connection).user
+        user = read_peer(connection).user
         if own and user not in (os.getuid(), 0):
             connection.close()
             raise WireError(f"it is user {user}'s, in a place of this user's")
@@ -44,7 +52,7 @@ def by_path(path: Path, *, own: bool) -> Call:
     return call
 
 
-def usual_or(path: str | None) -> tuple[Call | None, str]:
+def find_call(path: str | None) -> tuple[Call | None, str]:
     """Return a function that connects to the broker at a path, or at the usual place; and that
     place.
 
@@ -55,15 +63,15 @@ def usual_or(path: str | None) -> tuple[Call | None, str]:
         return None, ""
     found = usual if path is None else Path(path)
     own = path is None and "PENSTOCK_BROKER" not in os.environ
-    return by_path(found, own=own), str(found)
+    return call_by_path(found, own=own), str(found)
 
 
-def by_network(address: Address, key: bytes) -> Call:
+def call_by_network(address: Address, key: bytes) -> Call:
     """Return a function that connects to a broker of another host."""
 
     def call() -> Lines | None:
         try:
-            return Sealed(address.call(), key, caller=True)
+            return AuthenticatedLines(address.call(), key, caller=True)
         except OSError:
             return None
 
@@ -96,25 +104,25 @@ class Link:
     def receive(self, now_s: float) -> list[Message] | None:
         """Return the messages that have come, without waiting; None without a broker."""
         if os.getpid() != self._pid:
-            self._forked()
-        if self._lines is None and not self._connected(now_s):
+            self._note_fork()
+        if self._lines is None and not self._connect(now_s):
             return None
         assert self._lines is not None
         try:
             heard = self._lines.receive()
-        except (Gone, WireError) as error:
+        except (ConnectionLost, WireError) as error:
             self.lose(now_s, error)
             return None
-        self._refusals(heard)
+        self._log_refusals(heard)
         return heard
 
-    def ready(self, now_s: float) -> bool:
+    def can_send(self, now_s: float) -> bool:
         """Return whether all messages have been sent: else the broker does not read now."""
         if self._lines is None:
             return False
         try:
             self._lines.flush()
-        except Gone as gone:
+        except ConnectionLost as gone:
             self.lose(now_s, gone)
             return False
         return not self._lines.waiting
@@ -124,7 +132,7 @@ class Link:
         if self._lines is not None:
             try:
                 self._lines.send(message)
-            except Gone as gone:
+            except ConnectionLost as gone:
                 self.lose(now_s, gone)
 
     def lose(self, now_s: float, why: Exception) -> None:
@@ -137,7 +145,7 @@ class Link:
     def leave(self) -> None:
         """Tell the broker, and close, in the process that has connected."""
         if self._lines is not None and os.getpid() == self._pid:
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(ConnectionLost):
                 self._lines.send({"say": "leave"})
         self.close()
 
@@ -147,7 +155,7 @@ class Link:
             self._lines.close()
             self._lines = None
 
-    def _connected(self, now_s: float) -> bool:
+    def _connect(self, now_s: float) -> bool:
         if self._call is None or now_s < self._retry_s:
             return False
         self._retry_s = now_s + limits.broker_retry_s
@@ -162,18 +170,18 @@ class Link:
 
     def _explain(self, lines: Lines, why: Exception) -> None:
         """Log why the connection has ended, if a person can do something about it."""
-        if isinstance(why, Gone):
-            with contextlib.suppress(Gone, WireError):  # it may have said so
-                self._refusals(lines.receive())
-        if isinstance(lines, Sealed) and lines.answered and not lines.proven:
+        if isinstance(why, ConnectionLost):
+            with contextlib.suppress(ConnectionLost, WireError):  # it may have said so
+                self._log_refusals(lines.receive())
+        if isinstance(lines, AuthenticatedLines) and lines.has_answered and not lines.is_proven:
             self._tell(
                 f"the broker at {self._where} has another key: use the same --key-file on both "
                 "sides"
             )
-        elif not isinstance(why, Gone):
+        elif not isinstance(why, ConnectionLost):
             self._tell(f"the broker at {self._where} is not believed: {why}")
 
-    def _refusals(self, heard: list[Message]) -> None:
+    def _log_refusals(self, heard: list[Message]) -> None:
         for message in heard:
             if message["say"] == "refused":
                 self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
@@ -184,7 +192,7 @@ class Link:
             self._told.add(text)
             log.warning("%s", text)
 
-    def _forked(self) -> None:
+    def _note_fork(self) -> None:
         """Leave the parent's connection to the parent."""
         self.close()  # of this process's copy alone
         self._pid, self._retry_s = os.getpid(), -math.inf

@@ -43,7 +43,7 @@ class Holding:
             # The first one ever is of a broker that has not been away.
             self._gathered_s = -math.inf if self._ended_s == -math.inf else now_s + self._gather_s
         self._lasts_s = lease.lasts_s
-        rate, floor = _number(lease.bytes_per_s), _number(lease.floor_bytes_per_s)
+        rate, floor = _decode_rate(lease.bytes_per_s), _decode_rate(lease.floor_bytes_per_s)
         if now_s < self._gathered_s:
             self._rate = min(rate, self._floor)
         else:
@@ -59,5 +59,5 @@ class Holding:
             self._rate = self._floor
 
 
-def _number(rate: float | None) -> float:
+def _decode_rate(rate: float | None) -> float:
     return math.inf if rate is None else rate

@@ -13,7 +13,7 @@ from typing import Any
 from .. import limits
 from .address import Address
 from .client import Tenant
-from .connection import by_network
+from .connection import call_by_network
 from .fallback_rate import Holding
 from .ledger import Ledger
 
@@ -27,15 +27,17 @@ class Upstream:
 
     def __init__(self, address: Address, key: bytes, name: str, own_bytes_per_s: float) -> None:
         self._address = address
-        self._tenant = Tenant(name, 0, "broker", call=by_network(address, key), where=address.text)
+        self._tenant = Tenant(
+            name, 0, "broker", call=call_by_network(address, key), where=address.text
+        )
         self._holding = Holding(own_bytes_per_s, limits.broker_gather_s)
         self._rate = own_bytes_per_s
 
     def step(self, ledger: Ledger, now_s: float) -> None:
         """Report the host's jobs, and let the ledger divide the bandwidth that is leased."""
         lease = None
-        if ledger.busy:
-            lease = self._tenant.step(now_s, ledger.together)
+        if ledger.is_busy:
+            lease = self._tenant.step(now_s, ledger.report_together)
         else:
             self._tenant.close()
         self._rate = self._holding.rate(lease, now_s)

@@ -40,7 +40,7 @@ class ProfileWindow(NamedTuple):
         return self.samples / self.seconds
 
 
-def measured(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
+def measure_window(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
     """Measure a window from a difference of counters; None if it holds too little.
 
     Too little is no whole step, or none that was read, in the window or before it (`ever`): a
@@ -85,7 +85,7 @@ class Profiler:
             counters.time_ns - self._since.time_ns >= _window_ns
             and counters.batches - self._since.batches >= _batches
         )
-        found = measured(counters.since(self._since), counters) if ended else None
+        found = measure_window(counters.since(self._since), counters) if ended else None
         if found is not None:
             self._since = counters
         return found

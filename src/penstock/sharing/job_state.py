@@ -138,11 +138,11 @@ class JobState:
         if len(found) < 2:
             return found[0] if found else None
         return JobMeasurement(
-            samples_per_s=_bounded(math.fsum(each.samples_per_s for each in found)),
-            cores=_bounded(math.fsum(each.cores for each in found)),
-            bytes_per_s=_bounded(math.fsum(each.bytes_per_s for each in found)),
+            samples_per_s=_bound(math.fsum(each.samples_per_s for each in found)),
+            cores=_bound(math.fsum(each.cores for each in found)),
+            bytes_per_s=_bound(math.fsum(each.bytes_per_s for each in found)),
             stall=min(1.0, math.fsum(each.stall for each in found) / len(found)),
-            samples=_bounded(math.fsum(each.samples for each in found)),
+            samples=_bound(math.fsum(each.samples for each in found)),
         )
 
     def profile(self) -> JobProfile | None:
@@ -164,18 +164,18 @@ class JobState:
 
         def mean(name: str) -> float:
             pairs = zip(rates, profiles, strict=True)
-            return _bounded(math.fsum(rate / total * getattr(each, name) for rate, each in pairs))
+            return _bound(math.fsum(rate / total * getattr(each, name) for rate, each in pairs))
 
         traffic = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
         left = [each.remaining_samples for each in profiles if each.remaining_samples is not None]
         return JobProfile(
-            samples_per_s=_bounded(len(active) * min(each.samples_per_s for each in profiles)),
+            samples_per_s=_bound(len(active) * min(each.samples_per_s for each in profiles)),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
             stream_bytes_per_s=min(each.stream_bytes_per_s for each in profiles),
             separate=all(each.separate for each in profiles),
-            checkpoint_bytes_per_s=_bounded(traffic),
-            remaining_samples=_bounded(math.fsum(left)) if len(left) == len(profiles) else None,
+            checkpoint_bytes_per_s=_bound(traffic),
+            remaining_samples=_bound(math.fsum(left)) if len(left) == len(profiles) else None,
             efficiency=self.efficiency,
         )
 
@@ -229,7 +229,7 @@ class JobState:
             "lies": self.lies,
             "efficiency": self.efficiency,
             "cores": share and share.workers,
-            "bytes_per_s": share and limited(share.bytes_per_s),
+            "bytes_per_s": share and encode_rate(share.bytes_per_s),
             "predicted": expected and expected.samples_per_s,
             "floor": self.floor,
             "idle": expected and expected.idle,
@@ -240,19 +240,19 @@ class JobState:
         }
 
 
-def limited(rate: float) -> float | None:
+def encode_rate(rate: float) -> float | None:
     """Return a rate as leases and JSON have it: None without a limit."""
     return rate if rate < math.inf else None
 
 
-def _bounded(number: float) -> float:
+def _bound(number: float) -> float:
     """Bound a sum over members to a number that one of them may report."""
     if number < limits.allocation_number_min:
         return 0.0
     return min(number, limits.allocation_number_max)
 
 
-def profile_of(said: Mapping[str, Any]) -> JobProfile:
+def read_profile(said: Mapping[str, Any]) -> JobProfile:
     """Read a profile that a member reports.
 
     A cache, which the broker does not share, and the efficiency, which it finds out itself, are

@@ -93,12 +93,12 @@ class Lease:
 
     def message(self) -> dict[str, Any]:
         """Return the lease for JSON."""
-        return _fields_of(self)
+        return _list_fields(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lease:
         """Read a lease from JSON; raise UsageError, which names the error."""
-        return cls(**_named(cls, message))
+        return cls(**_pick_fields(cls, message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +121,12 @@ class Grant:
 
     def message(self) -> dict[str, Any]:
         """Return the grant for JSON."""
-        return _fields_of(self)
+        return _list_fields(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Grant:
         """Read a grant from JSON; raise UsageError, which names the error."""
-        return cls(**_named(cls, message))
+        return cls(**_pick_fields(cls, message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class Report:
                 for name, value in profile.items()
                 if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
             }
-        return {"profile": profile, "measured": _fields_of(self.measured)}
+        return {"profile": profile, "measured": _list_fields(self.measured)}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
@@ -190,10 +190,12 @@ class Report:
             raise UsageError(f"Report.profile is {profile!r:.100}: use an object or null")
         if not isinstance(measured, dict):
             raise UsageError(f"Report.measured is {measured!r:.100}: use an object")
-        return cls(profile=profile, measured=JobMeasurement(**_named(JobMeasurement, measured)))
+        return cls(
+            profile=profile, measured=JobMeasurement(**_pick_fields(JobMeasurement, measured))
+        )
 
 
-def granted(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
+def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
     """Limit a loader's own budget to its lease.
 
     If the rate is limited, so is the read-ahead: `limits.lease_readahead_s` of it, and some steps
@@ -225,11 +227,11 @@ def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) 
         raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _list_fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _named(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_fields(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a value in a message; UsageError if one is missing that has no
     default."""
     for name, each in cls.__dataclass_fields__.items():

@@ -16,7 +16,7 @@ from ..meter import Counters
 from ..topology import Place
 from .client import Tenant
 from .job_profile import Profiler, ProfileWindow
-from .lease import JobMeasurement, Lease, Report, granted
+from .lease import JobMeasurement, Lease, Report, limit_budget
 
 
 class LeasedBudget:
@@ -33,7 +33,7 @@ class LeasedBudget:
     ) -> None:
         self.own = own
         self._counters = weakref.WeakMethod(counters)  # loaders end with their last reference
-        self._tenant = Tenant(job_of(place, os.environ), place.rank, name)
+        self._tenant = Tenant(name_job(place, os.environ), place.rank, name)
         self._profiler = Profiler()
         self._lease: Lease | None = None
 
@@ -56,7 +56,7 @@ class LeasedBudget:
 
     def budget(self, step_bytes: float = 0.0) -> Budget:
         """Return the loader's own budget, limited by the lease; see `lease.limit_budget`."""
-        return self.own if self._lease is None else granted(self.own, self._lease, step_bytes)
+        return self.own if self._lease is None else limit_budget(self.own, self._lease, step_bytes)
 
     def leave(self) -> None:
         """Give the lease back."""
@@ -102,7 +102,7 @@ class LeasedBudget:
         return min(rates)
 
 
-def job_of(place: Place, environ: Mapping[str, str]) -> str:
+def name_job(place: Place, environ: Mapping[str, str]) -> str:
     """Return the name that the ranks of a job on this host have in common.
 
     It is $PENSTOCK_JOB, or Slurm's number, or the process that started them, which for several

@@ -17,8 +17,8 @@ from typing import Any
 from .. import limits
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
-from .change_detector import Drift, worthwhile
-from .job_state import JobMember, JobState, limited, profile_of
+from .change_detector import Drift, is_worthwhile
+from .job_state import JobMember, JobState, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
 from .throughput_model import JobProfile, predict
 from .transfer_policy import Key, Transfers
@@ -94,11 +94,11 @@ class Ledger:
         self._resources = resources
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True if there is anybody to divide for."""
-        return bool(self._jobs) or self.transfers.busy
+        return bool(self._jobs) or self.transfers.is_busy
 
-    def together(self) -> Report:
+    def report_together(self) -> Report:
         """Report all jobs as one whose samples are bytes of storage.
 
         Its ceiling is the bytes/s that they could take with the cores there are, and its rate is
@@ -109,11 +109,13 @@ class Ledger:
         taken = math.fsum(each.bytes_per_s for each in found if each is not None)
         moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
         taken += self.transfers.taken_bytes_per_s
-        profiles = [profile for profile in self._believed(jobs) if profile is not None]
+        profiles = [profile for profile in self._list_believed(jobs) if profile is not None]
         profile, could = None, 0.0
-        if self.busy and len(profiles) == len(jobs) and moving < math.inf:
+        if self.is_busy and len(profiles) == len(jobs) and moving < math.inf:
             cores = replace(self._resources, bytes_per_s=math.inf)
-            could = _readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            could = (
+                _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            )
             could = max(1.0, could)
             checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
             profile = {
@@ -151,7 +153,7 @@ class Ledger:
     def report(self, member: int, now_s: float, report: Report) -> None:
         """Take the report of a member; raise UsageError, which names the absurd value, and ignore
         it then."""
-        profile = None if report.profile is None else profile_of(report.profile)
+        profile = None if report.profile is None else read_profile(report.profile)
         job = self._owners[member]
         found = job.members[member]
         self._anew = self._anew or found.silent
@@ -166,7 +168,7 @@ class Ledger:
 
         To be called after any other call, and every `limits.broker_tick_s`.
         """
-        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
+        self._anew = self._anew or self.transfers.is_busy != (self._pool is not None)
         if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
             return {}
         self._looked_s = now_s
@@ -178,7 +180,7 @@ class Ledger:
                 self._anew = True
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
-        return self._renewed(now_s)
+        return self._renew_leases(now_s)
 
     def grants(self, now_s: float) -> dict[Key, Grant]:
         """Return the grants to transfers that are new or renewed; to be called after `tick`."""
@@ -205,15 +207,15 @@ class Ledger:
     def _divide(self, now_s: float) -> None:
         """Divide shares anew, unless only drift asks for it and it does not pay."""
         jobs = list(self._jobs.values())
-        profiles = self._believed(jobs)
+        profiles = self._list_believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
-        shared, pool = self._beside_transfers(profiles)
+        shared, pool = self._divide_beside_transfers(profiles)
         if not jobs:
             self._allocation, self._pool = None, pool
             return
         even = even_share(profiles, shared)
         found = allocate(profiles, shared, self._objective, self._floors)
-        proposed = _mixed(found, profiles, even)
+        proposed = _mix_even(found, profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
         self._allocation, self._even, self._pool = proposed, even, pool
@@ -221,12 +223,12 @@ class Ledger:
         self._divisions += 1
         dealt = zip(proposed.shares, proposed.predictions, proposed.floors, strict=True)
         for job, (share, expected, floor) in zip(jobs, dealt, strict=True):
-            if job.share is None or _differs(job.share, share):
+            if job.share is None or _is_different(job.share, share):
                 job.changed_s, job.off = now_s, 0
             job.share, job.prediction, job.floor = share, expected, floor
             self._deal(job)
 
-    def _beside_transfers(
+    def _divide_beside_transfers(
         self, profiles: Sequence[JobProfile | None]
     ) -> tuple[Resources, float | None]:
         """Divide the resources between loaders and transfers; None for transfers if there are none.
@@ -234,7 +236,7 @@ class Ledger:
         Transfers have the bandwidth that loaders do not use, and `terms.transfer_part` at least.
         """
         there = self._resources
-        if not self.transfers.busy:
+        if not self.transfers.is_busy:
             return there, None
         if there.bytes_per_s == math.inf or not profiles:
             return there, there.bytes_per_s
@@ -242,13 +244,13 @@ class Ledger:
         if None in profiles:
             return most, there.bytes_per_s - most.bytes_per_s
         known = tuple(each for each in profiles if each is not None)
-        read = _roomy * _readable(known, most, self._objective, self._floors)
+        read = _roomy * _predict_readable(known, most, self._objective, self._floors)
         used = max(read, _least * there.bytes_per_s)
         used += math.fsum(each.checkpoint_bytes_per_s for each in known)
         shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
         return shared, there.bytes_per_s - shared.bytes_per_s
 
-    def _believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
+    def _list_believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
         """Return the profiles that shares are made for; None for an even share."""
         found = [job.believed for job in jobs]
         if self._objective == "makespan":
@@ -265,7 +267,7 @@ class Ledger:
     ) -> bool:
         known = [row for row, profile in enumerate(profiles) if profile is not None]
         shares = [share for row in known if (share := jobs[row].share) is not None]
-        return worthwhile(
+        return is_worthwhile(
             [profile for profile in profiles if profile is not None],
             shares,
             replace(proposed, floors=tuple(proposed.floors[row] for row in known)),
@@ -284,14 +286,14 @@ class Ledger:
                 part = (_standby if each.silent else 1.0) / (active + _standby * silent)
             each.lease = Lease(
                 cores=part * job.share.workers,
-                bytes_per_s=limited(part * job.share.bytes_per_s),
+                bytes_per_s=encode_rate(part * job.share.bytes_per_s),
                 floor_cores=part * self._even.workers,
-                floor_bytes_per_s=limited(part * self._even.bytes_per_s),
+                floor_bytes_per_s=encode_rate(part * self._even.bytes_per_s),
                 lasts_s=each.patience_s(self.terms),
             )
             each.leased_s = -math.inf
 
-    def _renewed(self, now_s: float) -> dict[int, Lease]:
+    def _renew_leases(self, now_s: float) -> dict[int, Lease]:
         """Return the leases that members are to be sent."""
         found = {}
         for job in self._jobs.values():
@@ -309,7 +311,7 @@ class Ledger:
         worth = None if self._allocation is None else self._allocation.worth
         return {
             "cores": self._resources.cores,
-            "bytes_per_s": limited(self._resources.bytes_per_s),
+            "bytes_per_s": encode_rate(self._resources.bytes_per_s),
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
@@ -322,7 +324,7 @@ class Ledger:
 
 
 @lru_cache(maxsize=4)
-def _readable(
+def _predict_readable(
     profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
 ) -> float:
     """Return the bytes/s that these jobs would take; computed once while their profiles stay the
@@ -335,7 +337,9 @@ def _readable(
     )
 
 
-def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share) -> Allocation:
+def _mix_even(
+    proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share
+) -> Allocation:
     """Mix a little of the even split into the proposal, and deal the resources that nobody was
     given.
 
@@ -344,8 +348,8 @@ def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Sh
     """
     rows = [row for row, profile in enumerate(profiles) if profile is not None]
     shares, predictions = list(proposed.shares), list(proposed.predictions)
-    cores = _dealt([shares[row].workers for row in rows], even.workers)
-    rates = _dealt([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
+    cores = _deal_all([shares[row].workers for row in rows], even.workers)
+    rates = _deal_all([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
     for row, held, rate in zip(rows, cores, rates, strict=True):
         profile, named = profiles[row], predictions[row]
         assert profile is not None
@@ -365,7 +369,7 @@ def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Sh
     )
 
 
-def _dealt(held: Sequence[float], even: float) -> list[float]:
+def _deal_all(held: Sequence[float], even: float) -> list[float]:
     """Deal all of one resource to these: `even` times their number."""
     if even == math.inf:
         return [even] * len(held)
@@ -373,7 +377,7 @@ def _dealt(held: Sequence[float], even: float) -> list[float]:
     return [(1 - _least) * (each + max(0.0, left)) + _least * even for each in held]
 
 
-def _differs(one: Share, other: Share) -> bool:
+def _is_different(one: Share, other: Share) -> bool:
     """True if the job may take another amount with the other share."""
     pairs = (one.workers, other.workers), (one.bytes_per_s, other.bytes_per_s)
     return any(now != then and abs(now - then) > 0.01 * then for then, now in pairs)

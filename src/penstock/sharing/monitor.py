@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError, WorkerError
-from .wire import Gone, Lines, Message, WireError
+from .wire import ConnectionLost, Lines, Message, WireError
 
 
 def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
@@ -38,8 +38,8 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
         try:
             lines.send({"say": "watch"})
             while True:
-                yield from _states(lines, path)
-        except Gone:
+                yield from _receive_states(lines, path)
+        except ConnectionLost:
             raise WorkerError(f"the broker at {path} has ended") from None
         except WireError as wrong:
             raise WorkerError(
@@ -48,7 +48,7 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
             ) from None
 
 
-def _states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
+def _receive_states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
     """Wait for the next messages, and yield the states among them."""
     until_s = time.monotonic() + limits.broker_answer_s
     heard: list[Message] = []

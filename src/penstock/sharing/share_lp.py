@@ -3,8 +3,9 @@
     maximise  sum value_j x_j    subject to    least_j <= x_j <= most_j,
               sum cost_0j x_j <= limit_0,      sum cost_1j x_j <= limit_1
 
-that is, a fractional knapsack with two weights. `exact` solves it by its dual, without a library;
-`highs` by SciPy's HiGHS; `greedy` step by step, exactly where one resource binds.
+that is, a fractional knapsack with two weights. `solve_exactly` solves it by its dual, without a
+library; `solve_by_highs` by SciPy's HiGHS; `solve_greedily` step by step, exactly if one resource
+binds.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Solution(NamedTuple):
     prices: Float | None
 
 
-def exact(program: Program) -> Solution:
+def solve_exactly(program: Program) -> Solution:
     """Find the optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
 
     At a price p of the second resource a sample is worth value - p cost_1, and the rest is a
@@ -79,7 +80,7 @@ def exact(program: Program) -> Solution:
     """
     first, second = program.cost
     enough = program.left[1]
-    ties = _ties(program)
+    ties = _find_ties(program)
     edges = np.concatenate([[0.0], ties])
     inside = np.append((edges[:-1] + edges[1:]) / 2, 2 * edges[-1])  # a price in each interval
 
@@ -106,7 +107,7 @@ def exact(program: Program) -> Solution:
     return Solution(program.least + raised, np.array([other, price]))
 
 
-def _ties(program: Program) -> Float:
+def _find_ties(program: Program) -> Float:
     """Return the prices of the second resource, ascending and above 0, at which jobs change
     order."""
     value, (first, second) = program.value, program.cost
@@ -136,7 +137,7 @@ def _fill(program: Program, price: float) -> Float:
     return raised
 
 
-def highs(program: Program) -> Solution:
+def solve_by_highs(program: Program) -> Solution:
     """Find the optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
     try:
         optimize = importlib.import_module("scipy.optimize")
@@ -172,7 +173,7 @@ def highs(program: Program) -> Solution:
     return Solution(program.least + raised, None)
 
 
-def greedy(program: Program) -> Solution:
+def solve_greedily(program: Program) -> Solution:
     """Raise one job at a time by one unit of the first resource, a worker, and its part of the
     second.
 
@@ -199,7 +200,7 @@ def greedy(program: Program) -> Solution:
 
 
 SOLVERS: Mapping[Solver, Callable[[Program], Solution]] = {
-    "exact": exact,
-    "highs": highs,
-    "greedy": greedy,
+    "exact": solve_exactly,
+    "highs": solve_by_highs,
+    "greedy": solve_greedily,
 }

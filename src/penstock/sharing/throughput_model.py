@@ -221,14 +221,14 @@ def predict(
     size = profile.bytes_with(share.cache_bytes)
     alone = profile.stream_bytes_per_s
     if contention is None or alone == math.inf or size == 0:
-        return _limited(profile, share, size, alone)
+        return _predict_limited(profile, share, size, alone)
 
     streams = contention.best if share.streams is None else share.streams
     share = replace(share, streams=streams)
 
     def at(own: float) -> tuple[Prediction, float]:
         rate = min(alone, contention.each(other_streams + own))
-        found = _limited(profile, share, size, rate)
+        found = _predict_limited(profile, share, size, rate)
         return found, found.samples_per_s * size / (rate * profile.efficiency)
 
     low, high = 0.0, streams if profile.separate else share.workers
@@ -238,16 +238,18 @@ def predict(
     return at(high)[0]
 
 
-def _limited(profile: JobProfile, share: Share, size: float, stream_rate: float) -> Prediction:
+def _predict_limited(
+    profile: JobProfile, share: Share, size: float, stream_rate: float
+) -> Prediction:
     """Predict the throughput if each stream gets so many bytes/s."""
     held = profile.cpu_s if profile.separate else profile.cpu_s + size / stream_rate
     rates: dict[Binding, float] = {
         "model": profile.samples_per_s,
-        "workers": profile.efficiency * _by(share.workers, held),
-        "bandwidth": profile.efficiency * _by(share.bytes_per_s, size),
+        "workers": profile.efficiency * _divide_cost(share.workers, held),
+        "bandwidth": profile.efficiency * _divide_cost(share.bytes_per_s, size),
     }
     if profile.separate and share.streams is not None:
-        rates["streams"] = profile.efficiency * _by(share.streams, size / stream_rate)
+        rates["streams"] = profile.efficiency * _divide_cost(share.streams, size / stream_rate)
     least = min(rates.values())
     order: tuple[Binding, ...] = get_args(Binding)
     binding = next(
@@ -256,6 +258,6 @@ def _limited(profile: JobProfile, share: Share, size: float, stream_rate: float)
     return Prediction(least, 1 - least / profile.samples_per_s, binding)
 
 
-def _by(amount: float, cost: float) -> float:
+def _divide_cost(amount: float, cost: float) -> float:
     """Return how often a cost can be paid; inf if there is no cost."""
     return amount / cost if cost > 0 else math.inf

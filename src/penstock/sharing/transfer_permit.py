@@ -12,9 +12,9 @@ from types import TracebackType
 from .. import limits
 from ..errors import UsageError
 from ..topology import detect
-from .connection import Link, usual_or
+from .connection import Link, find_call
 from .lease import Grant, Terms
-from .leased_budget import job_of
+from .leased_budget import name_job
 from .wire import VERSION, Message
 
 _burst_s = 0.1
@@ -53,7 +53,7 @@ class TransferPermit:
         if bytes < 1:
             raise UsageError(f"bytes is {bytes!r}: use a number above 0")
         if job is None:
-            job = job_of(detect(None, None, os.environ, sys.modules), os.environ)
+            job = name_job(detect(None, None, os.environ, sys.modules), os.environ)
         self._begin: Message = {
             "say": "transfer",
             "version": VERSION,
@@ -62,7 +62,7 @@ class TransferPermit:
             "bytes_per_s": bytes_per_s,
         }
         self._bytes, self._moved, self._before = bytes, 0, 0
-        call, where = usual_or(path)
+        call, where = find_call(path)
         self._link = Link(call, self._hello, where)
         self._told_every_s = Terms().report_s
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ class TransferPermit:
                     self._link.lose(now_s, error)
                     return False
                 self._ends_s = now_s + self._grant.lasts_s
-        if now_s >= self._tell_s and self._link.ready(now_s):
+        if now_s >= self._tell_s and self._link.can_send(now_s):
             self._tell_s = now_s + self._told_every_s
             moved = self._moved - self._before
             self._link.send({"say": "moved", "id": 0, "bytes": moved}, now_s)

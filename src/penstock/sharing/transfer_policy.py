@@ -110,7 +110,7 @@ class Transfers:
         self._bandwidth = math.inf
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True if there are any transfers."""
         return bool(self._open)
 
@@ -150,7 +150,7 @@ class Transfers:
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
         """Note how much has been transferred; the rate that the transfer can take is learned from
         that."""
-        found = self._found(key)
+        found = self._find_transfer(key)
         passed_s = now_s - found.heard_s
         if passed_s < _windows_s or bytes < found.moved:
             return
@@ -168,7 +168,7 @@ class Transfers:
 
     def end(self, key: Key, now_s: float) -> None:
         """End a transfer, done or given up."""
-        self._found(key)
+        self._find_transfer(key)
         writer, _ = self._open[key]
         writer.settle(now_s, self._bandwidth)
         del self._open[key], writer.open[key]
@@ -190,9 +190,9 @@ class Transfers:
         due = now_s - self._decided_s >= _turn_s
         if self._anew or due or bandwidth != self._bandwidth:
             self._decide(now_s, bandwidth)
-        return self._renewed(now_s)
+        return self._renew_grants(now_s)
 
-    def _found(self, key: Key) -> _Transfer:
+    def _find_transfer(self, key: Key) -> _Transfer:
         if key not in self._open:
             raise UsageError(f"transfer {key[1]} has not begun: say that first")
         return self._open[key][1]
@@ -207,16 +207,16 @@ class Transfers:
                 transfer.rate = math.inf
             return
         waiting = [
-            _waiting(math.fsum(one.could for one in each.open.values()), each.progress)
+            _make_waiting(math.fsum(one.could for one in each.open.values()), each.progress)
             for each in writers
         ]
         for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
-            parts = [_waiting(each.could, 1.0) for each in writer.open.values()]
+            parts = [_make_waiting(each.could, 1.0) for each in writer.open.values()]
             dealt = grant(parts, rate, _split)
             for transfer, part in zip(writer.open.values(), dealt, strict=True):
                 transfer.rate = part
 
-    def _renewed(self, now_s: float) -> dict[Key, Grant]:
+    def _renew_grants(self, now_s: float) -> dict[Key, Grant]:
         found = {}
         for key, (_, each) in self._open.items():
             sent = each.sent
@@ -249,5 +249,5 @@ class Transfers:
         ]
 
 
-def _waiting(could: float, progress: float) -> Waiting:
+def _make_waiting(could: float, progress: float) -> Waiting:
     return Waiting(bytes_per_s=could, weight=1.0, idle_since_s=0.0, progress=progress)

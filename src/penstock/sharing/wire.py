@@ -36,7 +36,7 @@ class WireError(Exception):
         self.why = why
 
 
-class Gone(Exception):
+class ConnectionLost(Exception):
     """The other side has closed the connection, or does not read the lines that it is sent."""
 
 
@@ -58,7 +58,7 @@ class Lines:
         self._unsent = bytearray()
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         """True if the other side is who it should be: the kernel knows it of a UNIX socket."""
         return True
 
@@ -80,13 +80,13 @@ class Lines:
         try:
             count = self._socket.recv_into(self._room)
         except OSError as error:
-            raise Gone(str(error)) from None
+            raise ConnectionLost(str(error)) from None
         if not count:
-            raise Gone("closed")
+            raise ConnectionLost("closed")
         *whole, self._begun = (self._begun + self._room[:count]).split(b"\n")
         if max(map(len, (*whole, self._begun))) > self._most:
             raise WireError("oversized")
-        return self._taken(whole)
+        return self._parse_lines(whole)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, now or as soon as there is room.
@@ -96,7 +96,7 @@ class Lines:
         self._put(json.dumps(message, separators=(",", ":")).encode())
         self.flush()
         if self.waiting > limits.broker_waiting_bytes:
-            raise Gone("does not read")
+            raise ConnectionLost("does not read")
 
     def flush(self) -> None:
         """Send the bytes that wait, as far as there is room."""
@@ -106,7 +106,7 @@ class Lines:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise Gone(str(error)) from None
+                raise ConnectionLost(str(error)) from None
             del self._unsent[:sent]
 
     def close(self) -> None:
@@ -116,12 +116,12 @@ class Lines:
         """Queue a line to be sent."""
         self._unsent += line + b"\n"
 
-    def _taken(self, lines: list[bytes]) -> list[Message]:
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
         """Return the messages in lines that have come."""
-        return [_message(line) for line in lines]
+        return [_parse_message(line) for line in lines]
 
 
-class Sealed(Lines):
+class AuthenticatedLines(Lines):
     """Lines that are authenticated by a key that both sides have, on a network that others reach
     too.
 
@@ -151,12 +151,12 @@ class Sealed(Lines):
         super()._put(self._nonces[0])
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         """True if the other side has shown that it has the key."""
         return self._counts[1] > 0
 
     @property
-    def answered(self) -> bool:
+    def has_answered(self) -> bool:
         """True if the other side speaks this protocol at all."""
         return bool(self._nonces[1])
 
@@ -167,12 +167,12 @@ class Sealed(Lines):
     def _put(self, line: bytes) -> None:
         """Queue the line with its code, or keep it until the other side's nonce is there."""
         if self._nonces[1]:
-            super()._put(self._code(0, line) + line)
+            super()._put(self._compute_code(0, line) + line)
             self._counts[0] += 1
         else:
             self._held.append(line)
 
-    def _taken(self, lines: list[bytes]) -> list[Message]:
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
         if lines and not self._nonces[1]:
             nonce = lines.pop(0)
             if len(nonce) != _code_bytes or nonce == self._nonces[0]:
@@ -185,13 +185,13 @@ class Sealed(Lines):
         found = []
         for line in lines:
             code, line = line[:_code_bytes], line[_code_bytes:]
-            if not hmac.compare_digest(code, self._code(1, line)):
+            if not hmac.compare_digest(code, self._compute_code(1, line)):
                 raise WireError("forged")
             self._counts[1] += 1
-            found.append(_message(line))
+            found.append(_parse_message(line))
         return found
 
-    def _code(self, side: int, line: bytes) -> bytes:
+    def _compute_code(self, side: int, line: bytes) -> bytes:
         """Return the code of the next line that this side sends (0), or the other (1)."""
         nonces = self._nonces if self._sides[0] == _caller else self._nonces[::-1]
         count = self._counts[side].to_bytes(8, "big")
@@ -199,7 +199,7 @@ class Sealed(Lines):
         return hmac.digest(self._key, whole, "sha256").hex().encode()
 
 
-def _message(line: bytes) -> Message:
+def _parse_message(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -217,7 +217,7 @@ class WirePeer(NamedTuple):
     group: int
 
 
-def peer_of(connection: socket.socket) -> WirePeer:
+def read_peer(connection: socket.socket) -> WirePeer:
     """Return the process that the kernel names at the other end of a UNIX socket."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return WirePeer(*_PEER.unpack(found))

@@ -20,12 +20,12 @@ from penstock.sharing.schedule import (
     PeriodicJob,
     Rule,
     Waiting,
-    compare,
     fluid_bounds,
     grant,
     plan_periodic,
     simulate,
 )
+from tests.sharing.schedule.comparison import compare
 
 ALL_RULES = (
     *RULES,

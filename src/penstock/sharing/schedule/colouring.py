@@ -42,7 +42,7 @@ def stagger(
     is given as several. Time grows with n and with the number of slots. Raises UsageError if arrays
     or capacities are something else.
     """
-    left, right = numbers("readers", readers), numbers("targets", targets)
+    left, right = check_numbers("readers", readers), check_numbers("targets", targets)
     if len(left) != len(right):
         raise UsageError(
             f"readers has {len(left)} values where targets has {len(right)}: give both for each"
@@ -50,28 +50,28 @@ def stagger(
         )
     if not len(left):
         return np.empty(0, np.int64)
-    left_room = capacities("reader_capacity", reader_capacity, int(left.max()) + 1)
-    right_room = capacities("target_capacity", target_capacity, int(right.max()) + 1)
-    return coloured(left, right, left_room, right_room)
+    left_room = check_capacities("reader_capacity", reader_capacity, int(left.max()) + 1)
+    right_room = check_capacities("target_capacity", target_capacity, int(right.max()) + 1)
+    return colour_edges(left, right, left_room, right_room)
 
 
-def coloured(left: Int, right: Int, left_room: Int, right_room: Int) -> Int:
+def colour_edges(left: Int, right: Int, left_room: Int, right_room: Int) -> Int:
     """Colour each edge, none at a node more often than it has room for, with the fewest colours.
 
     Returns int64, from 0. The arguments must have been checked.
     """
-    colours = max(fewest(left, left_room), fewest(right, right_room))
+    colours = max(count_fewest(left, left_room), count_fewest(right, right_room))
     # A node of more room is several nodes, of as many edges each as there are colours.
-    return _properly(_split(left, colours), _split(right, colours), colours)
+    return _colour_properly(_split(left, colours), _split(right, colours), colours)
 
 
-def fewest(nodes: Int, room: Int) -> int:
+def count_fewest(nodes: Int, room: Int) -> int:
     """Return the slots that the busiest node needs."""
     degree = np.bincount(nodes, minlength=len(room))
     return int((-(-degree // room)).max(initial=0))
 
 
-def ranks(nodes: Int, by: Int) -> Int:
+def rank_edges(nodes: Int, by: Int) -> Int:
     """Rank each edge, from 0, among those of its node, ordered by some key and then as they are."""
     order = np.lexsort((by, nodes))
     starts = np.flatnonzero(np.diff(nodes[order], prepend=-1))
@@ -83,12 +83,12 @@ def ranks(nodes: Int, by: Int) -> Int:
 
 def _split(nodes: Int, size: int) -> list[int]:
     """Split nodes of more than `size` edges, and number all nodes anew."""
-    piece = ranks(nodes, np.zeros(len(nodes), np.int64)) // size
+    piece = rank_edges(nodes, np.zeros(len(nodes), np.int64)) // size
     pairs = np.stack([nodes, piece], axis=1)
     return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).tolist()
 
 
-def _properly(left: Sequence[int], right: Sequence[int], colours: int) -> Int:
+def _colour_properly(left: Sequence[int], right: Sequence[int], colours: int) -> Int:
     """Colour edges such that no two of a node have the same colour.
 
     No node may have more edges than there are colours. Edges come one by one. If no colour is free
@@ -134,7 +134,7 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
+def check_numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
     """Check whole numbers: raise UsageError unless they are in range and in one dimension."""
     found = np.asarray(values)
     if found.size == 0:
@@ -151,7 +151,7 @@ def numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
     return found.astype(np.int64)
 
 
-def capacities(name: str, value: Capacity, count: int) -> Int:
+def check_capacities(name: str, value: Capacity, count: int) -> Int:
     """Return one capacity for each of `count`; UsageError if one is no whole number above 0, or
     missing."""
     given = np.asarray(value)

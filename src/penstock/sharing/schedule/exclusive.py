@@ -17,7 +17,14 @@ import numpy.typing as npt
 
 from ...errors import UsageError
 from ...extent import Int
-from .colouring import Capacity, capacities, coloured, fewest, numbers, ranks
+from .colouring import (
+    Capacity,
+    check_capacities,
+    check_numbers,
+    colour_edges,
+    count_fewest,
+    rank_edges,
+)
 
 SHARED = -1
 
@@ -37,13 +44,13 @@ def two_tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity = 
     the first. A resource has its first tasks at the beginning and its second ones at the end, which
     overlap nowhere, or with a capacity in one slot that has room for both.
     """
-    left, right, room = _tasks(first, second, capacity)
+    left, right, room = _read_tasks(first, second, capacity)
     if not len(left):
         return np.empty((0, 2), np.int64)
-    colour = coloured(left, right, room, room)
-    early = ranks(left, colour) // room[left]
-    late = ranks(right, -colour) // room[right]
-    return np.stack([early, _bound(left, right, room) - 1 - late], axis=1)
+    colour = colour_edges(left, right, room, room)
+    early = rank_edges(left, colour) // room[left]
+    late = rank_edges(right, -colour) // room[right]
+    return np.stack([early, _find_bound(left, right, room) - 1 - late], axis=1)
 
 
 def two_task_bound(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity = 1) -> int:
@@ -52,18 +59,20 @@ def two_task_bound(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capaci
     That is the most of: 2 for a job; for a resource its tasks; and its first tasks, and a slot for
     the second task of the last of them, or the same mirrored.
     """
-    left, right, room = _tasks(first, second, capacity)
-    return _bound(left, right, room) if len(left) else 0
+    left, right, room = _read_tasks(first, second, capacity)
+    return _find_bound(left, right, room) if len(left) else 0
 
 
-def _bound(left: Int, right: Int, room: Int) -> int:
-    one_sided = max(fewest(left, room), fewest(right, room))
-    return max(fewest(np.concatenate([left, right]), room), 1 + one_sided, 2)
+def _find_bound(left: Int, right: Int, room: Int) -> int:
+    one_sided = max(count_fewest(left, room), count_fewest(right, room))
+    return max(count_fewest(np.concatenate([left, right]), room), 1 + one_sided, 2)
 
 
-def _tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity) -> tuple[Int, Int, Int]:
+def _read_tasks(
+    first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity
+) -> tuple[Int, Int, Int]:
     """Return the resources, with one of its own for each shared task, and room at each."""
-    left, right = numbers("first", first, SHARED), numbers("second", second, SHARED)
+    left, right = check_numbers("first", first, SHARED), check_numbers("second", second, SHARED)
     if len(left) != len(right):
         raise UsageError(
             f"first has {len(left)} values where second has {len(right)}: give both for each job"
@@ -71,7 +80,7 @@ def _tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity) -> t
     tasks = np.concatenate([left, right])
     shared = tasks == SHARED
     count = int(tasks.max(initial=-1)) + 1
-    room = capacities("capacity", capacity, count)
+    room = check_capacities("capacity", capacity, count)
     tasks[shared] = count + np.arange(np.count_nonzero(shared))
     room = np.concatenate([room, np.ones(np.count_nonzero(shared), np.int64)])
     return tasks[: len(left)], tasks[len(left) :], room
@@ -87,7 +96,7 @@ def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list
     In each slot, and at each resource, jobs with most tasks left go first, of these the one that
     then goes to the busiest resource, by the tasks that are left at each.
     """
-    tasks, room = _sequences(jobs, capacity)
+    tasks, room = _read_sequences(jobs, capacity)
     left = np.zeros(len(room), np.int64)
     for job in tasks:
         np.add.at(left, job[job != SHARED], 1)
@@ -123,7 +132,7 @@ def lower_bound(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> int:
     That is the most of: the longest job; and for each resource its tasks over its capacity, with
     the fewest tasks that come before one of them in its job, and the fewest that come after.
     """
-    tasks, room = _sequences(jobs, capacity)
+    tasks, room = _read_sequences(jobs, capacity)
     longest = max((len(job) for job in tasks), default=0)
     load = np.zeros(len(room), np.int64)
     head = np.full(len(room), longest)
@@ -137,8 +146,8 @@ def lower_bound(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> int:
     return max(longest, int(needed.max(initial=0)))
 
 
-def _sequences(jobs: Sequence[npt.ArrayLike], capacity: Capacity) -> tuple[list[Int], Int]:
+def _read_sequences(jobs: Sequence[npt.ArrayLike], capacity: Capacity) -> tuple[list[Int], Int]:
     """Return the tasks of each job, and the room at each resource."""
-    tasks = [numbers(f"jobs[{number}]", job, SHARED) for number, job in enumerate(jobs)]
+    tasks = [check_numbers(f"jobs[{number}]", job, SHARED) for number, job in enumerate(jobs)]
     count = max((int(job.max(initial=-1)) for job in tasks), default=-1) + 1
-    return tasks, capacities("capacity", capacity, count)
+    return tasks, check_capacities("capacity", capacity, count)

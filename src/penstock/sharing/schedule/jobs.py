@@ -20,7 +20,7 @@ Objective = Literal["efficiency", "dilation"]
 """Objective of a schedule: efficiency is wanted high, dilation low."""
 
 
-class Outcome(NamedTuple):
+class ScheduleOutcome(NamedTuple):
     """Efficiency and dilation of a schedule; `dilation` is infinite if a job finishes no cycle."""
 
     efficiency: float
@@ -89,7 +89,9 @@ def require_objective(objective: str) -> None:
         raise UsageError(f"objective is {objective!r}: use one of {', '.join(get_args(Objective))}")
 
 
-def outcome(jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[float]) -> Outcome:
+def compute_outcome(
+    jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[float]
+) -> ScheduleOutcome:
     """Return the outcome of jobs whose cycles take so long each, on average; infinite if none
     ends."""
     computing = sum(
@@ -98,10 +100,10 @@ def outcome(jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[fl
     dilation = max(
         cycle_s / job.cycle_s(bandwidth) for job, cycle_s in zip(jobs, cycles_s, strict=True)
     )
-    return Outcome(computing / sum(job.weight for job in jobs), dilation)
+    return ScheduleOutcome(computing / sum(job.weight for job in jobs), dilation)
 
 
-def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> Outcome:
+def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> ScheduleOutcome:
     """Return the most efficiency and the least dilation that any schedule can have, each by itself.
 
     Efficiency is a fractional knapsack: x cycles a second of a job compute weight * compute_s * x,
@@ -117,4 +119,4 @@ def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> Outcome:
         left -= taken
         computed += worth[number] * taken
     efficiency = computed / sum(job.weight for job in jobs)
-    return Outcome(efficiency, max(1.0, sum(alone) / bandwidth))
+    return ScheduleOutcome(efficiency, max(1.0, sum(alone) / bandwidth))

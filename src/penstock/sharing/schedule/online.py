@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from ... import limits
 from ...errors import LimitError, UsageError
-from .jobs import Outcome, PeriodicJob, outcome, require, require_jobs
+from .jobs import PeriodicJob, ScheduleOutcome, compute_outcome, require, require_jobs
 
 RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]
 
@@ -89,10 +89,10 @@ def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[floa
     nothing is left while a job could take it.
     """
     if rule.name == "fair":
-        return _fair(waiting, bandwidth)
+        return _grant_fairly(waiting, bandwidth)
     rates = [0.0] * len(waiting)
     left = bandwidth
-    for number in _by_rule(waiting, rule):
+    for number in _order_by_rule(waiting, rule):
         wanted = min(waiting[number].bytes_per_s, bandwidth)
         if rule.divisible or wanted <= left * (1 + 1e-9):
             rates[number] = min(wanted, left)
@@ -100,7 +100,7 @@ def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[floa
     return rates
 
 
-def _by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
+def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
     """Return the order of the jobs; among equals the first in the list goes first."""
     by_progress = rule.name == "min-dilation" or (
         rule.name == "min-max" and any(each.progress < rule.gamma for each in waiting)
@@ -118,7 +118,7 @@ def _by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
     return sorted(range(len(waiting)), key=key)
 
 
-def _fair(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
+def _grant_fairly(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
     rates = [0.0] * len(waiting)
     left, unserved = bandwidth, len(waiting)
     for number in sorted(range(len(waiting)), key=lambda number: waiting[number].bytes_per_s):
@@ -144,7 +144,7 @@ class _Running:
 
 def simulate(
     jobs: Sequence[PeriodicJob], bandwidth: float, rule: Rule, *, cycles: int | None = None
-) -> Outcome:
+) -> ScheduleOutcome:
     """Simulate jobs that all begin to compute at once, over so many of the longest cycles.
 
     By default there are as many as hold `limits.simulated_transfers`, and 20 at least. A job's
@@ -171,14 +171,14 @@ def simulate(
     now_s = 0.0
     while True:
         _decide(running, bandwidth, rule, now_s, tiny_s)
-        next_s = min(_next_s(each, now_s) for each in running)
+        next_s = min(_find_next_s(each, now_s) for each in running)
         if next_s > horizon_s:
             break
         for each in running:
             if each.left:
                 _advance(each, now_s, next_s, tiny_s)
         now_s = next_s
-    return outcome(
+    return compute_outcome(
         jobs,
         bandwidth,
         [each.idle_since_s / each.cycles if each.cycles else math.inf for each in running],
@@ -208,7 +208,7 @@ def _decide(
         each.rate = rate
 
 
-def _next_s(each: _Running, now_s: float) -> float:
+def _find_next_s(each: _Running, now_s: float) -> float:
     """Return the time of a job's next event, as things are."""
     if not each.left:
         return each.ready_s

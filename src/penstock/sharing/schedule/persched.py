@@ -17,7 +17,15 @@ from typing import NamedTuple
 
 from ... import limits
 from ...errors import LimitError, UsageError
-from .jobs import Objective, Outcome, PeriodicJob, outcome, require, require_jobs, require_objective
+from .jobs import (
+    Objective,
+    PeriodicJob,
+    ScheduleOutcome,
+    compute_outcome,
+    require,
+    require_jobs,
+    require_objective,
+)
 
 _gain_min = 1e-6
 """Gain by which a longer pattern must be better."""
@@ -27,7 +35,7 @@ _time, _rate, _volume = 1e-11, 1e-9, 1e-9
 """Parts of the period, of the bandwidth and of a transfer that count as nothing."""
 
 
-class Stretch(NamedTuple):
+class TransferStretch(NamedTuple):
     """A part of a transfer, at one rate, from `start_s` to `end_s`."""
 
     start_s: float
@@ -47,8 +55,8 @@ class Pattern:
     """
 
     period_s: float
-    transfers: tuple[tuple[tuple[Stretch, ...], ...], ...]
-    outcome: Outcome
+    transfers: tuple[tuple[tuple[TransferStretch, ...], ...], ...]
+    outcome: ScheduleOutcome
 
     @property
     def cycles(self) -> tuple[int, ...]:
@@ -115,7 +123,7 @@ def plan_periodic(
     best: Pattern | None = None
     period_s = shortest_s
     while period_s <= longest_ratio * shortest_s:
-        found = _pattern(jobs, bandwidth, period_s)
+        found = _make_pattern(jobs, bandwidth, period_s)
         if found is not None and (
             best is None
             or found.outcome.score(objective) > best.outcome.score(objective) + _gain_min
@@ -127,18 +135,16 @@ def plan_periodic(
             f"no period of {shortest_s:g}..{longest_ratio * shortest_s:g} s holds a cycle of every"
             " job: use a larger shortest_s or longest_ratio"
         )
-    return _shortened(jobs, bandwidth, best, step)
+    return _shorten(jobs, bandwidth, best, step)
 
 
-def _shortened(
-    jobs: Sequence[PeriodicJob], bandwidth: float, best: Pattern, step: float
-) -> Pattern:
+def _shorten(jobs: Sequence[PeriodicJob], bandwidth: float, best: Pattern, step: float) -> Pattern:
     """Shorten the pattern with the same cycles, as far as small steps go."""
     pieces = math.floor(1 / step)
     step_s = (best.period_s - best.period_s / (1 + step)) / pieces
     period_s = best.period_s - step_s
     while period_s > 0:
-        found = _pattern(jobs, bandwidth, period_s)
+        found = _make_pattern(jobs, bandwidth, period_s)
         if found is None or found.cycles != best.cycles:
             break
         best = found
@@ -146,10 +152,10 @@ def _shortened(
     return best
 
 
-def _pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> Pattern | None:
+def _make_pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> Pattern | None:
     """Make a pattern of this length; None if a job has no place in it."""
-    load = _Load(period_s, bandwidth)
-    transfers: list[list[tuple[Stretch, ...]]] = [[] for _ in jobs]
+    load = _PeriodLoad(period_s, bandwidth)
+    transfers: list[list[tuple[TransferStretch, ...]]] = [[] for _ in jobs]
 
     def behind(number: int) -> tuple[float, float, int]:
         job = jobs[number]
@@ -169,11 +175,11 @@ def _pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> 
             heapq.heappop(waiting)  # never again: the load only grows
         else:
             return None
-    got = outcome(jobs, bandwidth, [period_s / len(each) for each in transfers])
+    got = compute_outcome(jobs, bandwidth, [period_s / len(each) for each in transfers])
     return Pattern(period_s, tuple(map(tuple, transfers)), got)
 
 
-class _Load:
+class _PeriodLoad:
     """Use of the bandwidth in each part of a period that is repeated.
 
     Part i lies between _times[i] and _times[i + 1], the last one ends with the period.
@@ -186,8 +192,8 @@ class _Load:
         self._used = [0.0]
 
     def place(
-        self, job: PeriodicJob, earlier: Sequence[tuple[Stretch, ...]]
-    ) -> tuple[Stretch, ...] | None:
+        self, job: PeriodicJob, earlier: Sequence[tuple[TransferStretch, ...]]
+    ) -> tuple[TransferStretch, ...] | None:
         """Place the transfer of the job's next cycle after its earlier ones; None if it does not
         fit.
 
@@ -197,12 +203,12 @@ class _Load:
         if earlier:
             start_s = earlier[-1][-1].end_s + job.compute_s
             first_again_s = earlier[0][0].start_s + self._period_s
-            return self._filled(job, start_s, first_again_s - job.compute_s)
+            return self._fill_transfer(job, start_s, first_again_s - job.compute_s)
         least_s = job.transfer_s(self._bandwidth) * (1 + _volume)
-        best: tuple[Stretch, ...] | None = None
+        best: tuple[TransferStretch, ...] | None = None
         best_s = math.inf
         for start_s in self._times:
-            found = self._filled(job, start_s, start_s + self._period_s - job.compute_s)
+            found = self._fill_transfer(job, start_s, start_s + self._period_s - job.compute_s)
             if found is None:
                 continue
             took_s = found[-1].end_s - start_s
@@ -212,13 +218,13 @@ class _Load:
                 break
         return best
 
-    def _filled(
+    def _fill_transfer(
         self, job: PeriodicJob, start_s: float, until_s: float
-    ) -> tuple[Stretch, ...] | None:
+    ) -> tuple[TransferStretch, ...] | None:
         """Place the transfer in the rest from `start_s` on; None if it does not end in time."""
         tiny_s, tiny_rate = _time * self._period_s, _rate * self._bandwidth
         left = job.transfer_bytes
-        stretches: list[Stretch] = []
+        stretches: list[TransferStretch] = []
         round_s = start_s - start_s % self._period_s
         part = bisect_right(self._times, start_s % self._period_s) - 1
         now_s = start_s
@@ -232,14 +238,14 @@ class _Load:
             if rate > tiny_rate and end_s - now_s > tiny_s:
                 end_s = min(end_s, now_s + left / rate)
                 left -= rate * (end_s - now_s)
-                stretches.append(Stretch(now_s, end_s, rate))
+                stretches.append(TransferStretch(now_s, end_s, rate))
             if end_s > until_s + tiny_s:
                 return None
             now_s = end_s
             part += 1
         return tuple(stretches)
 
-    def add(self, stretches: Sequence[Stretch]) -> None:
+    def add(self, stretches: Sequence[TransferStretch]) -> None:
         """Subtract the bandwidth that a transfer uses."""
         for start_s, end_s, rate in stretches:
             first = self._cut(start_s % self._period_s)
