@@ -183,11 +183,11 @@ class DiskTier:
         room is used up, or writing failed.
         """
         held = self._slots.holds(slots)
-        each = zip(slots, cache_blocks, held, strict=True)
+        triples = zip(slots, cache_blocks, held, strict=True)
         return np.array(
             [
                 bool(mine) and self._write(int(slot), cache_block)
-                for slot, cache_block, mine in each
+                for slot, cache_block, mine in triples
             ],
             bool,
         )
@@ -257,8 +257,8 @@ class DiskTier:
     def _read(self, slot: int, at: int, length: int) -> Buffer | None:
         place = _PAGE + at
         with contextlib.suppress(OSError):
-            found = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
-            entry = np.frombuffer(found.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
+            raw = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
+            entry = np.frombuffer(raw.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
             if (entry["at"], entry["length"]) == (place, length):
                 padded = self._arena.take(_pad_size(length))
                 _read_all(self._data, padded, length, place)
@@ -381,14 +381,14 @@ def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
         with open(os.path.join(folder, "tier.table"), "rb") as table:
-            found = table.read(_HEADER.size + _CRC.size)
+            header = table.read(_HEADER.size + _CRC.size)
     except OSError:
         return None
-    if len(found) < _HEADER.size + _CRC.size:
+    if len(header) < _HEADER.size + _CRC.size:
         return None
-    magic, version, slots, identity, note = _HEADER.unpack_from(found)
+    magic, version, slots, identity, note = _HEADER.unpack_from(header)
     known = (magic, version) == (_MAGIC, _VERSION)
-    return note if known and found == _pack_header(slots, identity, note) else None
+    return note if known and header == _pack_header(slots, identity, note) else None
 
 
 def _pack_header(slots: int, identity: bytes, note: bytes) -> bytes:

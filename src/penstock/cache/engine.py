@@ -83,7 +83,7 @@ class _Answer:
     request: PeerRequest
     rows: Int
     parts: int = 1
-    found: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
+    ready_parts: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
 
 
 class CachedEngine:
@@ -162,8 +162,8 @@ class CachedEngine:
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     # -- the user's side -----------------------------------------------------------------------
 
@@ -236,13 +236,13 @@ class CachedEngine:
             "direct_bytes",
             "served_bytes",
         )
-        found = self._inner.counters() | {name: self._counts[name] for name in names}
-        found |= dict(self._counts)
+        counts = self._inner.counters() | {name: self._counts[name] for name in names}
+        counts |= dict(self._counts)
         of_slab = self._keeper.slab.counters()._asdict()
-        found |= {f"slab_{name}": count for name, count in of_slab.items()}
+        counts |= {f"slab_{name}": count for name, count in of_slab.items()}
         if self._peer is not None:
-            found |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
-        return found
+            counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
+        return counts
 
     def close(self) -> None:
         """End the threads, the storage engine, the slab and the peer."""
@@ -255,8 +255,8 @@ class CachedEngine:
             return  # its threads are the parent's
         self._more.release()
         self._wake()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
@@ -370,7 +370,7 @@ class CachedEngine:
         """Copy rows of other nodes out of replicas; return the rows that have none."""
         if step.uses is None:
             return rows
-        found = np.zeros(len(rows), bool)
+        was_copied = np.zeros(len(rows), bool)
         keys, length = step.requests.offset.view(np.uint64), step.requests.length
         with self._give_up_on_error():
             for number, buffer in enumerate(step.buffers):
@@ -378,9 +378,9 @@ class CachedEngine:
                 some = rows[at]
                 target = step.requests.target[some]
                 here = replicas.take(keys[some], length[some], buffer, target, step.uses)
-                found[at[here]] = True
-        self._counts["replica_bytes"] += int(length[rows[found]].sum())
-        return rows[~found]
+                was_copied[at[here]] = True
+        self._counts["replica_bytes"] += int(length[rows[was_copied]].sum())
+        return rows[~was_copied]
 
     def _make_replicas(self, step: _Step, rows: Int) -> None:
         """Make replicas of rows that another node has sent, if they are worth it."""
@@ -410,7 +410,7 @@ class CachedEngine:
         """Ask another node, buffer by buffer, or storage if nobody there would answer."""
         requests = step.requests
         self._try(node, step, rows[:1])
-        rank = next((each for each in self._via[node] if each not in self._failed), None)
+        rank = next((other for other in self._via[node] if other not in self._failed), None)
         if rank is None:
             self._counts["fetches_avoided"] += 1
             self._read(step, rows)
@@ -534,7 +534,7 @@ class CachedEngine:
     def _make_answerer(self, answer: _Answer, rows: Int) -> Callable[[WantedKeys], None]:
         def done(wanted: WantedKeys) -> None:
             there = self._keeper.find_ready(wanted)
-            answer.found.append((wanted, np.flatnonzero(there), rows[there]))
+            answer.ready_parts.append((wanted, np.flatnonzero(there), rows[there]))
             self._end_answer(answer)
 
         return done
@@ -547,16 +547,16 @@ class CachedEngine:
         assert self._peer is not None
         request = answer.request
         there = np.zeros(len(request.keys), bool)
-        for _, _, rows in answer.found:
+        for _, _, rows in answer.ready_parts:
             there[rows] = True
         length = np.where(there, request.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
         out: list[Buffer] = [np.empty(total, np.uint8)]
-        if len(answer.found) == 1 and total >= _view_bytes * np.count_nonzero(there):
-            out = self._keeper.view_keys(*answer.found[0], request.lengths)
+        if len(answer.ready_parts) == 1 and total >= _view_bytes * np.count_nonzero(there):
+            out = self._keeper.view_keys(*answer.ready_parts[0], request.lengths)
         else:
-            for wanted, found, rows in answer.found:
-                self._keeper.copy(wanted, found, length[rows], out[0], (ends - length)[rows])
+            for wanted, positions, rows in answer.ready_parts:
+                self._keeper.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
         self._peer.answer(request.number, out, np.flatnonzero(~there))
         self._counts["served_bytes"] += total

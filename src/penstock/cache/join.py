@@ -232,9 +232,9 @@ def join_cache(
         opened.callback(parts.close)
         if job.placement.nodes > 1 and members[0]["peers"] == "mpi":
             parts.speak_mpi(job)
-        made = exchange_values(gather, place, lambda: parts.make(job, index, cache))
+        introductions = exchange_values(gather, place, lambda: parts.make(job, index, cache))
         # Each rank keeps what it has made until all have attached.
-        exchange_values(gather, place, lambda: parts.attach(job, made))
+        exchange_values(gather, place, lambda: parts.attach(job, introductions))
         assert parts.slab is not None
         engine = CachedEngine(
             addressed,
@@ -321,15 +321,15 @@ def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
 
 def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Choose the cache block, the same on every rank; None if storage has to be measured."""
-    given = members[0]["cache_block_bytes"]
+    wanted_bytes = members[0]["cache_block_bytes"]
     on_disk = Counter(
-        each["cache_block_on_disk"] for each in members if each["cache_block_on_disk"]
+        member["cache_block_on_disk"] for member in members if member["cache_block_on_disk"]
     )
     mean_bytes = index.mean_bytes
     small = min(limits.cache_block_bytes_default, index.total_bytes // limits.cache_blocks_min)
-    if given is not None:
+    if wanted_bytes is not None:
         chosen = CacheBlockChoice(
-            samples_per_block(given, index.count, mean_bytes), "cache_block_bytes was given"
+            samples_per_block(wanted_bytes, index.count, mean_bytes), "cache_block_bytes was given"
         )
     elif on_disk:  # of most hosts, where they differ
         (cache_block, _), *_ = on_disk.most_common()
@@ -446,9 +446,9 @@ class _CacheParts:
 
             keys = KeyPair.generate()
             host = cache.listen or find_reachable_address(os.environ)
-            made = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
-            self.peer = made
-            saying["peer"] = (made.address, keys.public.decode())
+            peer = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
+            self.peer = peer
+            saying["peer"] = (peer.address, keys.public.decode())
         return saying
 
     def attach(self, job: _CacheAgreement, members: list[dict[str, Any]]) -> dict[str, Any]:

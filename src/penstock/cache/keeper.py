@@ -106,13 +106,13 @@ class Keeper:
     @property
     def busy(self) -> bool:
         """True if cache blocks are awaited that another rank reads: call `look_again` soon."""
-        return any(len(each.busy) for each in self._wanted)
+        return any(len(wanted.busy) for wanted in self._wanted)
 
     def look_again(self) -> None:
         """Look for cache blocks that other ranks have read, or have given up."""
-        for each in list(self._wanted):
-            if len(each.busy):
-                self._look(each)
+        for wanted in list(self._wanted):
+            if len(wanted.busy):
+                self._look(wanted)
 
     def drain(self) -> None:
         """Take the results that other threads have brought."""
@@ -131,13 +131,13 @@ class Keeper:
     def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
         """Return, by tier, the rows of keys that this node keeps, and the tier's own slots."""
         ram = slots[rows] < self._ram_cache_blocks
-        found: list[tuple[Tier, Int, Int]] = []
+        parts: list[tuple[Tier, Int, Int]] = []
         if ram.any():
-            found.append((self.slab, rows[ram], slots[rows[ram]]))
+            parts.append((self.slab, rows[ram], slots[rows[ram]]))
         if not ram.all():
             assert self._disk is not None
-            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_cache_blocks))
-        return found
+            parts.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_cache_blocks))
+        return parts
 
     def want(
         self,
@@ -263,9 +263,9 @@ class Keeper:
         def read() -> None:
             cache_blocks: dict[int, Buffer] = {}
             try:
-                found = zip(slots.tolist(), disk.read(slots, size), strict=True)
+                pairs = zip(slots.tolist(), disk.read(slots, size), strict=True)
                 cache_blocks |= {
-                    slot: cache_block for slot, cache_block in found if cache_block is not None
+                    slot: cache_block for slot, cache_block in pairs if cache_block is not None
                 }
             finally:  # no memory, for instance: who waits reads from storage
                 self._news.append(lambda: self._finish_waiting(job, cache_blocks))
@@ -308,8 +308,8 @@ class Keeper:
     def find_ready(self, wanted: WantedKeys) -> npt.NDArray[np.bool_]:
         """Return a mask of the keys that can be copied."""
         if wanted.tier is self.slab:
-            found: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
-            return found
+            is_ready: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
+            return is_ready
         return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
 
     def copy(self, wanted: WantedKeys, rows: Int, length: Int, out: Buffer, target: Int) -> None:
@@ -320,7 +320,7 @@ class Keeper:
             self.slab.gather(at + inside, length, out, target)
             return
         columns = (wanted.slots[rows], inside, length, target)
-        for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
+        for slot, a, n, to in zip(*(column.tolist() for column in columns), strict=True):
             out[to : to + n] = wanted.held[slot][a : a + n]
 
     def _find_offsets(self, keys: Keys, cache_blocks: Keys) -> Int:
@@ -337,15 +337,15 @@ class Keeper:
         inside: Int = ends[first[number] + row] - ends[first[number]]
         return inside
 
-    def view_keys(self, wanted: WantedKeys, found: Int, rows: Int, length: Int) -> list[Buffer]:
+    def view_keys(self, wanted: WantedKeys, positions: Int, rows: Int, length: Int) -> list[Buffer]:
         """Return large keys as views of where they lie: the slab never moves its contents."""
-        inside = self._find_offsets(wanted.keys[found], wanted.cache_blocks[found])
+        inside = self._find_offsets(wanted.keys[positions], wanted.cache_blocks[positions])
         if wanted.tier is self.slab:
-            at = self.slab.offsets(wanted.slots[found]) + inside
+            at = self.slab.offsets(wanted.slots[positions]) + inside
             data = self.slab.data
             return [
                 data[a : a + n] for a, n in zip(at.tolist(), length[rows].tolist(), strict=True)
             ]
-        columns = (wanted.slots[found], inside, length[rows])
-        each = zip(*(column.tolist() for column in columns), strict=True)
-        return [wanted.held[slot][a : a + n] for slot, a, n in each]
+        columns = (wanted.slots[positions], inside, length[rows])
+        places = zip(*(column.tolist() for column in columns), strict=True)
+        return [wanted.held[slot][a : a + n] for slot, a, n in places]

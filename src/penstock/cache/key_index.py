@@ -54,21 +54,21 @@ class Addressed:
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
         if len(self.fields) == 1:
             return self.index.lengths(sample)
-        found = np.empty(len(keys), np.int64)
-        for each in range(len(self.fields)):
-            rows = number == each
-            found[rows] = self.index.lengths(sample[rows], each)
-        return found
+        lengths = np.empty(len(keys), np.int64)
+        for field in range(len(self.fields)):
+            rows = number == field
+            lengths[rows] = self.index.lengths(sample[rows], field)
+        return lengths
 
     def place_keys(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
         """Return the extents of keys in storage, with their destinations."""
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
-        found: list[Placed] = []
-        for each in range(len(self.fields)):
-            rows = np.flatnonzero(number == each)
-            extents, pieces = self.index.units(sample[rows], each)
+        parts: list[Placed] = []
+        for field in range(len(self.fields)):
+            rows = np.flatnonzero(number == field)
+            extents, pieces = self.index.units(sample[rows], field)
             to, of = target[rows], part[rows].astype(np.uint32)
             if pieces is not None:
                 to, of = place_pieces(extents, pieces, to, of)
-            found.append(Placed(*extents, of, to))
-        return Placed(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            parts.append(Placed(*extents, of, to))
+        return Placed(*(np.concatenate(column) for column in zip(*parts, strict=True)))

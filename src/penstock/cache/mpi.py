@@ -269,7 +269,7 @@ class MPIPeer:
     def _has_left(self) -> bool:
         """True if nothing is on its way, from here or to here."""
         return not (
-            self._sending or self._active or not all(each.gone for each in self._nodes.values())
+            self._sending or self._active or not all(other.gone for other in self._nodes.values())
         )
 
     def _require_open(self) -> None:
@@ -294,11 +294,11 @@ class MPIPeer:
             raise UsageError("MPI was finalized under a loader: close the loader first")
         if self._sending:
             left = []
-            for each in self._sending:
-                if self._test(each[0]) is False:
-                    left.append(each)
+            for sending in self._sending:
+                if self._test(sending[0]) is False:
+                    left.append(sending)
                 else:
-                    self._nodes[each[2]].unsent -= len(each[1])
+                    self._nodes[sending[2]].unsent -= len(sending[1])
             self._sending = left
         looked = 0  # in vain: a look finds what MPI had already seen, and makes it see more
         for _ in range(limits.peer_round_messages):

@@ -283,7 +283,7 @@ class Fetches:
 
     def of(self, node: int) -> list[Fetch]:
         """Return the fetches that ask a node."""
-        return [each for each in self._open.values() if each.node == node]
+        return [fetch for fetch in self._open.values() if fetch.node == node]
 
     def end(self, fetch: Fetch, reason: Reason | None = None) -> None:
         """End a fetch that was answered, or failed; it is to be reported."""
@@ -294,7 +294,9 @@ class Fetches:
     def late(self) -> list[Fetch]:
         """Return the fetches whose time is over."""
         now_ns = self._clock.now_ns() if self._open else 0
-        return [*itertools.takewhile(lambda each: each.deadline_ns <= now_ns, self._open.values())]
+        return [
+            *itertools.takewhile(lambda fetch: fetch.deadline_ns <= now_ns, self._open.values())
+        ]
 
     def expire(self) -> list[Fetch]:
         """End the fetches whose time is over, and return them."""
@@ -421,10 +423,10 @@ class OpenRequests:
         )
         mask[refused] = True
         views = [_view_part(part, number) for part in parts]
-        given, expected = sum(map(len, views)), int(lengths[~mask].sum())
-        if given != expected:
+        total, expected = sum(map(len, views)), int(lengths[~mask].sum())
+        if total != expected:
             raise UsageError(
-                f"the answer to request {number} has {given} bytes where its keys have {expected}:"
+                f"the answer to request {number} has {total} bytes where its keys have {expected}:"
                 " give the bytes of each key that is not refused"
             )
         del self._open[number]

@@ -73,7 +73,7 @@ class PeerJob:
         """Return the message that asks for a fetch."""
         columns = fetch.keys.astype("<u8"), fetch.lengths.astype("<i8")
         header = self.header(ASK, len(fetch.keys), fetch.ticket)
-        return b"".join([header, *(each.tobytes() for each in columns)])
+        return b"".join([header, *(column.tobytes() for column in columns)])
 
 
 def unpack_request(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:

@@ -34,19 +34,19 @@ def find_gather(
     place: Place,
     modules: Mapping[str, Any],
     environ: Mapping[str, str],
-    given: Gather | None = None,
+    user_gather: Gather | None = None,
 ) -> Gather:
     """Return the function by which the ranks of this job exchange texts.
 
-    given:  the user's own function, which is used unchecked.
+    user_gather:  the user's own function, which is used unchecked.
 
     Raises UsageError if there is no way to exchange texts. MPI is begun here only in processes that
     were started for MPI: in others, beginning it may end the process.
     """
     if place.world_size == 1:
         return lambda text: [text]
-    if given is not None:
-        return given
+    if user_gather is not None:
+        return user_gather
     store = find_store(modules)
     if store is not None:
         ranks = modules["torch.distributed"].get_world_size()
@@ -152,20 +152,20 @@ def find_reachable_address(environ: Mapping[str, str]) -> str:
     """
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        found = _find_address_towards(master)
+        own = _find_address_towards(master)
     except OSError as error:
         raise UsageError(
             f"the address of this host towards {master!r} cannot be found ({error}): give "
             "Cache(listen=...)"
         ) from None
-    if ipaddress.ip_address(found).is_loopback and master in (
+    if ipaddress.ip_address(own).is_loopback and master in (
         socket.gethostname(),
         socket.getfqdn(),
     ):
         # Many systems give their own name a loopback address (127.0.1.1), which is none for others.
         with contextlib.suppress(OSError):
             return _find_address_towards(_elsewhere)
-    return found
+    return own
 
 
 def _find_address_towards(other: str) -> str:
@@ -196,8 +196,8 @@ def exchange_values(
             f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
             "has to return what each rank said, in order of rank"
         )
-    found = [json.loads(each) for each in texts]
-    for rank, said in enumerate(found):
-        if _ERROR in said:
-            raise UsageError(f"rank {rank} cannot take part in the cache: {said[_ERROR]}")
-    return found
+    values = [json.loads(value) for value in texts]
+    for rank, value in enumerate(values):
+        if _ERROR in value:
+            raise UsageError(f"rank {rank} cannot take part in the cache: {value[_ERROR]}")
+    return values

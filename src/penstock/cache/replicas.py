@@ -99,8 +99,8 @@ class _ReplicaBuffer:
     def find_bucket(self, keys: Keys) -> Int:
         """Return the first entry of each key's bucket."""
         mixed = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-        found: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
-        return found
+        first: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
+        return first
 
     def find(self, keys: Keys) -> tuple[Int, Int, Keys]:
         """Return the rows of keys that are here, their entries and stamps."""
@@ -119,8 +119,8 @@ class _ReplicaBuffer:
         here, there, part = self.locate_pages(entries, lengths[rows], targets[rows])
         gather(self.data, here, part, out, there)
         fence()
-        found: Int = rows[self.stamps[entries] == stamps]
-        return found
+        copied: Int = rows[self.stamps[entries] == stamps]
+        return copied
 
     def locate_pages(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
         """Locate all pages of these entries.
@@ -138,8 +138,8 @@ class _ReplicaBuffer:
     def list_pages(self, entries: Int, sizes: Int) -> Int:
         """Return all pages, entry by entry."""
         table = self.pages[entries]
-        found: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
-        return found
+        pages: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
+        return pages
 
 
 class Replicas:
@@ -172,8 +172,8 @@ class Replicas:
         self._sweep(uses.now(keys[-1:] // self._fields), uses)
         left = np.arange(len(keys))
         for replica_buffer in self._replica_buffers:
-            found = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
-            left = np.delete(left, found)
+            copied = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
+            left = np.delete(left, copied)
         return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
 
     def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: UseTimes) -> None:

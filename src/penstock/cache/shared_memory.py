@@ -156,13 +156,13 @@ class SlotTable:
 
     def offsets(self, slots: Int) -> Int:
         """Return the offset of each slot's bytes; -1 if it is not ready."""
-        found: Int = self._call(self._core.find_offsets, slots)
-        return found
+        offsets: Int = self._call(self._core.find_offsets, slots)
+        return offsets
 
     def allocate(self, lengths: Int) -> Int:
         """Return offsets of room for so many bytes each, which nobody else is given; -1 if full."""
-        found: Int = self._call(self._core.allocate, lengths)
-        return found
+        offsets: Int = self._call(self._core.allocate, lengths)
+        return offsets
 
     def holds(self, slots: Int) -> Mask:
         """Return a mask of the slots that are claimed here."""

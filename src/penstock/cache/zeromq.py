@@ -215,10 +215,10 @@ class ZeroMQPeer:
         for node, member in members.items():
             if len(member.public_key) != 40:
                 raise UsageError(f"the public key of node {node} has not 40 characters (Z85)")
-        nodes = {z85.decode(each.public_key): node for node, each in members.items()}
+        nodes = {z85.decode(member.public_key): node for node, member in members.items()}
         if len(nodes) != len(members):
             raise UsageError("two nodes have the same public key: let each make its own")
-        self._members = {node: each for node, each in members.items() if node != self.node}
+        self._members = {node: member for node, member in members.items() if node != self.node}
         self._nodes = nodes
         self._register(self._zap, self._admit)
 
@@ -480,7 +480,9 @@ class ZeroMQPeer:
     def _send(self) -> None:
         """Send of each answer as much as the queue to its node takes."""
         now_ns = self._clock.now_ns() if self._outgoing else 0
-        self._outgoing = [each for each in self._outgoing if self._send_one(each, now_ns)]
+        self._outgoing = [
+            outgoing for outgoing in self._outgoing if self._send_one(outgoing, now_ns)
+        ]
 
     def _send_one(self, outgoing: _Outgoing, now_ns: int) -> bool:
         """Send messages of an answer; return True if some are left to send."""

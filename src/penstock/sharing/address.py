@@ -44,10 +44,10 @@ class Address:
                 "tcp://[fd00::1]:7077"
             )
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise UsageError(f"address {self.text!r} is not found ({error}): look at it") from None
-        self.places = [(family, place) for family, _, _, _, place in found]
+        self.places = [(family, place) for family, _, _, _, place in entries]
 
     def call(self) -> socket.socket:
         """Begin a connection: never waits.

@@ -146,12 +146,13 @@ def score(
 
 
 def _list_remaining(jobs: Sequence[JobProfile]) -> Float:
-    found = [job.remaining_samples for job in jobs]
-    if None in found:
+    remaining = [job.remaining_samples for job in jobs]
+    if None in remaining:
         raise UsageError(
-            f"job {found.index(None)} has no remaining_samples: the objective 'makespan' needs them"
+            f"job {remaining.index(None)} has no remaining_samples: the objective 'makespan' needs"
+            " them"
         )
-    return np.array(found, np.float64)
+    return np.array(remaining, np.float64)
 
 
 def even_share(jobs: Sequence[JobProfile | None], budget: Resources) -> Share:
@@ -193,12 +194,12 @@ def allocate(
     second first, if that is better than an even split of it: exact for given caches, a heuristic
     for the cache.
     """
-    for name, given, choices in (
+    for name, choice, choices in (
         ("objective", objective, get_args(Objective)),
         ("solver", solver, get_args(Solver)),
     ):
-        if given not in choices:
-            raise UsageError(f"{name} is {given!r}: use one of {', '.join(choices)}")
+        if choice not in choices:
+            raise UsageError(f"{name} is {choice!r}: use one of {', '.join(choices)}")
     if not jobs:
         return Allocation(objective, (), (), (), 0.0, None)
     even = even_share(jobs, budget)
@@ -220,9 +221,9 @@ def allocate(
     for row, share in enumerate(mix.shares(solved)):
         place = places[row]
         shares[place] = replace(share, workers=float(workers[place]))
-        found = predict(known[row], shares[place])
-        expected[place] = found if whole else mix.name_binding(row, found, solved)
-    reached = [each.samples_per_s for each in expected if each is not None]
+        prediction = predict(known[row], shares[place])
+        expected[place] = prediction if whole else mix.name_binding(row, prediction, solved)
+    reached = [prediction.samples_per_s for prediction in expected if prediction is not None]
     value = score(known, reached, objective)
     return Allocation(
         objective, tuple(shares), tuple(expected), tuple(promised.tolist()), value, worth
@@ -266,17 +267,17 @@ def _compute_floors(
         if not 0 <= floors <= 1:
             raise UsageError(f"floors is {floors!r}: use a part of the even split, 0.0 to 1.0")
         return np.array([floors * predict(job, even).samples_per_s for job in known])
-    given = np.asarray(floors, np.float64)
-    if given.shape != (count,):
-        raise UsageError(f"floors has the shape {given.shape}: give one number, or {count}")
-    given = given[list(places)]
-    for place, floor, job in zip(places, given, known, strict=True):
+    promised = np.asarray(floors, np.float64)
+    if promised.shape != (count,):
+        raise UsageError(f"floors has the shape {promised.shape}: give one number, or {count}")
+    promised = promised[list(places)]
+    for place, floor, job in zip(places, promised, known, strict=True):
         if not 0 <= floor <= job.samples_per_s:
             raise UsageError(
                 f"floors[{place}] is {floor:g} samples/s: use 0 to what its model takes, "
                 f"{job.samples_per_s:g}"
             )
-    return given
+    return promised
 
 
 class _Solved(NamedTuple):
@@ -357,10 +358,10 @@ class _Mix:
         prices = None
         if self.objective == "makespan":
             program, prices = _raise_floors(program, _list_remaining(self.jobs))
-        found = SOLVERS[self.solver](program)
+        solution = SOLVERS[self.solver](program)
         return _Solved(
-            *(caches, found.rates, found.prices if prices is None else prices),
-            score(self.jobs, found.rates, self.objective),
+            *(caches, solution.rates, solution.prices if prices is None else prices),
+            score(self.jobs, solution.rates, self.objective),
         )
 
     def spread(self, solved: _Solved) -> Float:
@@ -378,8 +379,8 @@ class _Mix:
         spare = np.where(np.isfinite(limit), np.maximum(0.0, left) * (part + even) / 2, math.inf)
         # Where numbers are absurd, rounding may have used more than there is.
         fits = np.divide(limit, total, out=np.ones_like(used), where=total > limit)
-        given: Float = used * fits + spare
-        return given
+        spread: Float = used * fits + spare
+        return spread
 
     def shares(self, solved: _Solved) -> list[Share]:
         """Return the shares for the rates, everything dealt."""
@@ -401,19 +402,19 @@ class _Mix:
         busy = float(solved.rates[row]) * size / job.stream_bytes_per_s
         return max(1.0, math.ceil(busy * (1 - _rounding)))
 
-    def name_binding(self, row: int, found: Prediction, solved: _Solved) -> Prediction:
+    def name_binding(self, row: int, prediction: Prediction, solved: _Solved) -> Prediction:
         """Name the binding resource in a prediction.
 
         A share has just enough of each resource that is short; the one that costs the job more is
         named.
         """
-        if solved.prices is None or found.binding not in ("workers", "bandwidth"):
-            return found
+        if solved.prices is None or prediction.binding not in ("workers", "bandwidth"):
+            return prediction
         core, rate = self.cost(solved.caches)[:, row] * solved.prices
         return (
-            found
+            prediction
             if core == rate
-            else found._replace(binding="workers" if core > rate else "bandwidth")
+            else prediction._replace(binding="workers" if core > rate else "bandwidth")
         )
 
     def worth(self, solved: _Solved) -> Worth | None:

@@ -205,7 +205,7 @@ class Broker:
         except OSError as error:
             log.debug("a connection was not made: %s", error)
             return
-        unproven = sum(not each.lines.is_proven for each in self._callers.values())
+        unproven = sum(not caller.lines.is_proven for caller in self._callers.values())
         if unproven >= limits.broker_unproven_max or len(self._callers) >= self._most:
             self._counts["crowded"] += 1
             connection.close()
@@ -308,12 +308,12 @@ class Broker:
                 f"version is {message.get('version')!r:.100}: this broker speaks {VERSION}; use "
                 "the same penstock on both sides"
             )
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, kind in (("job", str), ("rank", int), ("pid", int), ("name", str)):
-            said[name] = message.get(name)
-            if type(said[name]) is not kind:
-                raise UsageError(f"join.{name} is {said[name]!r:.100}: use {kind.__name__}")
-        self._ledger.join(caller.number, now_s, owner=caller.owner, **said)
+            values[name] = message.get(name)
+            if type(values[name]) is not kind:
+                raise UsageError(f"join.{name} is {values[name]!r:.100}: use {kind.__name__}")
+        self._ledger.join(caller.number, now_s, owner=caller.owner, **values)
         caller.joined = True
 
     def _refuse(self, caller: _Caller, counter: str, why: str) -> None:
@@ -349,8 +349,8 @@ class Broker:
             self._send(self._callers[number], {"say": "lease", **lease.message()})
         for (number, which), granted in self._ledger.grants(now_s).items():
             if number in self._callers:  # else an earlier one did not reach it
-                said = {"say": "grant", "id": which, **granted.message()}
-                self._send(self._callers[number], said)
+                message = {"say": "grant", "id": which, **granted.message()}
+                self._send(self._callers[number], message)
         watching = [
             caller
             for caller in self._callers.values()
@@ -408,10 +408,10 @@ def _read_groups(connection: socket.socket) -> tuple[int, ...]:
     """Return the further groups of the other side; none if there are more than Python takes,
     256."""
     try:
-        found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
+        raw = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
     except OSError:
         return ()
-    return struct.unpack(f"{len(found) // 4}I", found)
+    return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
 def _enter(path: Path, group: int | None) -> None:
@@ -425,20 +425,20 @@ def _enter(path: Path, group: int | None) -> None:
             if group is not None:
                 os.chown(folder, -1, group)
                 folder.chmod(0o710)
-        found = folder.stat()
-        if found.st_uid not in (os.getuid(), 0) or (
-            found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        status = folder.stat()
+        if status.st_uid not in (os.getuid(), 0) or (
+            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
         ):
             raise UsageError(
-                f"{folder} is another user's, or others may write there (user {found.st_uid}, mode "
-                f"{found.st_mode & 0o7777:o}): use a folder of your own"
+                f"{folder} is another user's, or others may write there (user {status.st_uid}, "
+                f"mode {status.st_mode & 0o7777:o}): use a folder of your own"
             )
-        for each in (folder, *folder.absolute().parents) if group is not None else ():
-            found = each.stat()
-            if not found.st_mode & (stat.S_IXGRP if found.st_gid == group else stat.S_IXOTH):
+        for parent in (folder, *folder.absolute().parents) if group is not None else ():
+            status = parent.stat()
+            if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
                 raise UsageError(
-                    f"group {group} cannot enter {each} (mode {found.st_mode & 0o7777:o}): serve in"
-                    " a folder that it can enter"
+                    f"group {group} cannot enter {parent} (mode {status.st_mode & 0o7777:o}): serve"
+                    " in a folder that it can enter"
                 )
     except OSError as error:
         raise UsageError(f"{folder} cannot be used ({error}): use another folder") from None

@@ -61,9 +61,9 @@ def find_call(path: str | None) -> tuple[Call | None, str]:
     usual = find_socket(os.environ)
     if usual is None:
         return None, ""
-    found = usual if path is None else Path(path)
+    place = usual if path is None else Path(path)
     own = path is None and "PENSTOCK_BROKER" not in os.environ
-    return call_by_path(found, own=own), str(found)
+    return call_by_path(place, own=own), str(place)
 
 
 def call_by_network(address: Address, key: bytes) -> Call:

@@ -85,7 +85,7 @@ class Profiler:
             counters.time_ns - self._since.time_ns >= _window_ns
             and counters.batches - self._since.batches >= _batches
         )
-        found = measure_window(counters.since(self._since), counters) if ended else None
-        if found is not None:
+        window = measure_window(counters.since(self._since), counters) if ended else None
+        if window is not None:
             self._since = counters
-        return found
+        return window

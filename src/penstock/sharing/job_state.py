@@ -33,7 +33,7 @@ The limit is `excess` times this part.
 """
 
 
-_known = frozenset(each.name for each in fields(JobProfile))
+_known = frozenset(field.name for field in fields(JobProfile))
 _unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1.0}
 
 
@@ -115,7 +115,7 @@ class JobState:
 
     @property
     def active(self) -> list[JobMember]:
-        return [each for each in self.members.values() if not each.silent]
+        return [member for member in self.members.values() if not member.silent]
 
     @property
     def standing(self) -> Standing:
@@ -134,15 +134,15 @@ class JobState:
 
     def measured(self) -> JobMeasurement | None:
         """Return the measurement of its active members together."""
-        found = [each.measured for each in self.active if each.measured is not None]
-        if len(found) < 2:
-            return found[0] if found else None
+        known = [member.measured for member in self.active if member.measured is not None]
+        if len(known) < 2:
+            return known[0] if known else None
         return JobMeasurement(
-            samples_per_s=_bound(math.fsum(each.samples_per_s for each in found)),
-            cores=_bound(math.fsum(each.cores for each in found)),
-            bytes_per_s=_bound(math.fsum(each.bytes_per_s for each in found)),
-            stall=min(1.0, math.fsum(each.stall for each in found) / len(found)),
-            samples=_bound(math.fsum(each.samples for each in found)),
+            samples_per_s=_bound(math.fsum(measurement.samples_per_s for measurement in known)),
+            cores=_bound(math.fsum(measurement.cores for measurement in known)),
+            bytes_per_s=_bound(math.fsum(measurement.bytes_per_s for measurement in known)),
+            stall=min(1.0, math.fsum(measurement.stall for measurement in known) / len(known)),
+            samples=_bound(math.fsum(measurement.samples for measurement in known)),
         )
 
     def profile(self) -> JobProfile | None:
@@ -151,7 +151,9 @@ class JobState:
         It is as fast as all of them at the rate of the slowest; the cost of a sample is their mean.
         """
         active = self.active
-        known = [(each.profile, each.measured) for each in active if each.profile is not None]
+        known = [
+            (member.profile, member.measured) for member in active if member.profile is not None
+        ]
         profiles = [profile for profile, _ in known]
         if not profiles:
             return None
@@ -164,16 +166,22 @@ class JobState:
 
         def mean(name: str) -> float:
             pairs = zip(rates, profiles, strict=True)
-            return _bound(math.fsum(rate / total * getattr(each, name) for rate, each in pairs))
+            return _bound(
+                math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
+            )
 
-        traffic = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
-        left = [each.remaining_samples for each in profiles if each.remaining_samples is not None]
+        traffic = math.fsum(profile.checkpoint_bytes_per_s for profile in profiles)
+        left = [
+            profile.remaining_samples
+            for profile in profiles
+            if profile.remaining_samples is not None
+        ]
         return JobProfile(
-            samples_per_s=_bound(len(active) * min(each.samples_per_s for each in profiles)),
+            samples_per_s=_bound(len(active) * min(profile.samples_per_s for profile in profiles)),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
-            stream_bytes_per_s=min(each.stream_bytes_per_s for each in profiles),
-            separate=all(each.separate for each in profiles),
+            stream_bytes_per_s=min(profile.stream_bytes_per_s for profile in profiles),
+            separate=all(profile.separate for profile in profiles),
             checkpoint_bytes_per_s=_bound(traffic),
             remaining_samples=_bound(math.fsum(left)) if len(left) == len(profiles) else None,
             efficiency=self.efficiency,
@@ -181,11 +189,11 @@ class JobState:
 
     def fall_silent(self, now_s: float, terms: Terms) -> bool:
         """Note members that have been silent for too long; return whether there are new ones."""
-        found = False
-        for each in self.members.values():
-            if not each.silent and now_s - each.heard_s > each.patience_s(terms):
-                each.silent = found = True
-        return found
+        is_new = False
+        for member in self.members.values():
+            if not member.silent and now_s - member.heard_s > member.patience_s(terms):
+                member.silent = is_new = True
+        return is_new
 
     def judge(
         self, now_s: float, profile: JobProfile, measured: JobMeasurement, even: Share, terms: Terms
@@ -196,8 +204,8 @@ class JobState:
         if since_s < terms.settle_s:
             return False
         share, reached = self.share, measured.samples_per_s
-        found = predict(profile, share)
-        expected = found.samples_per_s
+        prediction = predict(profile, share)
+        expected = prediction.samples_per_s
         off = reached * terms.lie < expected
         off = off or (reached > expected * terms.lie and since_s >= terms.drain_s)
         for taken, leased, mean in (
@@ -206,7 +214,7 @@ class JobState:
         ):
             off = off or taken > terms.excess * max(leased, _trifle * mean)
         self.off = self.off + 1 if off else 0
-        if measured.stall > _stalled and found.binding != "model":
+        if measured.stall > _stalled and prediction.binding != "model":
             brought = reached / expected * profile.efficiency
             brought = min(1.0, max(_efficiency_least, brought))
             self.efficiency += _weight * (brought - self.efficiency)
@@ -236,7 +244,7 @@ class JobState:
             "binding": expected and expected.binding,
             "measured": measured and measured.samples_per_s,
             "stall": measured and measured.stall,
-            "members": [each.state(now_s) for each in self.members.values()],
+            "members": [member.state(now_s) for member in self.members.values()],
         }
 
 
@@ -252,22 +260,22 @@ def _bound(number: float) -> float:
     return min(number, limits.allocation_number_max)
 
 
-def read_profile(said: Mapping[str, Any]) -> JobProfile:
+def read_profile(message: Mapping[str, Any]) -> JobProfile:
     """Read a profile that a member reports.
 
     A cache, which the broker does not share, and the efficiency, which it finds out itself, are
     left out. Raises UsageError, which names the value that is absurd, missing or unknown.
     """
-    unknown = sorted(said.keys() - _known)
+    unknown = sorted(message.keys() - _known)
     if unknown:
         raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(sorted(_known))}")
     for name in ("samples_per_s", "cpu_s", "storage_bytes"):
-        if said.get(name) is None:
+        if message.get(name) is None:
             raise UsageError(f"JobProfile.{name} is missing: give a number")
-    given = {name: value for name, value in said.items() if value is not None}
-    if type(given.get("separate", False)) is not bool:
-        raise UsageError(f"JobProfile.separate is {given['separate']!r:.100}: use true or false")
-    profile = JobProfile(**given)
-    if given.keys() & _unused.keys():
+    values = {name: value for name, value in message.items() if value is not None}
+    if type(values.get("separate", False)) is not bool:
+        raise UsageError(f"JobProfile.separate is {values['separate']!r:.100}: use true or false")
+    profile = JobProfile(**values)
+    if values.keys() & _unused.keys():
         return replace(profile, **_unused)
     return profile

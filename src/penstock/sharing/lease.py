@@ -234,7 +234,7 @@ def _list_fields(value: Any) -> dict[str, Any]:
 def _pick_fields(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a value in a message; UsageError if one is missing that has no
     default."""
-    for name, each in cls.__dataclass_fields__.items():
-        if each.default is MISSING and name not in message:
+    for name, field in cls.__dataclass_fields__.items():
+        if field.default is MISSING and name not in message:
             raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
     return {name: message[name] for name in cls.__slots__ if name in message}

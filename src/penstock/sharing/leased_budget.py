@@ -68,34 +68,34 @@ class LeasedBudget:
         assert ask is not None, "the loader is asking"
         counters = ask()
         step_s = counters.steps_ns * 1e-9 / max(1, counters.batches)
-        found = self._profiler.measure(counters)
-        if found is None:
+        window = self._profiler.measure(counters)
+        if window is None:
             return Report(profile=None, measured=JobMeasurement(samples_per_s=0.0, step_s=step_s))
         return Report(
             profile={
-                "samples_per_s": self._ceiling(found),
-                "cpu_s": found.cpu_s,
-                "storage_bytes": found.storage_bytes,
+                "samples_per_s": self._ceiling(window),
+                "cpu_s": window.cpu_s,
+                "storage_bytes": window.storage_bytes,
             },
             measured=JobMeasurement(
-                samples_per_s=found.rate,
-                cores=found.cpu_s * found.rate,
-                bytes_per_s=found.storage_bytes * found.rate,
-                stall=found.stall,
+                samples_per_s=window.rate,
+                cores=window.cpu_s * window.rate,
+                bytes_per_s=window.storage_bytes * window.rate,
+                stall=window.stall,
                 samples=counters.samples,
                 step_s=step_s,
             ),
         )
 
-    def _ceiling(self, found: ProfileWindow) -> float:
+    def _ceiling(self, window: ProfileWindow) -> float:
         """Return the rate of the user's steps, or less if the loader's own budget allows only less.
 
         A larger share would be no use.
         """
-        rates = [found.samples_per_s]
+        rates = [window.samples_per_s]
         for most, cost in (
-            (self.own.cores, found.cpu_s),
-            (self.own.bytes_per_s, found.storage_bytes),
+            (self.own.cores, window.cpu_s),
+            (self.own.bytes_per_s, window.storage_bytes),
         ):
             if most is not None and cost > 0:
                 rates.append(most / cost)

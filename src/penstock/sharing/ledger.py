@@ -105,8 +105,8 @@ class Ledger:
         the one they do take. It has no profile while one of them is unmeasured.
         """
         jobs = [job for job in self._jobs.values() if job.active]
-        found = [job.measured() for job in jobs]
-        taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        measurements = [job.measured() for job in jobs]
+        taken = math.fsum(value.bytes_per_s for value in measurements if value is not None)
         moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
         taken += self.transfers.taken_bytes_per_s
         profiles = [profile for profile in self._list_believed(jobs) if profile is not None]
@@ -117,7 +117,7 @@ class Ledger:
                 _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
             )
             could = max(1.0, could)
-            checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
+            checkpoints = math.fsum(value.checkpoint_bytes_per_s for value in profiles)
             profile = {
                 "samples_per_s": could,
                 "cpu_s": 0.0,
@@ -136,9 +136,9 @@ class Ledger:
         member:  any number that no other member has.
         """
         assert member not in self._owners, f"member {member} has joined already"
-        found = self._jobs.setdefault((owner, job), JobState(job, owner))
-        found.members[member] = JobMember(name=name, rank=rank, pid=pid, heard_s=now_s)
-        self._owners[member] = found
+        state = self._jobs.setdefault((owner, job), JobState(job, owner))
+        state.members[member] = JobMember(name=name, rank=rank, pid=pid, heard_s=now_s)
+        self._owners[member] = state
         self._anew = True
 
     def leave(self, member: int) -> None:
@@ -155,11 +155,11 @@ class Ledger:
         it then."""
         profile = None if report.profile is None else read_profile(report.profile)
         job = self._owners[member]
-        found = job.members[member]
-        self._anew = self._anew or found.silent
-        found.hear(now_s, profile, report.measured)
+        reporter = job.members[member]
+        self._anew = self._anew or reporter.silent
+        reporter.hear(now_s, profile, report.measured)
         job.fresh.add(member)
-        if all(each.silent or key in job.fresh for key, each in job.members.items()):
+        if all(other.silent or key in job.fresh for key, other in job.members.items()):
             job.fresh.clear()
             self._window(job, now_s)
 
@@ -214,8 +214,8 @@ class Ledger:
             self._allocation, self._pool = None, pool
             return
         even = even_share(profiles, shared)
-        found = allocate(profiles, shared, self._objective, self._floors)
-        proposed = _mix_even(found, profiles, even)
+        best = allocate(profiles, shared, self._objective, self._floors)
+        proposed = _mix_even(best, profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
         self._allocation, self._even, self._pool = proposed, even, pool
@@ -243,23 +243,26 @@ class Ledger:
         most = replace(there, bytes_per_s=there.bytes_per_s * (1 - self.terms.transfer_part))
         if None in profiles:
             return most, there.bytes_per_s - most.bytes_per_s
-        known = tuple(each for each in profiles if each is not None)
+        known = tuple(profile for profile in profiles if profile is not None)
         read = _roomy * _predict_readable(known, most, self._objective, self._floors)
         used = max(read, _least * there.bytes_per_s)
-        used += math.fsum(each.checkpoint_bytes_per_s for each in known)
+        used += math.fsum(profile.checkpoint_bytes_per_s for profile in known)
         shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
         return shared, there.bytes_per_s - shared.bytes_per_s
 
     def _list_believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
         """Return the profiles that shares are made for; None for an even share."""
-        found = [job.believed for job in jobs]
+        profiles = [job.believed for job in jobs]
         if self._objective == "makespan":
-            found = [each if each and each.remaining_samples else None for each in found]
+            profiles = [
+                profile if profile and profile.remaining_samples else None for profile in profiles
+            ]
         # What checkpoints write is not divided; nobody takes more than half of an even share so.
         most = self._resources.bytes_per_s / max(1, len(jobs)) / 2
         return [
-            each and replace(each, checkpoint_bytes_per_s=min(most, each.checkpoint_bytes_per_s))
-            for each in found
+            profile
+            and replace(profile, checkpoint_bytes_per_s=min(most, profile.checkpoint_bytes_per_s))
+            for profile in profiles
         ]
 
     def _pays(
@@ -279,32 +282,32 @@ class Ledger:
         """Divide the share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
-        for each in job.members.values():
+        for member in job.members.values():
             part = 1 / len(job.members)
             if active:
                 silent = len(job.members) - active
-                part = (_standby if each.silent else 1.0) / (active + _standby * silent)
-            each.lease = Lease(
+                part = (_standby if member.silent else 1.0) / (active + _standby * silent)
+            member.lease = Lease(
                 cores=part * job.share.workers,
                 bytes_per_s=encode_rate(part * job.share.bytes_per_s),
                 floor_cores=part * self._even.workers,
                 floor_bytes_per_s=encode_rate(part * self._even.bytes_per_s),
-                lasts_s=each.patience_s(self.terms),
+                lasts_s=member.patience_s(self.terms),
             )
-            each.leased_s = -math.inf
+            member.leased_s = -math.inf
 
     def _renew_leases(self, now_s: float) -> dict[int, Lease]:
         """Return the leases that members are to be sent."""
-        found = {}
+        leases = {}
         for job in self._jobs.values():
-            for key, each in job.members.items():
-                assert each.lease is not None
-                lasts_s = each.patience_s(self.terms)
-                new = each.leased_s == -math.inf
-                if new or (now_s - each.leased_s >= lasts_s / 2 and not each.silent):
-                    each.leased_s = now_s
-                    each.lease = found[key] = replace(each.lease, lasts_s=lasts_s)
-        return found
+            for key, member in job.members.items():
+                assert member.lease is not None
+                lasts_s = member.patience_s(self.terms)
+                new = member.leased_s == -math.inf
+                if new or (now_s - member.leased_s >= lasts_s / 2 and not member.silent):
+                    member.leased_s = now_s
+                    member.lease = leases[key] = replace(member.lease, lasts_s=lasts_s)
+        return leases
 
     def state(self, now_s: float) -> dict[str, Any]:
         """Return the whole state for JSON: rates by second, times in seconds from now."""
@@ -331,9 +334,9 @@ def _predict_readable(
     same."""
     best = allocate(profiles, resources, objective, floors).predictions
     return math.fsum(
-        found.samples_per_s * each.storage_bytes / each.efficiency
-        for each, found in zip(profiles, best, strict=True)
-        if found is not None
+        prediction.samples_per_s * profile.storage_bytes / profile.efficiency
+        for profile, prediction in zip(profiles, best, strict=True)
+        if prediction is not None
     )
 
 
@@ -355,12 +358,12 @@ def _mix_even(
         assert profile is not None
         assert named is not None
         shares[row] = replace(shares[row], workers=held, bytes_per_s=rate)
-        found = predict(profile, shares[row])
-        if "model" not in (found.binding, named.binding):
-            found = found._replace(binding=named.binding)
-        predictions[row] = found
-    known = [each for each in profiles if each is not None]
-    reached = [each.samples_per_s for each in predictions if each is not None]
+        prediction = predict(profile, shares[row])
+        if "model" not in (prediction.binding, named.binding):
+            prediction = prediction._replace(binding=named.binding)
+        predictions[row] = prediction
+    known = [value for value in profiles if value is not None]
+    reached = [value.samples_per_s for value in predictions if value is not None]
     return replace(
         proposed,
         shares=tuple(shares),
@@ -374,7 +377,7 @@ def _deal_all(held: Sequence[float], even: float) -> list[float]:
     if even == math.inf:
         return [even] * len(held)
     left = even - math.fsum(held) / max(1, len(held))
-    return [(1 - _least) * (each + max(0.0, left)) + _least * even for each in held]
+    return [(1 - _least) * (amount + max(0.0, left)) + _least * even for amount in held]
 
 
 def _is_different(one: Share, other: Share) -> bool:

@@ -116,8 +116,8 @@ def _find_ties(program: Program) -> Float:
         pairs = (value[one] * first[other] - value[other] * first[one]) / (
             second[one] * first[other] - second[other] * first[one]
         )
-        found = np.concatenate([pairs, value / second])
-    return np.unique(found[np.isfinite(found) & (found > 0)])
+        prices = np.concatenate([pairs, value / second])
+    return np.unique(prices[np.isfinite(prices) & (prices > 0)])
 
 
 def _fill(program: Program, price: float) -> Float:
@@ -157,7 +157,7 @@ def solve_by_highs(program: Program) -> Solution:
     unit = np.where(left > 0, left, 1.0)[bound]
     gain = program.value * room
     most = max(gain.max(initial=0.0), np.finfo(float).tiny)
-    found = optimize.linprog(
+    result = optimize.linprog(
         -gain / most,
         A_ub=program.cost[bound] * room / unit[:, None],
         b_ub=left[bound] / unit,
@@ -165,8 +165,8 @@ def solve_by_highs(program: Program) -> Solution:
         method="highs",
         options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
     )
-    assert found.success, found.message  # bounded, and nothing raised is feasible
-    raised = np.clip(found.x, 0.0, 1.0) * room
+    assert result.success, result.message  # bounded, and nothing raised is feasible
+    raised = np.clip(result.x, 0.0, 1.0) * room
     used = (program.cost @ raised)[bound]
     over = used > left[bound]
     raised *= (left[bound] / np.where(over, used, 1.0))[over].min(initial=1.0)

@@ -228,8 +228,8 @@ def predict(
 
     def at(own: float) -> tuple[Prediction, float]:
         rate = min(alone, contention.each(other_streams + own))
-        found = _predict_limited(profile, share, size, rate)
-        return found, found.samples_per_s * size / (rate * profile.efficiency)
+        prediction = _predict_limited(profile, share, size, rate)
+        return prediction, prediction.samples_per_s * size / (rate * profile.efficiency)
 
     low, high = 0.0, streams if profile.separate else share.workers
     for _ in range(_halvings):

@@ -65,8 +65,8 @@ class _Writer:
         self.settled_s = max(now_s, self.settled_s)
         self.age_s += spent_s
         if self.open and bandwidth < math.inf:
-            wanted = min(bandwidth, math.fsum(each.could for each in self.open.values()))
-            got = math.fsum(each.rate for each in self.open.values())
+            wanted = min(bandwidth, math.fsum(transfer.could for transfer in self.open.values()))
+            got = math.fsum(transfer.rate for transfer in self.open.values())
             self.delay_s += spent_s * max(0.0, 1 - got / wanted)
         if self.age_s > _memory_s:
             self.delay_s *= _memory_s / self.age_s
@@ -117,12 +117,12 @@ class Transfers:
     @property
     def taken_bytes_per_s(self) -> float:
         """Bytes/s that all transfers took of late."""
-        return math.fsum(each.taken for _, each in self._open.values())
+        return math.fsum(transfer.taken for _, transfer in self._open.values())
 
     @property
     def could_bytes_per_s(self) -> float:
         """Bytes/s that all transfers could take; inf if that is not known."""
-        return math.fsum(each.could for _, each in self._open.values())
+        return math.fsum(transfer.could for _, transfer in self._open.values())
 
     def begin(
         self, key: Key, now_s: float, *, owner: int, job: str, bytes: float, could: float = math.inf
@@ -137,9 +137,9 @@ class Transfers:
         if sum(caller == key[0] for caller, _ in self._open) >= most:
             raise UsageError(f"there are {most} transfers on this connection: end one first")
         self._writers = {
-            name: each
-            for name, each in self._writers.items()
-            if each.open or now_s - each.settled_s < _memory_s
+            name: known
+            for name, known in self._writers.items()
+            if known.open or now_s - known.settled_s < _memory_s
         }
         writer = self._writers.setdefault((owner, job), _Writer(now_s))
         writer.settle(now_s, self._bandwidth)
@@ -150,20 +150,20 @@ class Transfers:
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
         """Note how much has been transferred; the rate that the transfer can take is learned from
         that."""
-        found = self._find_transfer(key)
-        passed_s = now_s - found.heard_s
-        if passed_s < _windows_s or bytes < found.moved:
+        transfer = self._find_transfer(key)
+        passed_s = now_s - transfer.heard_s
+        if passed_s < _windows_s or bytes < transfer.moved:
             return
-        found.taken = (bytes - found.moved) / passed_s
-        found.moved, found.heard_s = bytes, now_s
-        if not 0 < found.rate < math.inf:
+        transfer.taken = (bytes - transfer.moved) / passed_s
+        transfer.moved, transfer.heard_s = bytes, now_s
+        if not 0 < transfer.rate < math.inf:
             return
-        found.slow = found.slow + 1 if found.taken < 0.5 * found.rate else 0
-        if found.slow >= _slow_windows:
-            found.could = max(_slow_bytes_per_s, 2 * found.taken)
+        transfer.slow = transfer.slow + 1 if transfer.taken < 0.5 * transfer.rate else 0
+        if transfer.slow >= _slow_windows:
+            transfer.could = max(_slow_bytes_per_s, 2 * transfer.taken)
             self._anew = True
-        elif found.taken >= 0.9 * found.rate and found.could < self._bandwidth:
-            found.could *= 4
+        elif transfer.taken >= 0.9 * transfer.rate and transfer.could < self._bandwidth:
+            transfer.could *= 4
             self._anew = True
 
     def end(self, key: Key, now_s: float) -> None:
@@ -181,11 +181,11 @@ class Transfers:
 
     def tick(self, now_s: float, bandwidth: float) -> dict[Key, Grant]:
         """Return the grants that are new or renewed, of so many bytes/s together."""
-        for writer, each in self._open.values():
-            silent = now_s - each.heard_s > self._terms.lease_s
-            if silent and each.could > _slow_bytes_per_s:
+        for writer, transfer in self._open.values():
+            silent = now_s - transfer.heard_s > self._terms.lease_s
+            if silent and transfer.could > _slow_bytes_per_s:
                 writer.settle(now_s, self._bandwidth)
-                each.could, each.taken = _slow_bytes_per_s, 0.0
+                transfer.could, transfer.taken = _slow_bytes_per_s, 0.0
                 self._anew = True
         due = now_s - self._decided_s >= _turn_s
         if self._anew or due or bandwidth != self._bandwidth:
@@ -198,36 +198,38 @@ class Transfers:
         return self._open[key][1]
 
     def _decide(self, now_s: float, bandwidth: float) -> None:
-        writers = [each for each in self._writers.values() if each.open]
-        for each in writers:
-            each.settle(now_s, self._bandwidth)
+        writers = [writer for writer in self._writers.values() if writer.open]
+        for writer in writers:
+            writer.settle(now_s, self._bandwidth)
         self._anew, self._decided_s, self._bandwidth = False, now_s, bandwidth
         if bandwidth == math.inf:
             for _, transfer in self._open.values():
                 transfer.rate = math.inf
             return
         waiting = [
-            _make_waiting(math.fsum(one.could for one in each.open.values()), each.progress)
-            for each in writers
+            _make_waiting(
+                math.fsum(transfer.could for transfer in writer.open.values()), writer.progress
+            )
+            for writer in writers
         ]
         for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
-            parts = [_make_waiting(each.could, 1.0) for each in writer.open.values()]
+            parts = [_make_waiting(transfer.could, 1.0) for transfer in writer.open.values()]
             dealt = grant(parts, rate, _split)
             for transfer, part in zip(writer.open.values(), dealt, strict=True):
                 transfer.rate = part
 
     def _renew_grants(self, now_s: float) -> dict[Key, Grant]:
-        found = {}
-        for key, (_, each) in self._open.items():
-            sent = each.sent
-            rate = None if each.rate == math.inf else each.rate
+        grants = {}
+        for key, (_, transfer) in self._open.items():
+            sent = transfer.sent
+            rate = None if transfer.rate == math.inf else transfer.rate
             floor = None if rate is None else self._bandwidth / len(self._open)
-            due = now_s - each.sent_s >= self._terms.lease_s / 2
+            due = now_s - transfer.sent_s >= self._terms.lease_s / 2
             new = Grant(bytes_per_s=rate, floor_bytes_per_s=floor, lasts_s=self._terms.lease_s)
             if due or sent != new:
-                each.sent_s = now_s
-                each.sent = found[key] = new
-        return found
+                transfer.sent_s = now_s
+                transfer.sent = grants[key] = new
+        return grants
 
     def state(self) -> list[Mapping[str, Any]]:
         """Return the transfers of each job for JSON."""
@@ -236,12 +238,12 @@ class Transfers:
                 "job": job,
                 "owner": owner,
                 "transfers": len(writer.open),
-                "bytes": math.fsum(each.bytes for each in writer.open.values()),
-                "moved": math.fsum(each.moved for each in writer.open.values()),
+                "bytes": math.fsum(transfer.bytes for transfer in writer.open.values()),
+                "moved": math.fsum(transfer.moved for transfer in writer.open.values()),
                 "bytes_per_s": None
                 if self._bandwidth == math.inf
-                else math.fsum(each.rate for each in writer.open.values()),
-                "measured": math.fsum(each.taken for each in writer.open.values()),
+                else math.fsum(transfer.rate for transfer in writer.open.values()),
+                "measured": math.fsum(transfer.taken for transfer in writer.open.values()),
                 "progress": writer.progress,
             }
             for (owner, job), writer in self._writers.items()

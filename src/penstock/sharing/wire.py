@@ -182,14 +182,14 @@ class AuthenticatedLines(Lines):
             for line in held:
                 self._put(line)
             self.flush()
-        found = []
+        messages = []
         for line in lines:
             code, line = line[:_code_bytes], line[_code_bytes:]
             if not hmac.compare_digest(code, self._compute_code(1, line)):
                 raise WireError("forged")
             self._counts[1] += 1
-            found.append(_parse_message(line))
-        return found
+            messages.append(_parse_message(line))
+        return messages
 
     def _compute_code(self, side: int, line: bytes) -> bytes:
         """Return the code of the next line that this side sends (0), or the other (1)."""
@@ -219,8 +219,8 @@ class WirePeer(NamedTuple):
 
 def read_peer(connection: socket.socket) -> WirePeer:
     """Return the process that the kernel names at the other end of a UNIX socket."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return WirePeer(*_PEER.unpack(found))
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return WirePeer(*_PEER.unpack(raw))
 
 
 def find_socket(environ: Mapping[str, str]) -> Path | None:
@@ -228,9 +228,9 @@ def find_socket(environ: Mapping[str, str]) -> Path | None:
 
     $PENSTOCK_BROKER is another path, or "off" for none.
     """
-    given = environ.get("PENSTOCK_BROKER")
-    if given:
-        return None if given == "off" else Path(given)
+    chosen = environ.get("PENSTOCK_BROKER")
+    if chosen:
+        return None if chosen == "off" else Path(chosen)
     folder = environ.get("XDG_RUNTIME_DIR")
     if folder:
         return Path(folder, "penstock", "broker.sock")

@@ -76,9 +76,9 @@ def rank_edges(nodes: Int, by: Int) -> Int:
     order = np.lexsort((by, nodes))
     starts = np.flatnonzero(np.diff(nodes[order], prepend=-1))
     place = np.arange(len(nodes)) - np.repeat(starts, np.diff(starts, append=len(nodes)))
-    found = np.empty(len(nodes), np.int64)
-    found[order] = place
-    return found
+    result = np.empty(len(nodes), np.int64)
+    result[order] = place
+    return result
 
 
 def _split(nodes: Int, size: int) -> list[int]:
@@ -100,7 +100,7 @@ def _colour_properly(left: Sequence[int], right: Sequence[int], colours: int) ->
     free = ([every] * (max(left) + 1), [every] * (max(right) + 1))
     edge_at: tuple[dict[tuple[int, int], int], ...] = ({}, {})
     ends = (left, right)
-    found = [0] * len(left)
+    colour_of = [0] * len(left)
     for edge, (u, v) in enumerate(zip(left, right, strict=True)):
         both = free[0][u] & free[1][v]
         if both:
@@ -114,20 +114,20 @@ def _colour_properly(left: Sequence[int], right: Sequence[int], colours: int) ->
                 side = 1 - side
                 node = ends[side][path[-1]]
                 wanted = colour + other - wanted
-            for each in path:
+            for crossed in path:
                 for at, end in zip(edge_at, ends, strict=True):
-                    del at[end[each], found[each]]
-            for each in path:
-                found[each] = colour + other - found[each]
+                    del at[end[crossed], colour_of[crossed]]
+            for crossed in path:
+                colour_of[crossed] = colour + other - colour_of[crossed]
                 for at, end in zip(edge_at, ends, strict=True):
-                    at[end[each], found[each]] = each
+                    at[end[crossed], colour_of[crossed]] = crossed
             free[1][v] ^= 1 << colour | 1 << other
             free[side][node] ^= 1 << colour | 1 << other
-        found[edge] = colour
+        colour_of[edge] = colour
         for at, spare, node in zip(edge_at, free, (u, v), strict=True):
             at[node, colour] = edge
             spare[node] ^= 1 << colour
-    return np.array(found, np.int64)
+    return np.array(colour_of, np.int64)
 
 
 def _lowest(bits: int) -> int:
@@ -136,29 +136,31 @@ def _lowest(bits: int) -> int:
 
 def check_numbers(name: str, values: npt.ArrayLike, least: int = 0) -> Int:
     """Check whole numbers: raise UsageError unless they are in range and in one dimension."""
-    found = np.asarray(values)
-    if found.size == 0:
-        found = found.astype(np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    numbers = np.asarray(values)
+    if numbers.size == 0:
+        numbers = numbers.astype(np.int64)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise UsageError(
-            f"{name} is {found.dtype} of shape {found.shape}: use whole numbers, one for each"
+            f"{name} is {numbers.dtype} of shape {numbers.shape}: use whole numbers, one for each"
         )
     most = limits.schedule_nodes_max  # arrays are as long as the largest number
-    if len(found) and not least <= int(found.min()) <= int(found.max()) < most:
+    if len(numbers) and not least <= int(numbers.min()) <= int(numbers.max()) < most:
         raise UsageError(
-            f"{name} has {found.min()}..{found.max()}: use numbers of {least}..{most - 1}"
+            f"{name} has {numbers.min()}..{numbers.max()}: use numbers of {least}..{most - 1}"
         )
-    return found.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def check_capacities(name: str, value: Capacity, count: int) -> Int:
     """Return one capacity for each of `count`; UsageError if one is no whole number above 0, or
     missing."""
-    given = np.asarray(value)
-    if given.dtype.kind not in "iu" or given.ndim > 1 or (given < 1).any():
+    checked = np.asarray(value)
+    if checked.dtype.kind not in "iu" or checked.ndim > 1 or (checked < 1).any():
         raise UsageError(f"{name} is {value!r}: use a whole number above 0, or one for each")
-    if given.ndim and len(given) < count:
+    if checked.ndim and len(checked) < count:
         raise UsageError(
-            f"{name} has {len(given)} values, and there are {count}: give one for each"
+            f"{name} has {len(checked)} values, and there are {count}: give one for each"
         )
-    return np.array(np.broadcast_to(given, (count,)) if not given.ndim else given[:count], np.int64)
+    return np.array(
+        np.broadcast_to(checked, (count,)) if not checked.ndim else checked[:count], np.int64
+    )

@@ -121,9 +121,11 @@ def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list
                 taken[resource] -= 1
                 left[resource] -= 1
             slots[number].append(slot)
-        unfinished = [each for each in unfinished if len(slots[each]) < len(sequences[each])]
+        unfinished = [
+            number for number in unfinished if len(slots[number]) < len(sequences[number])
+        ]
         slot += 1
-    return [np.array(each, np.int64) for each in slots]
+    return [np.array(job_slots, np.int64) for job_slots in slots]
 
 
 def lower_bound(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> int:

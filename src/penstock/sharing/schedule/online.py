@@ -103,17 +103,17 @@ def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[floa
 def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
     """Return the order of the jobs; among equals the first in the list goes first."""
     by_progress = rule.name == "min-dilation" or (
-        rule.name == "min-max" and any(each.progress < rule.gamma for each in waiting)
+        rule.name == "min-max" and any(job.progress < rule.gamma for job in waiting)
     )
 
     def key(number: int) -> tuple[bool, float]:
-        each = waiting[number]
-        behind = rule.started_first and not each.started
+        job = waiting[number]
+        behind = rule.started_first and not job.started
         if rule.name == "round-robin":
-            return behind, each.idle_since_s
+            return behind, job.idle_since_s
         if by_progress:
-            return behind, each.progress
-        return behind, each.progress / each.weight
+            return behind, job.progress
+        return behind, job.progress / job.weight
 
     return sorted(range(len(waiting)), key=key)
 
@@ -171,17 +171,17 @@ def simulate(
     now_s = 0.0
     while True:
         _decide(running, bandwidth, rule, now_s, tiny_s)
-        next_s = min(_find_next_s(each, now_s) for each in running)
+        next_s = min(_find_next_s(runner, now_s) for runner in running)
         if next_s > horizon_s:
             break
-        for each in running:
-            if each.left:
-                _advance(each, now_s, next_s, tiny_s)
+        for runner in running:
+            if runner.left:
+                _advance(runner, now_s, next_s, tiny_s)
         now_s = next_s
     return compute_outcome(
         jobs,
         bandwidth,
-        [each.idle_since_s / each.cycles if each.cycles else math.inf for each in running],
+        [runner.idle_since_s / runner.cycles if runner.cycles else math.inf for runner in running],
     )
 
 
@@ -189,37 +189,37 @@ def _decide(
     running: Sequence[_Running], bandwidth: float, rule: Rule, now_s: float, tiny_s: float
 ) -> None:
     """Let jobs that have done computing wait from now on, and give a rate to each that waits."""
-    for each in running:
-        if not each.left and each.ready_s <= now_s + tiny_s:
-            each.left = each.job.transfer_bytes
-    active = [each for each in running if each.left]
+    for runner in running:
+        if not runner.left and runner.ready_s <= now_s + tiny_s:
+            runner.left = runner.job.transfer_bytes
+    active = [runner for runner in running if runner.left]
     elapsed_s = now_s or math.inf
     waiting = [
         Waiting(
-            each.job.bytes_per_s,
-            each.job.weight,
-            each.idle_since_s,
-            each.cycles * each.cycle_s / elapsed_s,
-            each.left < each.job.transfer_bytes,
+            runner.job.bytes_per_s,
+            runner.job.weight,
+            runner.idle_since_s,
+            runner.cycles * runner.cycle_s / elapsed_s,
+            runner.left < runner.job.transfer_bytes,
         )
-        for each in active
+        for runner in active
     ]
-    for each, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
-        each.rate = rate
+    for runner, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
+        runner.rate = rate
 
 
-def _find_next_s(each: _Running, now_s: float) -> float:
+def _find_next_s(running: _Running, now_s: float) -> float:
     """Return the time of a job's next event, as things are."""
-    if not each.left:
-        return each.ready_s
-    return now_s + each.left / each.rate if each.rate else math.inf
+    if not running.left:
+        return running.ready_s
+    return now_s + running.left / running.rate if running.rate else math.inf
 
 
-def _advance(each: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
+def _advance(running: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
     """Let a transfer go on, or end."""
-    each.left -= each.rate * (next_s - now_s)
-    if each.left <= each.rate * tiny_s:
-        each.left, each.rate = 0.0, 0.0
-        each.cycles += 1
-        each.idle_since_s = next_s
-        each.ready_s = next_s + each.job.compute_s
+    running.left -= running.rate * (next_s - now_s)
+    if running.left <= running.rate * tiny_s:
+        running.left, running.rate = 0.0, 0.0
+        running.cycles += 1
+        running.idle_since_s = next_s
+        running.ready_s = next_s + running.job.compute_s

@@ -123,12 +123,12 @@ def plan_periodic(
     best: Pattern | None = None
     period_s = shortest_s
     while period_s <= longest_ratio * shortest_s:
-        found = _make_pattern(jobs, bandwidth, period_s)
-        if found is not None and (
+        pattern = _make_pattern(jobs, bandwidth, period_s)
+        if pattern is not None and (
             best is None
-            or found.outcome.score(objective) > best.outcome.score(objective) + _gain_min
+            or pattern.outcome.score(objective) > best.outcome.score(objective) + _gain_min
         ):
-            best = found
+            best = pattern
         period_s *= 1 + step
     if best is None:
         raise UsageError(
@@ -144,10 +144,10 @@ def _shorten(jobs: Sequence[PeriodicJob], bandwidth: float, best: Pattern, step:
     step_s = (best.period_s - best.period_s / (1 + step)) / pieces
     period_s = best.period_s - step_s
     while period_s > 0:
-        found = _make_pattern(jobs, bandwidth, period_s)
-        if found is None or found.cycles != best.cycles:
+        pattern = _make_pattern(jobs, bandwidth, period_s)
+        if pattern is None or pattern.cycles != best.cycles:
             break
-        best = found
+        best = pattern
         period_s -= step_s
     return best
 
@@ -166,16 +166,16 @@ def _make_pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float
     heapq.heapify(waiting)
     while waiting:
         number = waiting[0][2]
-        found = load.place(jobs[number], transfers[number])
-        if found is not None:
-            load.add(found)
-            transfers[number].append(found)
+        transfer = load.place(jobs[number], transfers[number])
+        if transfer is not None:
+            load.add(transfer)
+            transfers[number].append(transfer)
             heapq.heapreplace(waiting, behind(number))
         elif transfers[number]:
             heapq.heappop(waiting)  # never again: the load only grows
         else:
             return None
-    got = compute_outcome(jobs, bandwidth, [period_s / len(each) for each in transfers])
+    got = compute_outcome(jobs, bandwidth, [period_s / len(cycles) for cycles in transfers])
     return Pattern(period_s, tuple(map(tuple, transfers)), got)
 
 
@@ -208,12 +208,12 @@ class _PeriodLoad:
         best: tuple[TransferStretch, ...] | None = None
         best_s = math.inf
         for start_s in self._times:
-            found = self._fill_transfer(job, start_s, start_s + self._period_s - job.compute_s)
-            if found is None:
+            transfer = self._fill_transfer(job, start_s, start_s + self._period_s - job.compute_s)
+            if transfer is None:
                 continue
-            took_s = found[-1].end_s - start_s
+            took_s = transfer[-1].end_s - start_s
             if took_s < best_s * (1 - _volume):
-                best, best_s = found, took_s
+                best, best_s = transfer, took_s
             if best_s <= least_s:
                 break
         return best
