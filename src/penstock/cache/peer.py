@@ -407,7 +407,9 @@ class OpenRequests:
         """
         asked = self._open.get(number)
         if asked is None:
-            raise UsageError(f"request {number} is none, or was answered: answer each once")
+            raise UsageError(
+                f"there is no open request {number}: answer each request once, by its number"
+            )
         lengths = asked.request.lengths
         mask = np.zeros(len(lengths), np.bool_)
         refused = np.asarray(refused)

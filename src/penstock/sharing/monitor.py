@@ -43,8 +43,8 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
             raise WorkerError(f"the broker at {path} has ended") from None
         except WireError as wrong:
             raise WorkerError(
-                f"the broker at {path} said what is {wrong.why}: use the same penstock on both "
-                "sides"
+                f"the broker at {path} sent a line that is {wrong.why}: use the same penstock on "
+                "both sides"
             ) from None
 
 

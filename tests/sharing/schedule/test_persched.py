@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.schedule_comparison import compare
 from benchmarks.schedules import BANDWIDTH, SETS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,6 @@ from penstock.sharing.schedule import (
     plan_periodic,
     simulate,
 )
-from tests.sharing.schedule.comparison import compare
 
 ALL_RULES = (
     *RULES,
