@@ -19,12 +19,10 @@ import numpy as np
 from penstock.plan import rotation
 from penstock.sharing.schedule import (
     RULES,
-    Comparison,
     Objective,
     Pattern,
     PeriodicJob,
     Rule,
-    compare,
     fluid_bounds,
     list_schedule,
     lower_bound,
@@ -35,6 +33,7 @@ from penstock.sharing.schedule import (
 
 from . import __main__ as command
 from .record import Record, Row
+from .schedule_comparison import Comparison, compare
 
 CLOSE = 0.03
 BANDWIDTH = 3e9

@@ -53,7 +53,7 @@ def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
 
     from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 
-    keys = [KeyPair.made(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.made()]
     peer = ZeroMQPeer(0, JOB, keys[0])
     words = [
         keys[1].public.decode(),
@@ -70,9 +70,9 @@ def over_mpi() -> None:
     """Rank 1 answers until rank 0 leaves."""
     from mpi4py import MPI
 
-    from penstock.cache.mpi import MPIPeer, communicator
+    from penstock.cache.mpi import MPIPeer, make_communicator
 
-    peer = MPIPeer(communicator(MPI.COMM_WORLD.rank), JOB)
+    peer = MPIPeer(make_communicator(MPI.COMM_WORLD.rank), JOB)
     if peer.node == 0:
         serve(lambda options: (fetching(peer, options), {"mpi": str(MPI.get_vendor())}))
     else:

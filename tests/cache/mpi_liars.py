@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from penstock import limits
-from penstock.cache.mpi import MPIPeer, communicator
+from penstock.cache.mpi import MPIPeer, make_communicator
 from penstock.cache.peer import Reason
 from penstock.cache.peer_protocol import ANSWER, ASK, LEFT, PIECE, REFUSAL, PeerJob
 from penstock.testing.peer import Fetching, answer_all, drive, requested
@@ -104,7 +104,7 @@ def lying(ranks: MPI.Comm) -> None:
 
 
 def main() -> None:
-    ranks = communicator(MPI.COMM_WORLD.rank)
+    ranks = make_communicator(MPI.COMM_WORLD.rank)
     (lying if ranks.Get_rank() else attacked)(ranks)
 
 

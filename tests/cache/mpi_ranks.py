@@ -139,7 +139,7 @@ def main() -> int:
             ranks.barrier()
             called = [listener.accept() for _ in range(ranks.size - 1)]
             lines.extend(sorted(called, key=lambda line: int(line.recv())))
-            sys.modules["mpi_ranks"] = sys.modules["__main__"]
+            sys.modules["tests.cache.mpi_ranks"] = sys.modules["__main__"]  # as pytest imports it
             code = pytest.main([__file__, "-q", "-p", "no:cacheprovider", *sys.argv[1:]])
             for line in lines:
                 line.send(None)

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from penstock import limits
-from penstock.cache.mpi import MPIPeer, communicator
+from penstock.cache.mpi import MPIPeer, make_communicator
 from penstock.cache.peer import PeerCompletion, Reason
 from penstock.testing.peer import Fetching, answer_all, drive
 
@@ -67,7 +67,7 @@ def ask(peer: MPIPeer, owner: int) -> None:
 
 
 def main() -> None:
-    peer = MPIPeer(communicator(MPI.COMM_WORLD.rank), "job", TIMEOUT_S)
+    peer = MPIPeer(make_communicator(MPI.COMM_WORLD.rank), "job", TIMEOUT_S)
     owner = MPI.COMM_WORLD.bcast(os.getpid(), 1)
     if MPI.COMM_WORLD.rank == 0:
         ask(peer, owner)

@@ -169,8 +169,8 @@ def test_every_byte_is_read_once(hosts, assignment, records):
 def test_budgets_change_no_batch(
     hosts, ram_bytes, cache_block_bytes, assignment, batch, last, disk_bytes, files
 ):
-    """Any memory, cache blocks and hosts: the same global batches, every byte right, no rank without its
-    share."""
+    """Any memory, cache blocks and hosts: the same global batches, every byte right, no rank
+    without its share."""
     hosts = [sorted(set(hosts)).index(each) for each in hosts]
     dataset = penstock.open(files)
 
@@ -204,7 +204,7 @@ def found_name(dataset: penstock.Dataset, sample: int) -> str:
 
 
 def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypatch):
-    """Storage is asked for cache blocks on demand for other hosts, and for the step that is waited for."""
+    """Cache blocks are read on demand for other hosts, and for the step that is waited for."""
     asked: dict[int, list[str]] = {}
 
     class Asked(NativeEngine):
@@ -213,8 +213,8 @@ def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypat
             return super().submit(requests, buffers, purpose)
 
     monkeypatch.setattr(
-        penstock.cache,
-        "engine_for",
+        penstock.cache.join,
+        "open_engine",
         lambda files, budget, mean_bytes: Asked(files, budget=budget, mean_bytes=mean_bytes),
     )
     options = {

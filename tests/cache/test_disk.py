@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.disk import DiskTier, noted
+from penstock.cache.disk import DiskTier, read_note
 from penstock.cache.shared_memory import LEFT_OUT, MINE, READY
 from penstock.errors import StateError, StorageError, UsageError
 from tests import warm
@@ -131,7 +131,7 @@ def test_kept_is_what_was_written(told: list[tuple[str, list[int]]], room: int) 
 def test_a_later_process_uses_what_was_kept(folder: Path) -> None:
     """Cache blocks outlive the process that wrote them, killed or not, past the page cache."""
     script = (
-        "import os, signal; from pathlib import Path; from test_disk_tier import *\n"
+        "import os, signal; from pathlib import Path; from tests.cache.test_disk import *\n"
         f"tier = opened(Path({str(folder)!r})); assert fill(tier, [1, 2, 6]) == [True] * 3\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -173,14 +173,15 @@ def test_less_room_keeps_what_fits(folder: Path) -> None:
         assert found(tier) == [1, 2]
         assert os.stat(folder / "tier.data").st_size <= 4 * 4096
         assert fill(tier, [5, 4]) == [True, False]
-        assert tier.writable
+        assert tier.is_writable
     with opened(folder, room_bytes=3 * 4096) as tier:
         assert found(tier) == [1, 2, 5]
 
 
 @given(st.data())
 def test_damage_is_a_miss(data: st.DataObject) -> None:
-    """Whatever bytes change, in a run or between, no wrong one is read, and cache blocks come back."""
+    """Whatever bytes change, in a run or between, no wrong one is read, and cache blocks come
+    back."""
     with tempfile.TemporaryDirectory(prefix="penstock-", dir="/var/tmp") as name:
         folder = Path(name)
         tier = opened(folder)
@@ -252,17 +253,17 @@ def test_every_byte_of_a_cache_block_and_its_entry_counts(folder: Path) -> None:
         damaged = bytearray(table)
         damaged[at] ^= 0x10
         (folder / "tier.table").write_bytes(damaged)
-        assert noted(str(folder)) is None
+        assert read_note(str(folder)) is None
         with opened(folder) as tier:
             assert tier.counters().ready == 0
 
 
 def test_a_note_is_for_later_runs(folder: Path) -> None:
     """It is found by who does not know the identity; another note is another content."""
-    assert noted(str(folder)) is None
+    assert read_note(str(folder)) is None
     with opened(folder, note=b"of cache blocks") as tier:
         fill(tier, [5])
-    assert noted(str(folder)) == b"of cache blocks".ljust(24, b"\0")
+    assert read_note(str(folder)) == b"of cache blocks".ljust(24, b"\0")
     with opened(folder, note=b"of cache blocks") as tier:
         assert found(tier) == [5]
     with opened(folder, note=b"of others") as tier:
@@ -284,8 +285,8 @@ else:
 print(json.dumps(tier.address), flush=True)
 for line in sys.stdin:
     slot = np.array([int(line)])
-    codes, cache blocks = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
-    print(json.dumps([codes, tier.write(slot, cache blocks).tolist()]), flush=True)
+    codes, cache_blocks = tier.claim(slot).tolist(), [np.full(100, 7, np.uint8)]
+    print(json.dumps([codes, tier.write(slot, cache_blocks).tolist()]), flush=True)
 """
 
 
@@ -364,7 +365,7 @@ def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
                 RuntimeWarning, match=f"{disk} keeps no more cache blocks: No space left"
             ):
                 assert fill(tier, [6, 14, 22, 30]) == [True, True, False, False]
-            assert not tier.writable
+            assert not tier.is_writable
             assert tier.claim(np.array([1, 22, 7])).tolist() == [READY, LEFT_OUT, LEFT_OUT]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -77,8 +77,8 @@ def two(path: Path, hosts: list[str], *budgets: dict[str, Any], **cache: Any) ->
 
 
 def test_claims_of_a_killed_rank_are_taken_over(large: Path) -> None:
-    """A rank dies while it reads; the other one of its host, which wants some of the same cache blocks,
-    reads them and goes on."""
+    """A rank dies while it reads; the other one of its host, which wants some of the same cache
+    blocks, reads them and goes on."""
     cache_block, width = 2, 1 << 15
     dying, other = alone(large, 0), alone(large, 1)
     claimed = {sample // cache_block for sample in dying[0]}

@@ -25,14 +25,14 @@ RANK = """
 import json, os, sys
 import numpy as np
 from penstock.cache.disk import DiskTier
-from penstock.cache.shared_memory import BUSY, MINE, Address, RamTier
+from penstock.cache.shared_memory import BUSY, MINE, RamTier, SlabAddress
 
 pid, fd, seed, slots, length = map(int, sys.argv[1:6])
 folder, identity = sys.argv[6], b"of these tests.."
 if folder:
-    tier = DiskTier.attach(folder, Address(pid, fd), identity)
+    tier = DiskTier.attach(folder, SlabAddress(pid, fd), identity)
 else:
-    tier = RamTier.attach(Address(pid, fd), identity)
+    tier = RamTier.attach(SlabAddress(pid, fd), identity)
 print(json.dumps(tier.address), flush=True)
 sys.stdin.readline()
 
@@ -53,9 +53,9 @@ def fill(mine):
     return tier.publish(mine, at, lengths)
 
 def write(mine):
-    cache blocks = [content(slot) for slot in mine.tolist()]
+    cache_blocks = [content(slot) for slot in mine.tolist()]
     at_a_point()
-    return tier.write(mine, cache blocks)
+    return tier.write(mine, cache_blocks)
 
 wanted, filled = np.random.default_rng(seed).permutation(slots), []
 while len(wanted):

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from penstock.cache.rendezvous import gather_of, told
+from penstock.cache.rendezvous import exchange_values, find_gather
 from penstock.errors import UsageError
 from penstock.topology import Place
 
 MPI_BEGUN = """
 import json, os, sys
 from penstock.errors import UsageError
-from penstock.cache.rendezvous import gather_of
+from penstock.cache.rendezvous import find_gather
 from penstock.topology import Place, detect
 try:
-    gather_of(Place(*json.loads(sys.argv[1])), sys.modules, os.environ)
+    find_gather(Place(*json.loads(sys.argv[1])), sys.modules, os.environ)
 except UsageError as error:
     said = str(error)
 print(json.dumps([said, [name for name in sys.modules if name.startswith("mpi4py")]]))
@@ -56,7 +56,7 @@ def _fields(place: Place) -> tuple[Any, ...]:
 
 
 def test_one_rank_needs_nobody() -> None:
-    assert gather_of(Place(0, 1, "default"), {}, {})("x") == ["x"]
+    assert find_gather(Place(0, 1, "default"), {}, {})("x") == ["x"]
 
 
 def test_a_group_of_more_ranks_than_share_the_data() -> None:
@@ -65,7 +65,7 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(UsageError, match=r"has 1 ranks, the loader 2 .*gather="):
-            gather_of(Place(0, 2, "arguments"), sys.modules, {})
+            find_gather(Place(0, 2, "arguments"), sys.modules, {})
     finally:
         distributed.destroy_process_group()
 
@@ -81,4 +81,4 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
 )
 def test_a_gather_that_is_none(gather: Any) -> None:
     with pytest.raises(UsageError, match="in order of rank"):
-        told(gather, Place(0, 2, "arguments"), lambda: {"rank": 0})
+        exchange_values(gather, Place(0, 2, "arguments"), lambda: {"rank": 0})

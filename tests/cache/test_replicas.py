@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.cache import join_cache
-from penstock.cache.replicas import Layout, Replicas
+from penstock.cache.replicas import ReplicaLayout, Replicas
 from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
 from penstock.order.order import Order
@@ -28,7 +28,7 @@ from tests.cache.test_cache import expected, global_batches, run, total
 from tests.plan.test_replica_policy import dealt, hits_of
 
 
-def replicas_of(layout: Layout, ranks: int, fields: int = 1) -> list[Replicas]:
+def replicas_of(layout: ReplicaLayout, ranks: int, fields: int = 1) -> list[Replicas]:
     """Of all ranks of a node."""
     memories = [np.zeros(layout.bytes, np.uint8) for _ in range(ranks)]
     return [Replicas(layout, memories, rank, fields) for rank in range(ranks)]
@@ -53,7 +53,7 @@ def test_what_is_found_is_what_was_offered(sizes, room, fields, ranks, epochs, s
     length = np.array(sizes, np.int64)
     content = [np.random.default_rng([seed, key]).bytes(size) for key, size in enumerate(sizes)]
     samples = len(sizes) // fields
-    layout = Layout.of(room, length)
+    layout = ReplicaLayout.of(room, length)
     if not layout.pages:
         return
     assert layout.bytes <= room
@@ -81,9 +81,9 @@ def test_what_is_found_is_what_was_offered(sizes, room, fields, ranks, epochs, s
 
 
 def test_what_changes_while_it_is_copied_is_not_found():
-    """One rank copies without end from the replica buffer of another, which overwrites it all the time:
-    every copy is whole, of its key."""
-    layout = Layout.of(20_000, np.full(9, 4096))
+    """One rank copies without end from the replica buffer of another, which overwrites it all the
+    time: every copy is whole, of its key."""
+    layout = ReplicaLayout.of(20_000, np.full(9, 4096))
     one, two = replicas_of(layout, 2)
     assert 2 <= layout.pages <= 4
     count = 64
@@ -139,7 +139,7 @@ def test_after_epochs_that_were_passed_over_copies_are_of_use(jump):
                 found += len(rows)
         return found
 
-    layout = Layout.of(50_000, np.full(10, 64))
+    layout = ReplicaLayout.of(50_000, np.full(10, 64))
     assert 450 < layout.pages < 510
     (fresh,), (before,) = replicas_of(layout, 1), replicas_of(layout, 1)
     found_in(before, [0, 1, 2])
@@ -153,7 +153,7 @@ def test_little_room_is_lost(mean, filled):
     """Of a replica buffer that is offered more than it holds."""
     length = np.random.default_rng(4).gamma(4, mean / 4, 1000).astype(np.int64) + 1
     room = int(length.sum() / 2)
-    (replicas,) = replicas_of(Layout.of(room, length), 1)
+    (replicas,) = replicas_of(ReplicaLayout.of(room, length), 1)
     order = Order(1000, 3)
     uses = Uses(order, Steps(1000, 50, 2), (0,), 0)
     source = np.zeros(int(length.max()) * 50, np.uint8)
@@ -247,7 +247,7 @@ def most(
             stream.append(samples[placement.owners(samples) != host].tolist())
     share = placement.shares[host]
     room = ram_bytes - required_bytes(dataset.index, 1, share, alignment_default)
-    layout = Layout.of(room // ranks[host], sample_key_lengths(dataset.index))
+    layout = ReplicaLayout.of(room // ranks[host], sample_key_lengths(dataset.index))
     return hits_of(stream, ranks[host] * layout.pages)
 
 

@@ -47,7 +47,7 @@ def columns(keys: Sequence[int], lengths: Sequence[int]) -> bytes:
 
 def job(count: int, timeout_s: float = DEADLINE_S) -> list[ZeroMQPeer]:
     """So many nodes that know each other."""
-    keys = [KeyPair.made() for _ in range(count)]
+    keys = [KeyPair.generate() for _ in range(count)]
     peers = [ZeroMQPeer(node, "job", keys[node], timeout_s=timeout_s) for node in range(count)]
     members = {each.node: ZeromqMember(each.address, keys[each.node].public) for each in peers}
     for peer in peers:
@@ -65,7 +65,7 @@ class Scene:
 
     def __init__(self, timeout_s: float = DEADLINE_S) -> None:
         """`timeout_s` is that of the node."""
-        self.keys = [KeyPair.made() for _ in range(3)]
+        self.keys = [KeyPair.generate() for _ in range(3)]
         self.good = ZeroMQPeer(0, "job", self.keys[0], timeout_s=DEADLINE_S)
         self.node = ZeroMQPeer(1, "job", self.keys[1], timeout_s=timeout_s)
         self.context = zmq.Context()
@@ -146,7 +146,7 @@ def scene() -> Iterator[Scene]:
 
 def test_stranger_with_keys(scene: Scene) -> None:
     """Who has keys, but none of a member, is not let in."""
-    scene.dealer(KeyPair.made())
+    scene.dealer(KeyPair.generate())
     scene.counted(strangers=1)
     scene.assert_serves()
 
@@ -252,7 +252,7 @@ def test_other_version_is_told(scene: Scene) -> None:
 
 def test_other_job() -> None:
     """Nodes of two jobs that hold each other's keys do not exchange anything."""
-    keys = [KeyPair.made(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.made()]
     peers = [ZeroMQPeer(node, f"job {node}", keys[node]) for node in (0, 1)]
     members = {node: ZeromqMember(peers[node].address, keys[node].public) for node in (0, 1)}
     for peer in peers:
@@ -455,7 +455,7 @@ def test_node_that_does_not_read() -> None:
 
 def test_asking_before_the_others_are_known() -> None:
     """A node that has met nobody yet keeps who asks waiting, and then answers."""
-    keys = [KeyPair.made(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.made()]
     early, late = (ZeroMQPeer(node, "job", keys[node]) for node in (0, 1))
     members = {
         each.node: ZeromqMember(each.address, keys[each.node].public) for each in (early, late)
@@ -474,7 +474,7 @@ def test_asking_before_the_others_are_known() -> None:
 def test_node_comes_back() -> None:
     """A node that is gone fails at once for a while, then is tried again, and found."""
     clock = JumpingClock(SystemClock().now_ns())
-    keys = [KeyPair.made(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.made()]
     asking = ZeroMQPeer(0, "job", keys[0], clock=clock)
     first = ZeroMQPeer(1, "job", keys[1])
     address, port = first.address, int(first.address.rsplit(":", 1)[1])
@@ -521,7 +521,7 @@ while True:
 @contextmanager
 def node_process() -> Iterator[tuple[ZeroMQPeer, subprocess.Popen[str]]]:
     """A node 0 here and a node 1 in a process of its own."""
-    keys = [KeyPair.made(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.made()]
     peer = ZeroMQPeer(0, "job", keys[0], timeout_s=DEADLINE_S)
     process = warm.Popen(
         [sys.executable, "-c", NODE, keys[1].public, keys[1].secret, peer.address, keys[0].public],
@@ -576,14 +576,14 @@ def test_node_ends_in_the_middle_of_an_answer(how: signal.Signals) -> None:
 
 def test_secret_keys_are_not_shown() -> None:
     """A key pair in a log does not give the secret away."""
-    keys = KeyPair.made()
+    keys = KeyPair.generate()
     assert keys.secret.decode() not in repr(keys)
     assert keys.secret.decode() not in str(keys)
 
 
 def test_wrong_members() -> None:
     """Keys that are none, or not each node's own, and a second meeting are refused."""
-    keys = KeyPair.made()
+    keys = KeyPair.generate()
     peer = ZeroMQPeer(0, "job", keys)
     with pytest.raises(UsageError, match="public key of node 3"):
         peer.meet({3: ZeromqMember(peer.address, b"short")})
@@ -600,7 +600,7 @@ def test_wrong_members() -> None:
 def test_host_that_is_not_here() -> None:
     """An address of another machine cannot be bound, and the message says so."""
     with pytest.raises(UsageError, match=r"192\.0\.2\.1.* cannot be bound"):
-        ZeroMQPeer(0, "job", KeyPair.made(), host="192.0.2.1")
+        ZeroMQPeer(0, "job", KeyPair.generate(), host="192.0.2.1")
 
 
 def test_without_pyzmq() -> None:

@@ -24,8 +24,8 @@ from penstock.sharing.allocation import (
     allocate,
     even_share,
     predict,
+    round_workers,
     score,
-    whole_workers,
 )
 from penstock.sharing.share_lp import Solver
 
@@ -229,7 +229,7 @@ def test_rounding_is_to_the_nearest(wanted: list[float]) -> None:
     rounded up has a remainder no smaller than who is not."""
     shares = np.maximum(1.0, wanted)
     total = int(shares.sum())
-    dealt = whole_workers(shares, total)
+    dealt = round_workers(shares, total)
     assert dealt.sum() == total
     assert (dealt > shares - 1).all()
     assert (dealt < shares + 1).all()

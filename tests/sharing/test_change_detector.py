@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import JobProfile, Resources, Share, allocate, even_share
-from penstock.sharing.change_detector import Drift, worthwhile
+from penstock.sharing.change_detector import Drift, is_worthwhile
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3, stream_bytes_per_s=1e8)
 FOLLOWED = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")
@@ -84,11 +84,11 @@ def test_switching_must_pay() -> None:
     proposed = allocate(jobs, host)
     gain = proposed.value / 1.0 - 1  # an even split gives each half of what its model takes
     assert gain == pytest.approx(0.9, abs=0.1)
-    assert worthwhile(jobs, even, proposed, horizon_s=60, switch_s=30)
-    assert not worthwhile(jobs, even, proposed, horizon_s=60, switch_s=90)
-    assert not worthwhile(jobs, proposed.shares, proposed, horizon_s=1e9, switch_s=1)
+    assert is_worthwhile(jobs, even, proposed, horizon_s=60, switch_s=30)
+    assert not is_worthwhile(jobs, even, proposed, horizon_s=60, switch_s=90)
+    assert not is_worthwhile(jobs, proposed.shares, proposed, horizon_s=1e9, switch_s=1)
     starved = [Share(workers=0.1, bytes_per_s=1e9), Share(workers=9.9, bytes_per_s=1e9)]
-    assert worthwhile(jobs, starved, proposed, horizon_s=0, switch_s=90)
+    assert is_worthwhile(jobs, starved, proposed, horizon_s=0, switch_s=90)
 
 
 @pytest.mark.parametrize(

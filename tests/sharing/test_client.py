@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
 from penstock.sharing.broker import Broker
 from penstock.sharing.client import Tenant
-from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms, granted
+from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms, limit_budget
 from penstock.sharing.ledger import Ledger
 from penstock.sharing.wire import find_socket
 
@@ -278,17 +278,17 @@ def test_a_stranger_in_the_usual_place_is_not_believed(
 def test_a_lease_caps_the_own_budget() -> None:
     lease = Lease(cores=2.0, bytes_per_s=1e8, floor_cores=1.0, floor_bytes_per_s=1e7, lasts_s=5.0)
     own = Budget()
-    assert granted(own, lease) == own.replace(
+    assert limit_budget(own, lease) == own.replace(
         cores=2.0, bytes_per_s=1e8, readahead_bytes=int(1e8 * limits.lease_readahead_s)
     )
-    assert granted(own, lease.ended).bytes_per_s == 1e7
-    assert granted(own, lease, step_bytes=60e6).readahead_bytes == 240_000_000
+    assert limit_budget(own, lease.ended).bytes_per_s == 1e7
+    assert limit_budget(own, lease, step_bytes=60e6).readahead_bytes == 240_000_000
     small = Budget(cores=0.5, bytes_per_s=1e6, readahead_bytes=1000, threads=3, mmap="off")
-    assert granted(small, lease) == small
+    assert limit_budget(small, lease) == small
     slow = Lease(cores=1.0, bytes_per_s=1.0, floor_cores=1, floor_bytes_per_s=1, lasts_s=1)
-    assert granted(own, slow).readahead_bytes == limits.lease_readahead_bytes_min
+    assert limit_budget(own, slow).readahead_bytes == limits.lease_readahead_bytes_min
     free = Lease(cores=1.0, bytes_per_s=None, floor_cores=1, floor_bytes_per_s=None, lasts_s=1)
-    assert granted(own, free) == own.replace(cores=1.0)
+    assert limit_budget(own, free) == own.replace(cores=1.0)
 
 
 def test_reports_as_messages() -> None:

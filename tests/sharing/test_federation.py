@@ -26,7 +26,7 @@ from penstock.sharing.fallback_rate import Holding
 from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
 from penstock.sharing.monitor import watch_broker
-from penstock.sharing.wire import Sealed, WireError
+from penstock.sharing.wire import AuthenticatedLines, WireError
 from tests.command import run
 from tests.sharing.tenants import Job, broker
 
@@ -43,8 +43,8 @@ class Between:
     def __init__(self, key: bytes = KEY, other: bytes = KEY) -> None:
         near, self.caller_end = socket.socketpair()
         far, self.called_end = socket.socketpair()
-        self.caller = Sealed(near, key, caller=True)
-        self.called = Sealed(far, other, caller=False)
+        self.caller = AuthenticatedLines(near, key, caller=True)
+        self.called = AuthenticatedLines(far, other, caller=False)
         for end in (self.caller_end, self.called_end):
             end.setblocking(False)
         for side in (self.caller, self.called):
@@ -99,8 +99,8 @@ def test_a_line_as_it_is_described(between: Between) -> None:
             other.sendall(line)
         assert between.called.receive() == [{"say": "up", "count": count}]
         assert between.caller.receive() == [{"say": "down", "count": count}]
-    assert between.caller.proven
-    assert between.called.proven
+    assert between.caller.is_proven
+    assert between.called.is_proven
 
 
 def test_said_before_the_other_has_answered(between: Between) -> None:
@@ -156,7 +156,7 @@ def test_a_replay_is_forged(between: Between) -> None:
         other.called_end.sendall(caller + b"\n" + line)
         with pytest.raises(WireError, match="forged"):
             other.called.receive()
-        assert not other.called.proven
+        assert not other.called.is_proven
     finally:
         other.close()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.meter import Counters, Meter, Span
-from penstock.sharing.job_profile import Profiler, measured
+from penstock.sharing.job_profile import Profiler, measure_window
 from penstock.sharing.throughput_model import JobProfile
 
 MS = 1_000_000
@@ -41,7 +41,7 @@ def test_what_went_in_comes_out(
     meter.asked(now)
     ahead = 3
     engine = {"bytes": (batches + ahead) * rows * sample_bytes, "tickets": batches + ahead}
-    found = measured(meter.counters(now, engine).since(Counters(time_ns=1)))
+    found = measure_window(meter.counters(now, engine).since(Counters(time_ns=1)))
     assert found is not None
     assert found.samples_per_s == pytest.approx(rows / (compute_ms * 1e-3))
     assert found.cpu_s == pytest.approx(cpu_ms * 1e-3 / rows)
@@ -52,10 +52,10 @@ def test_what_went_in_comes_out(
 
 def test_nothing_is_measured_of_nothing() -> None:
     """No batch, or no step of the user's: no profile."""
-    assert measured(Counters(time_ns=10)) is None
-    assert measured(Counters(time_ns=10, batches=1, samples=4)) is None
+    assert measure_window(Counters(time_ns=10)) is None
+    assert measure_window(Counters(time_ns=10, batches=1, samples=4)) is None
     stepped = Counters(time_ns=10, batches=1, samples=4, compute_ns=5, engine={"tickets": 0})
-    assert measured(stepped) is None
+    assert measure_window(stepped) is None
 
 
 def test_who_has_read_far_ahead_is_measured_too() -> None:
@@ -110,7 +110,7 @@ def test_a_loader_is_measured(tmp_path: Path) -> None:
     before = loader.counters()
     for _ in range(5):
         next(batches)
-    found = measured(loader.counters().since(before))
+    found = measure_window(loader.counters().since(before))
     assert found is not None
     assert found.samples == 100
     assert found.cpu_s == 0

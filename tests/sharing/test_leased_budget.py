@@ -15,7 +15,7 @@ import pytest
 import penstock
 import penstock.torch.loader
 from penstock.meter import Counters
-from penstock.sharing.leased_budget import job_of
+from penstock.sharing.leased_budget import name_job
 from penstock.topology import Place
 from tests.opened import Opened
 from tests.sharing.tenants import broker
@@ -213,8 +213,8 @@ def expected_s(spent: Counters) -> float:
 
 def test_jobs_have_names() -> None:
     """Ranks of a launcher on one host are one job; processes by themselves are jobs."""
-    assert job_of(Place(0, 1, "default"), {}) == f"process {os.getpid()}"
-    assert job_of(Place(3, 8, "torchrun"), {}) == f"ranks of process {os.getppid()}"
+    assert name_job(Place(0, 1, "default"), {}) == f"process {os.getpid()}"
+    assert name_job(Place(3, 8, "torchrun"), {}) == f"ranks of process {os.getppid()}"
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
-    assert job_of(Place(3, 8, "Slurm"), slurm) == "slurm 7.1"
-    assert job_of(Place(0, 1, "default"), {"PENSTOCK_JOB": "mine", **slurm}) == "mine"
+    assert name_job(Place(3, 8, "Slurm"), slurm) == "slurm 7.1"
+    assert name_job(Place(0, 1, "default"), {"PENSTOCK_JOB": "mine", **slurm}) == "mine"

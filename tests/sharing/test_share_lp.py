@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.sharing.share_lp import Program, exact, greedy, highs
+from penstock.sharing.share_lp import Program, solve_by_highs, solve_exactly, solve_greedily
 
 CLOSE = 1e-7
 
@@ -92,8 +92,8 @@ def test_equal_to_highs() -> None:
     random = np.random.default_rng(7)
     for _ in range(3000):
         program = drawn(random, int(random.integers(1, 9)))
-        ours = check(program, exact(program).rates)
-        theirs = check(program, highs(program).rates)
+        ours = check(program, solve_exactly(program).rates)
+        theirs = check(program, solve_by_highs(program).rates)
         assert ours == pytest.approx(theirs, rel=CLOSE)
 
 
@@ -102,14 +102,14 @@ def test_equal_to_highs() -> None:
 def test_equal_to_the_best_vertex(program: Program) -> None:
     """Nothing is better than what is found, where ties and full resources are frequent."""
     wanted = best_vertex(program)
-    assert check(program, exact(program).rates) == pytest.approx(wanted, abs=1e-9)
-    assert check(program, highs(program).rates) == pytest.approx(wanted, abs=1e-6)
+    assert check(program, solve_exactly(program).rates) == pytest.approx(wanted, abs=1e-9)
+    assert check(program, solve_by_highs(program).rates) == pytest.approx(wanted, abs=1e-6)
 
 
 @given(programs(jobs=12))
 def test_prices_prove_the_optimum(program: Program) -> None:
     """The value is the bound that the prices give, so nothing is better."""
-    found = exact(program)
+    found = solve_exactly(program)
     assert found.prices is not None
     value = check(program, found.rates)
     assert value == pytest.approx(bound(program, found.prices), abs=1e-9)
@@ -120,7 +120,7 @@ def test_prices_prove_the_optimum(program: Program) -> None:
 def test_prices_prove_the_optimum_of_many_jobs(jobs: int, seed: int) -> None:
     """Likewise with hundreds of jobs, and at most two of them are between floor and ceiling."""
     program = drawn(np.random.default_rng(seed), jobs)
-    found = exact(program)
+    found = solve_exactly(program)
     assert found.prices is not None
     value = check(program, found.rates)
     assert value == pytest.approx(bound(program, found.prices), rel=1e-9, abs=1e-9)
@@ -131,11 +131,11 @@ def test_prices_prove_the_optimum_of_many_jobs(jobs: int, seed: int) -> None:
 @given(programs(jobs=8), st.integers(0, 1), st.integers(1, 5))
 def test_more_is_never_worse(program: Program, resource: int, more: int) -> None:
     """With the same floors, a resource more adds to the value, at most its price a unit."""
-    found = exact(program)
+    found = solve_exactly(program)
     assert found.prices is not None
     limit = program.limit.copy()
     limit[resource] += more
-    gain = program.value @ exact(dataclasses.replace(program, limit=limit)).rates
+    gain = program.value @ solve_exactly(dataclasses.replace(program, limit=limit)).rates
     gain -= program.value @ found.rates
     assert -1e-9 <= gain <= found.prices[resource] * more + 1e-9
 
@@ -143,7 +143,10 @@ def test_more_is_never_worse(program: Program, resource: int, more: int) -> None
 @given(programs(jobs=8))
 def test_greedy_keeps_the_bounds(program: Program) -> None:
     """It is never beyond a limit and never better than the optimum."""
-    assert check(program, greedy(program).rates) <= check(program, exact(program).rates) + 1e-9
+    assert (
+        check(program, solve_greedily(program).rates)
+        <= check(program, solve_exactly(program).rates) + 1e-9
+    )
 
 
 @given(programs(jobs=8), st.integers(0, 1), st.booleans())
@@ -155,13 +158,13 @@ def test_greedy_is_exact_for_one_resource(program: Program, other: int, endless:
     else:
         cost[other] = 0.0
     program = dataclasses.replace(program, cost=cost, limit=limit)
-    value = check(program, greedy(program).rates)
-    assert value == pytest.approx(check(program, exact(program).rates), abs=1e-9)
+    value = check(program, solve_greedily(program).rates)
+    assert value == pytest.approx(check(program, solve_exactly(program).rates), abs=1e-9)
 
 
 def test_no_jobs() -> None:
     """Nothing to divide is no error."""
     none = np.zeros(0)
     program = Program(none, none, none, np.zeros((2, 0)), np.ones(2))
-    for solver in (exact, highs, greedy):
+    for solver in (solve_exactly, solve_by_highs, solve_greedily):
         assert len(solver(program).rates) == 0

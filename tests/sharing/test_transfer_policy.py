@@ -137,7 +137,7 @@ def test_what_is_no_transfer(again: bool) -> None:
         for which in range(2, 1000):
             transfers.begin((0, which), 0.0, owner=0, job="a", bytes=1.0)
     transfers.leave(0, 1.0)
-    assert not transfers.busy
+    assert not transfers.is_busy
 
 
 profiles = st.fixed_dictionaries(

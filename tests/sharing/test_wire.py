@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.sharing.wire import Gone, Lines, WireError
+from penstock.sharing.wire import ConnectionLost, Lines, WireError
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 messages = st.dictionaries(st.text(max_size=9), values, max_size=4).map(
@@ -83,7 +83,7 @@ def test_nonsense_is_told_from_the_end(garbage: bytes) -> None:
             why = wrong.why
         assert why == "malformed"
         there.shutdown(socket.SHUT_WR)
-        with pytest.raises(Gone):
+        with pytest.raises(ConnectionLost):
             lines.receive()
 
 
@@ -101,7 +101,7 @@ def test_who_does_not_read_is_gone_in_the_end() -> None:
             heard += len(other.receive())
             lines.flush()
         assert lines.waiting == 0
-        with pytest.raises(Gone):
+        with pytest.raises(ConnectionLost):
             while True:
                 lines.send(message)
                 assert lines.waiting <= limits.broker_waiting_bytes

@@ -1,21 +1,22 @@
-"""The disk tier of a node: cache blocks in a file on its local disk, for all its ranks and later runs.
+"""The disk tier of a node: cache blocks in a file on its local disk, for its ranks and later runs.
 
 A folder of this tier holds three files:
 
-    tier.lock    one line with the pid of each process that uses the folder; all of them, which are
+    tier.lock    one line with the pid of each process that uses the folder. All of them, which are
                  ranks of one job, hold a shared flock, so another job's exclusive one is refused
     tier.table   a page: magic, version, number of slots, identity, note, CRC-32C of these; then 24
                  bytes a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot,
                  offset, length and the cache block
-    tier.data    a page that is not used; then cache blocks, each at a multiple of 4096, padded with zeros
+    tier.data    a page that is not used; then cache blocks, each at a multiple of 4096, padded
+                 with zeros
 
-Cache blocks are written and read past the page cache where the file system allows it. Nothing is synced: a
-cache block or an entry that a crash has torn, or that is damaged in any other way, fails its checksum,
-which is compared on every read, and is read from storage again. The room of such a cache block, and of one
-whose writer was killed, is not used again before the folder is emptied.
+Cache blocks are written and read past the page cache if the file system allows it. Nothing is
+synced. A cache block or an entry that a crash has torn, or that is damaged in any other way, fails
+its checksum, which is compared on every read; it is then read from storage again. The room of such
+a cache block, and of one whose writer was killed, is not used again before the folder is emptied.
 
-Which slots are ready, and who fills the others, is in shared memory (`shared_memory`): the first
-rank makes it from the table, the others attach to it.
+The state of the slots (ready, or being filled by whom) is in shared memory (`shared_memory`). The
+first rank makes it from the table, and the others attach to it.
 """
 
 from __future__ import annotations
@@ -56,9 +57,8 @@ _VERSION = 2
 _HEADER = struct.Struct("<8sIQ16s24s")  # magic, version, slots, identity, note; then their checksum
 _CRC = struct.Struct("<I")
 _ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
-_SALT = struct.Struct(
-    "<16sqqq"
-)  # identity, slot, offset, length: a cache block is right in one place only
+_SALT = struct.Struct("<16sqqq")
+"""Identity, slot, offset, length: a cache block is right in one place only."""
 
 
 class DiskCounters(NamedTuple):
@@ -76,11 +76,11 @@ class DiskCounters(NamedTuple):
 class DiskTier:
     """Cache blocks in a folder on a local disk; the layout is in the module's docstring.
 
-    What is read is what was written, or a miss. A full disk or a failed write ends writing, with
-    one warning, for this rank and this run; reading goes on. Methods may be called from any thread;
-    reads and writes wait for the disk with the GIL released.
+    A read returns the bytes that were written, or a miss. A full disk or a failed write ends
+    writing, with one warning, for this rank and this run; reading goes on. Methods may be called
+    from any thread; reads and writes wait for the disk with the GIL released.
 
-    The first rank of a host opens it, the others attach through any process that has it.
+    The first rank of a host opens it. The others attach through any process that has it.
     """
 
     def __init__(self, folder: str, slots: SlotTable, identity: bytes, lock: int) -> None:
@@ -92,11 +92,11 @@ class DiskTier:
         try:
             self._table = os.open(os.path.join(folder, "tier.table"), os.O_RDWR | os.O_CLOEXEC)
             self._files.callback(os.close, self._table)
-            self._data = _direct(os.path.join(folder, "tier.data"))
+            self._data = _open_direct(os.path.join(folder, "tier.data"))
             self._files.callback(os.close, self._data)
         except OSError as error:
             self._files.close()
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         self._arena = Arena(limits.disk_buffers_bytes_max)
         self._writable = True
         self._lock = threading.Lock()
@@ -106,45 +106,47 @@ class DiskTier:
     def open(
         cls, folder: str, slots: int, room_bytes: int, identity: bytes, note: bytes = b""
     ) -> Self:
-        """The tier of a folder, which is made if it is not there; for the first rank of a host.
+        """Open the tier of a folder, for the first rank of a host; make the folder if there is
+        none.
 
-        slots, identity, note:  what an earlier run left is used where all are the same as now, and
-                          discarded otherwise.
-        note:             up to 24 bytes, which `noted` gives to later runs that do not know them.
-        room_bytes:       most that tier.data may have; cache blocks are at multiples of 4096.
+        slots, identity, note:  the contents that an earlier run left are used if all three are the
+                     same as now, and discarded otherwise.
+        note:        up to 24 bytes, which `read_note` gives to later runs that do not know them.
+        room_bytes:  most that tier.data may have; cache blocks are at multiples of 4096.
 
-        Raises UsageError where another job uses the folder, StorageError where the system refuses.
+        Raises UsageError if another job uses the folder, StorageError if the system refuses.
         """
         try:
             os.makedirs(folder, exist_ok=True)
-            lock = _locked(folder, first=True)
+            lock = _open_lock(folder, first=True)
         except OSError as error:
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         try:
             shared = SlotTable.create(
-                slots, room_bytes, _of_folder(lock, identity), alignment=_PAGE
+                slots, room_bytes, _hash_folder_identity(lock, identity), alignment=_PAGE
             )
             try:
-                _restore(folder, shared, room_bytes, _header(slots, identity, note), slots)
+                _restore(folder, shared, room_bytes, _pack_header(slots, identity, note), slots)
             except OSError as error:
-                raise _refused(folder, error) from None
+                raise _make_storage_error(folder, error) from None
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, BlockingIOError):
-                raise _in_use(folder) from None
+                raise _make_in_use_error(folder) from None
             raise
         return cls(folder, shared, identity, lock)
 
     @classmethod
     def attach(cls, folder: str, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
-        """The tier that another process of this host has opened; errors as `SlotTable.attach`."""
+        """Attach to the tier that another process of this host has opened; errors as
+        `SlotTable.attach`."""
         try:
-            lock = _locked(folder, first=False)
+            lock = _open_lock(folder, first=False)
         except OSError as error:
-            raise _refused(folder, error) from None
+            raise _make_storage_error(folder, error) from None
         try:
-            shared = SlotTable.attach(address, _of_folder(lock, identity))
+            shared = SlotTable.attach(address, _hash_folder_identity(lock, identity))
         except BaseException:
             os.close(lock)
             raise
@@ -152,47 +154,50 @@ class DiskTier:
 
     @property
     def address(self) -> SlabAddress:
-        """What others attach with."""
+        """Address by which others attach."""
         return self._slots.address
 
     @property
-    def writable(self) -> bool:
-        """Whether cache blocks are still written: no write of this rank has failed."""
+    def is_writable(self) -> bool:
+        """True while cache blocks are still written: no write of this rank has failed."""
         return self._writable
 
     def claim(self, slots: Int) -> Codes:
-        """READY, MINE (to be given to `write` or `abandon`) or BUSY of each slot.
+        """Claim slots; return READY, MINE (to be given to `write` or `abandon`) or BUSY for each.
 
-        Where nothing is written any more, what is not READY is LEFT_OUT: nobody is to wait for it.
+        Once nothing is written any more, a slot that is not READY is LEFT_OUT: nobody is to wait
+        for it.
         """
         if self._writable:
             return self._slots.claim(slots)
         return np.where(self._slots.offsets(slots) >= 0, READY, LEFT_OUT).astype(np.uint8)
 
     def abandon(self, slots: Int) -> None:
-        """Gives claims back, so that others may claim."""
+        """Give claims back, so that others may claim."""
         self._slots.abandon(slots)
 
     def write(self, slots: Int, cache_blocks: Sequence[Buffer]) -> Mask:
-        """Keeps cache blocks of slots that are claimed here; the claims end.
+        """Keep cache blocks of slots that are claimed here; the claims end.
 
-        Where the mask is False a cache block was not kept: its slot is not claimed here, the room is used
-        up, or writing failed.
+        The mask is False for a cache block that was not kept: its slot is not claimed here, the
+        room is used up, or writing failed.
         """
         held = self._slots.holds(slots)
-        each = zip(slots, cache_blocks, held, strict=True)
+        triples = zip(slots, cache_blocks, held, strict=True)
         return np.array(
             [
                 bool(mine) and self._write(int(slot), cache_block)
-                for slot, cache_block, mine in each
+                for slot, cache_block, mine in triples
             ],
             bool,
         )
 
     def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
-        """The cache blocks, of so many bytes each; None for what is not ready, or is damaged.
+        """Read the cache blocks, of so many bytes each; None for one that is not ready, or is
+        damaged.
 
-        What is damaged, or of another length, is empty from now on, and may be claimed again.
+        A slot whose cache block is damaged, or of another length, is empty from now on, and may be
+        claimed again.
         """
         at = self._slots.offsets(slots)
         return [
@@ -201,7 +206,8 @@ class DiskTier:
         ]
 
     def counters(self) -> SlabCounters:
-        """Totals of all ranks; what an earlier run left counts as published."""
+        """Return the totals of all ranks; cache blocks that an earlier run left count as
+        published."""
         return self._slots.counters()
 
     def own_counters(self) -> DiskCounters:
@@ -209,7 +215,7 @@ class DiskTier:
             return DiskCounters(**self._counted)
 
     def close(self) -> None:
-        """Gives claims and files back; with the last rank the folder is free for another job.
+        """Give claims and files back; with the last rank the folder is free for another job.
 
         No other thread may be reading or writing. May be called again.
         """
@@ -230,7 +236,7 @@ class DiskTier:
             if at[0] < 0:
                 return False
             place = _PAGE + int(at[0])
-            padded = self._arena.take(_padded(cache_block.nbytes))
+            padded = self._arena.take(_pad_size(cache_block.nbytes))
             padded[: cache_block.nbytes] = cache_block
             padded[cache_block.nbytes :] = 0
             entry = np.array(
@@ -251,10 +257,10 @@ class DiskTier:
     def _read(self, slot: int, at: int, length: int) -> Buffer | None:
         place = _PAGE + at
         with contextlib.suppress(OSError):
-            found = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
-            entry = np.frombuffer(found.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
+            raw = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
+            entry = np.frombuffer(raw.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
             if (entry["at"], entry["length"]) == (place, length):
-                padded = self._arena.take(_padded(length))
+                padded = self._arena.take(_pad_size(length))
                 _read_all(self._data, padded, length, place)
                 cache_block = padded[:length]
                 if self._checksum(slot, place, cache_block) == entry["crc"]:
@@ -277,19 +283,20 @@ class DiskTier:
             first, self._writable = self._writable, False
         if first:
             warnings.warn(
-                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}: what it has"
-                " is still used, the rest is read from storage; free space or repair the disk",
+                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}:"
+                " the cache blocks that it has are still used, the rest is read from storage;"
+                " free space or repair the disk",
                 RuntimeWarning,
                 stacklevel=4,
             )
 
 
-def _padded(size: int) -> int:
+def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _direct(path: str) -> int:
-    """A descriptor past the page cache, or through it where the file system has no such thing."""
+def _open_direct(path: str) -> int:
+    """Open a file past the page cache, or through it if the file system cannot do otherwise."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
         file = os.open(path, flags | os.O_DIRECT)
@@ -305,7 +312,8 @@ def _direct(path: str) -> int:
 
 
 def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
-    """Short writes of whole pages go on; one that is not is the end of the disk."""
+    """Write all bytes: go on after short writes of whole pages; any other short write is a full
+    disk."""
     done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:].data, at + done)
@@ -314,7 +322,7 @@ def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
 
 
 def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> None:
-    """Fills the array up to `length`, or as far as the file goes."""
+    """Fill the array up to `length`; raise OSError if the file ends before."""
     done = 0
     while done < length:
         got = os.preadv(file, [into[done:].data], at + done)
@@ -323,7 +331,7 @@ def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> N
         done += got
 
 
-def _refused(folder: str, error: OSError) -> StorageError:
+def _make_storage_error(folder: str, error: OSError) -> StorageError:
     return StorageError(
         error.errno,
         f"the disk tier in {folder} cannot be used: {os.strerror(error.errno or 0)}: give it a"
@@ -331,8 +339,8 @@ def _refused(folder: str, error: OSError) -> StorageError:
     )
 
 
-def _locked(folder: str, *, first: bool) -> int:
-    """A descriptor that holds the folder's lock; UsageError where another job has it."""
+def _open_lock(folder: str, *, first: bool) -> int:
+    """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
     lock = os.open(
         os.path.join(folder, "tier.lock"),
         os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -346,20 +354,20 @@ def _locked(folder: str, *, first: bool) -> int:
     except BaseException as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            raise _in_use(folder) from None
+            raise _make_in_use_error(folder) from None
         raise
     return lock
 
 
-def _of_folder(lock: int, identity: bytes) -> bytes:
-    """The identity of the slots of a folder: who attaches by another folder would read others'."""
+def _hash_folder_identity(lock: int, identity: bytes) -> bytes:
+    """Return the identity of a folder's slots, so that nobody attaches by another folder."""
     check_identity(identity)
     folder = os.fstat(lock)
     text = b"%s %d %d" % (identity, folder.st_dev, folder.st_ino)
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _in_use(folder: str) -> UsageError:
+def _make_in_use_error(folder: str) -> UsageError:
     with open(os.path.join(folder, "tier.lock"), "rb") as file:
         pids = [int(line) for line in file.read(1 << 16).split() if line.isdigit()]
     alive = " ".join(str(pid) for pid in pids if os.path.exists(f"/proc/{pid}"))
@@ -369,21 +377,21 @@ def _in_use(folder: str) -> UsageError:
     )
 
 
-def noted(folder: str) -> bytes | None:
-    """The note of the run that left the folder, 24 bytes, or None where it is not a tier's."""
+def read_note(folder: str) -> bytes | None:
+    """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
         with open(os.path.join(folder, "tier.table"), "rb") as table:
-            found = table.read(_HEADER.size + _CRC.size)
+            header = table.read(_HEADER.size + _CRC.size)
     except OSError:
         return None
-    if len(found) < _HEADER.size + _CRC.size:
+    if len(header) < _HEADER.size + _CRC.size:
         return None
-    magic, version, slots, identity, note = _HEADER.unpack_from(found)
+    magic, version, slots, identity, note = _HEADER.unpack_from(header)
     known = (magic, version) == (_MAGIC, _VERSION)
-    return note if known and found == _header(slots, identity, note) else None
+    return note if known and header == _pack_header(slots, identity, note) else None
 
 
-def _header(slots: int, identity: bytes, note: bytes) -> bytes:
+def _pack_header(slots: int, identity: bytes, note: bytes) -> bytes:
     if len(note) > 24:
         raise UsageError(f"the note has {len(note)} bytes: use up to 24")
     header = _HEADER.pack(_MAGIC, _VERSION, slots, identity, note)
@@ -391,7 +399,7 @@ def _header(slots: int, identity: bytes, note: bytes) -> bytes:
 
 
 def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slots: int) -> None:
-    """Makes the slots ready that an earlier run left, or the files anew."""
+    """Make the slots ready that an earlier run left, or make the files anew."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with contextlib.ExitStack() as files:
@@ -401,7 +409,8 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:
-            # The data first: a table of cache blocks that are not there is harmless, the opposite is not.
+            # The data first: a table of cache blocks that are not there is harmless, the opposite
+            # is not.
             os.ftruncate(data, 0)
             os.ftruncate(data, _PAGE)
             os.ftruncate(table, 0)
@@ -417,7 +426,7 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
         good &= length <= end - np.where(good, at, 0)
         kept = np.flatnonzero(good)
         at, length = at[kept] - _PAGE, length[kept]
-        # What is written from now on lies behind all of it.
+        # Later writes go behind all of it.
         shared.allocate(np.array([(at + length).max(initial=0)]))
         shared.claim(kept)  # of slots that nobody else knows yet
         shared.publish(kept, at, length)

@@ -1,21 +1,21 @@
-"""A rank's engine over the caches of its job: own slab, peers, storage.
+"""Engine of a rank over the caches of its job: own tiers, peers, storage.
 
-`CachedEngine` executes requests of keys (`key_index`), and decides for each by arithmetic
-where its bytes come from:
+`CachedEngine` executes requests of keys (`key_index`). It computes where the bytes of each key come
+from:
 
-    there is a replica             copied from it (`replicas`), where that was asked for
-    the cache block is kept by this node   copied from the slab, into which the first who wants it reads it;
-                                   or out of the cache block read from this node's disk
-    by another node                asked of that node, which reads what it does not have yet
-    by nobody                      read from storage, into the batch
+    a replica here                copied from it (`replicas`), if replicas are asked for
+    cache block of this node      copied from the slab, into which the first who wants it reads
+                                  it; or from the cache block read from this node's disk
+    cache block of another node   asked of that node, which reads what it does not have yet
+    cache block of no node        read from storage, into the batch
 
-Whatever goes wrong on the first ways (no room in the slab, a peer that is gone, slow, or has no
-such cache block) ends in the third, so a batch is never wrong and waits no longer than a peer's deadline.
-No other batch waits for a peer that has failed: it is given one key at a time, which nobody waits
-for, until it brings that.
-What storage itself says is reported as any engine does.
+If any of the first three ways fails (no room in the slab; a peer that is gone or slow, or has no
+such cache block), the key is read from storage. So a batch is never wrong, and waits no longer than
+a peer's deadline. Later batches do not wait for a peer that has failed: it is asked for one key at
+a time, which nobody waits for, until it answers again. Errors of storage are reported as any engine
+reports them.
 
-One thread for each engine does all of this and answers the peers; a second one waits for storage.
+One thread of each engine does all of this and answers the peers. A second thread waits for storage.
 """
 
 from __future__ import annotations
@@ -49,53 +49,54 @@ from ..errors import UsageError
 from ..extent import Int, Requests, merge
 from ..plan import Placement, rotation_start
 from .disk import DiskTier
-from .keeper import Keeper, Wanted
+from .keeper import Keeper, WantedKeys
 from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest
-from .replicas import Replicas, Timed
+from .replicas import Replicas, UseTimes
 from .shared_memory import RamTier
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
 _busy_ns = 500_000
-"""How often a cache block that another rank is reading is looked at."""
+"""Interval of looking at a cache block that another rank is reading."""
 _view_bytes = 64 << 10
-"""Answers of samples this large on average are sent from the slab; smaller ones are gathered."""
+"""Mean size of samples from which an answer is sent from the slab; smaller ones are gathered."""
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A ticket of ours: what was asked for, and how many parts of it are on their way."""
+    """A ticket of this engine: its requests, and how many parts of it are on their way."""
 
     ticket: int
     requests: Requests
     buffers: Sequence[Buffer]
     purpose: Purpose
-    uses: Timed | None
+    uses: UseTimes | None
     parts: int = 1
     failures: list[Failure] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """What a peer is to be given: the rows of its request that are kept here, and what is there."""
+    """An answer to a peer: the rows of its request that are kept here, and those that are there."""
 
     request: PeerRequest
     rows: Int
     parts: int = 1
-    found: list[tuple[Wanted, Int, Int]] = field(default_factory=list)
+    ready_parts: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
 
 
 class CachedEngine:
-    """Executes requests of keys; see the module, and `penstock.engine.Engine`.
+    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
 
     inner:      reads the files of `index`; this engine closes it.
-    placement:  which node keeps what.
-    nodes:      of each rank; this one is `rank`.
+    placement:  which node keeps which cache blocks.
+    nodes:      the node of each rank; this one is `rank`.
     slab:       of this node, shared by its ranks; this engine closes it.
-    disk:       of this node, for slots from `placement.ram_cache_blocks` of it on; this engine closes it.
-    peer:       to the ranks of other nodes; None where there are none.
-    replicas:   of what other nodes keep; None for none.
+    disk:       of this node, for its slots from `placement.ram_cache_blocks` on; this engine closes
+                it.
+    peer:       to the ranks of other nodes; None if there are none.
+    replicas:   copies of samples that other nodes keep; None for none.
     """
 
     def __init__(
@@ -158,17 +159,17 @@ class CachedEngine:
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
         self._threads = [
-            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     # -- the user's side -----------------------------------------------------------------------
 
     @property
     def choice(self) -> ReadMethod:
-        """How storage is read."""
+        """Method by which storage is read."""
         return self._inner.choice
 
     def submit(
@@ -176,14 +177,14 @@ class CachedEngine:
         requests: Requests,
         buffers: Sequence[Buffer],
         purpose: Purpose = "prefetch",
-        uses: Timed | None = None,
+        uses: UseTimes | None = None,
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
-        purpose: of what storage is asked for, cache blocks that are to be kept included. What peers wait
-              for is a demand.
-        uses: when the ranks of this node use samples, as seen from the epoch of these requests.
-              Without it replicas are not asked, and none are made.
+        purpose:  of the reads from storage, those of cache blocks that are to be kept included. A
+                  read for a peer is a demand.
+        uses:     times at which the ranks of this node use samples, as seen from the epoch of these
+                  requests. Without it replicas are neither read nor made.
         """
         check_requests(requests, buffers, len(self._addressed.index.files))
         check_purpose(purpose)
@@ -208,7 +209,7 @@ class CachedEngine:
         return done
 
     def adopt(self, budget: Budget) -> None:
-        """Pass on what storage may be read with."""
+        """Pass the budget for reading storage on to the storage engine."""
         self._inner.adopt(budget)
 
     def survey(self) -> None:
@@ -216,10 +217,15 @@ class CachedEngine:
         self._inner.survey()
 
     def counters(self) -> dict[str, int]:
-        """Those of the storage engine; where the bytes of batches came from: ram_bytes, disk_bytes,
-        replica_bytes, peer_bytes, direct_bytes; loaded_bytes, read to be kept; served_bytes, which
-        peers were given; what went another way; and `slab_`, those of `tier.Counters`, of all ranks
-        of this host.
+        """Return the counters of the storage engine and of the cache.
+
+        ram_bytes, disk_bytes, replica_bytes, peer_bytes, direct_bytes:  where the bytes of batches
+                       came from.
+        loaded_bytes:  read from storage to be kept.
+        served_bytes:  given to peers.
+        slab_*:        those of `SlabCounters`, of all ranks of this host.
+
+        Further counters tell how often a key took another way.
         """
         names = (
             "loaded_bytes",
@@ -230,13 +236,13 @@ class CachedEngine:
             "direct_bytes",
             "served_bytes",
         )
-        found = self._inner.counters() | {name: self._counts[name] for name in names}
-        found |= dict(self._counts)
+        counts = self._inner.counters() | {name: self._counts[name] for name in names}
+        counts |= dict(self._counts)
         of_slab = self._keeper.slab.counters()._asdict()
-        found |= {f"slab_{name}": count for name, count in of_slab.items()}
+        counts |= {f"slab_{name}": count for name, count in of_slab.items()}
         if self._peer is not None:
-            found |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
-        return found
+            counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
+        return counts
 
     def close(self) -> None:
         """End the threads, the storage engine, the slab and the peer."""
@@ -249,8 +255,8 @@ class CachedEngine:
             return  # its threads are the parent's
         self._more.release()
         self._wake()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
@@ -266,7 +272,7 @@ class CachedEngine:
 
     # -- the threads ---------------------------------------------------------------------------
 
-    def _guarded(self, run: Callable[[], None]) -> None:
+    def _guard(self, run: Callable[[], None]) -> None:
         try:
             run()
         except BaseException as error:  # the user's thread raises it
@@ -296,7 +302,7 @@ class CachedEngine:
             busy = self._keeper.busy
             self._sleep(_busy_ns if busy else _poll_ns)
             while self._reports:
-                self._arrived(self._reports.popleft())
+                self._take_report(self._reports.popleft())
             self._keeper.drain()
             with self._lock:
                 asked = list(self._asked)
@@ -307,13 +313,13 @@ class CachedEngine:
                 self._keeper.look_again()
 
     def _sleep(self, timeout_ns: int) -> None:
-        """Until something happens; what peers say is dealt with."""
+        """Wait until something happens; take the events of the peer."""
         if self._peer is None:
             self._woken.poll(timeout_ns / 1e6)
         else:
             completions, requests = self._peer.step(timeout_ns, [self._wake_fd])
             for completion in completions:
-                self._fetched(completion)
+                self._finish_fetch(completion)
             for request in requests:
                 self._serve(request)
         with contextlib.suppress(BlockingIOError):
@@ -328,13 +334,13 @@ class CachedEngine:
         own = owner == self._node
         for tier, rows, slots in self._keeper.tiers(np.flatnonzero(own), slot):
             step.parts += 1
-            done = self._copying(step, rows)
+            done = self._make_copier(step, rows)
             self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
         away = owner >= 0
         away &= ~own
         rows = np.flatnonzero(away)
         if self._replicas is not None and len(rows):
-            rows = self._replicated(step, self._replicas, rows)
+            rows = self._take_replicas(step, self._replicas, rows)
         if len(rows):
             rows = rows[np.argsort(owner[rows], kind="stable")]
             nodes, first = np.unique(owner[rows], return_index=True)
@@ -343,11 +349,12 @@ class CachedEngine:
         self._read(step, np.flatnonzero(owner < 0))
         self._end_part(step)
 
-    def _copying(self, step: _Step, rows: Int) -> Callable[[Wanted], None]:
-        """Out of the slab into the batch; what is not there is read from storage."""
+    def _make_copier(self, step: _Step, rows: Int) -> Callable[[WantedKeys], None]:
+        """Return a callback that copies from the tier into the batch, and reads the rest from
+        storage."""
 
-        def done(wanted: Wanted) -> None:
-            there = self._keeper.there(wanted)
+        def done(wanted: WantedKeys) -> None:
+            there = self._keeper.find_ready(wanted)
             length, target = step.requests.length[rows], step.requests.target[rows]
             for number, buffer in enumerate(step.buffers):
                 part = np.flatnonzero(there & (step.requests.buffer[rows] == number))
@@ -359,29 +366,29 @@ class CachedEngine:
 
         return done
 
-    def _replicated(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
-        """Rows of other nodes out of replicas; returns those of which there is none."""
+    def _take_replicas(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
+        """Copy rows of other nodes out of replicas; return the rows that have none."""
         if step.uses is None:
             return rows
-        found = np.zeros(len(rows), bool)
+        was_copied = np.zeros(len(rows), bool)
         keys, length = step.requests.offset.view(np.uint64), step.requests.length
-        with self._spared():
+        with self._give_up_on_error():
             for number, buffer in enumerate(step.buffers):
                 at = np.flatnonzero(step.requests.buffer[rows] == number)
                 some = rows[at]
                 target = step.requests.target[some]
                 here = replicas.take(keys[some], length[some], buffer, target, step.uses)
-                found[at[here]] = True
-        self._counts["replica_bytes"] += int(length[rows[found]].sum())
-        return rows[~found]
+                was_copied[at[here]] = True
+        self._counts["replica_bytes"] += int(length[rows[was_copied]].sum())
+        return rows[~was_copied]
 
-    def _replicate(self, step: _Step, rows: Int) -> None:
-        """Make replicas of rows that another node has brought, where they are worth it."""
+    def _make_replicas(self, step: _Step, rows: Int) -> None:
+        """Make replicas of rows that another node has sent, if they are worth it."""
         replicas = self._replicas
         if replicas is None or step.uses is None or not len(rows):
             return
         requests = step.requests
-        with self._spared():
+        with self._give_up_on_error():
             replicas.offer(
                 requests.offset[rows].view(np.uint64),
                 requests.length[rows],
@@ -391,8 +398,8 @@ class CachedEngine:
             )
 
     @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        """Without replicas things go on, should something be wrong with them."""
+    def _give_up_on_error(self) -> Iterator[None]:
+        """Give replicas up, and go on without them, if an error is raised inside."""
         try:
             yield
         except Exception:
@@ -400,10 +407,10 @@ class CachedEngine:
             log.exception("copies of what other hosts keep are given up; batches are not affected")
 
     def _fetch(self, step: _Step, node: int, rows: Int) -> None:
-        """Ask another node, buffer by buffer, or storage where nobody there would answer."""
+        """Ask another node, buffer by buffer, or storage if nobody there would answer."""
         requests = step.requests
         self._try(node, step, rows[:1])
-        rank = next((each for each in self._via[node] if each not in self._failed), None)
+        rank = next((other for other in self._via[node] if other not in self._failed), None)
         if rank is None:
             self._counts["fetches_avoided"] += 1
             self._read(step, rows)
@@ -427,8 +434,10 @@ class CachedEngine:
                 step.parts += 1
 
     def _try(self, node: int, step: _Step, row: Int) -> None:
-        """Ask the ranks of a node that have failed, where it is time, for a key that goes nowhere:
-        whether they answer again."""
+        """Ask ranks of a node that have failed, if it is time, whether they answer again.
+
+        Each is asked for one key, whose bytes are thrown away.
+        """
         now, requests = time.monotonic(), step.requests
         for rank in self._via[node]:
             if self._failed.get(rank, math.inf) > now:
@@ -440,23 +449,23 @@ class CachedEngine:
             ticket = self._peer.submit(rank, keys, length, np.zeros(1, np.int64), nowhere)
             self._trials[ticket] = rank
 
-    def _fetched(self, completion: PeerCompletion) -> None:
+    def _finish_fetch(self, completion: PeerCompletion) -> None:
         if completion.reason is not None:
             self._counts[f"fetches_{completion.reason.name.lower()}"] += 1
         if completion.ticket in self._trials:
-            self._heard(self._trials.pop(completion.ticket), completion)
+            self._note_answer(self._trials.pop(completion.ticket), completion)
             return
         step, rows, rank = self._fetches.pop(completion.ticket)
-        self._heard(rank, completion)
+        self._note_answer(rank, completion)
         missing = rows[completion.failures]
         length = step.requests.length
         self._counts["peer_bytes"] += int(length[rows].sum() - length[missing].sum())
-        self._replicate(step, np.delete(rows, completion.failures))
+        self._make_replicas(step, np.delete(rows, completion.failures))
         self._read(step, missing)
         self._end_part(step)
 
-    def _heard(self, rank: int, completion: PeerCompletion) -> None:
-        """What a fetch says of the rank that was asked."""
+    def _note_answer(self, rank: int, completion: PeerCompletion) -> None:
+        """Note whether the rank that was asked has answered."""
         if completion.reason is None:
             self._failed.pop(rank, None)
         else:
@@ -467,7 +476,7 @@ class CachedEngine:
         if not len(rows):
             return
         asked = step.requests
-        placed = self._addressed.placed(
+        placed = self._addressed.place_keys(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
         for requests in merge(placed, len(step.buffers), 0, self._beginning):
@@ -482,9 +491,9 @@ class CachedEngine:
         self._more.release()
         return ticket
 
-    def _arrived(self, report: Completion) -> None:
-        """Something from storage, or the news that it cannot be had."""
-        if self._keeper.loaded(report):
+    def _take_report(self, report: Completion) -> None:
+        """Take a report of the storage engine: cache blocks, or rows of a batch."""
+        if self._keeper.take_report(report):
             return
         step, requests = self._direct.pop(report.ticket)
         asked = step.requests
@@ -507,7 +516,7 @@ class CachedEngine:
     # -- peers ---------------------------------------------------------------------------------
 
     def _serve(self, request: PeerRequest) -> None:
-        """Answer a peer: what is kept here, of the length that it expects."""
+        """Answer a peer with the keys that are kept here and have the length that it expects."""
         keys = request.keys
         ours = keys < np.uint64(self._placement.count) * self._fields
         keys = np.where(ours, keys, np.uint64(0))
@@ -518,36 +527,36 @@ class CachedEngine:
         answer = _Answer(request, np.flatnonzero(ours))
         for tier, rows, slots in self._keeper.tiers(answer.rows, slot):
             answer.parts += 1
-            done = self._answering(answer, rows)
+            done = self._make_answerer(answer, rows)
             self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
         self._end_answer(answer)
 
-    def _answering(self, answer: _Answer, rows: Int) -> Callable[[Wanted], None]:
-        def done(wanted: Wanted) -> None:
-            there = self._keeper.there(wanted)
-            answer.found.append((wanted, np.flatnonzero(there), rows[there]))
+    def _make_answerer(self, answer: _Answer, rows: Int) -> Callable[[WantedKeys], None]:
+        def done(wanted: WantedKeys) -> None:
+            there = self._keeper.find_ready(wanted)
+            answer.ready_parts.append((wanted, np.flatnonzero(there), rows[there]))
             self._end_answer(answer)
 
         return done
 
     def _end_answer(self, answer: _Answer) -> None:
-        """Answer a peer once all that it wants is there, or will not be."""
+        """Send the answer to a peer once each of its keys is there, or known not to come."""
         answer.parts -= 1
         if answer.parts:
             return
         assert self._peer is not None
         request = answer.request
         there = np.zeros(len(request.keys), bool)
-        for _, _, rows in answer.found:
+        for _, _, rows in answer.ready_parts:
             there[rows] = True
         length = np.where(there, request.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
         out: list[Buffer] = [np.empty(total, np.uint8)]
-        if len(answer.found) == 1 and total >= _view_bytes * np.count_nonzero(there):
-            out = self._keeper.views(*answer.found[0], request.lengths)
+        if len(answer.ready_parts) == 1 and total >= _view_bytes * np.count_nonzero(there):
+            out = self._keeper.view_keys(*answer.ready_parts[0], request.lengths)
         else:
-            for wanted, found, rows in answer.found:
-                self._keeper.copy(wanted, found, length[rows], out[0], (ends - length)[rows])
+            for wanted, positions, rows in answer.ready_parts:
+                self._keeper.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
         self._peer.answer(request.number, out, np.flatnonzero(~there))
         self._counts["served_bytes"] += total

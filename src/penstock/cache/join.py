@@ -1,7 +1,8 @@
-"""The cache of a job: what each node keeps of the data, agreed on by all ranks at first use.
+"""The cache of a job: the part of the data that each node keeps, agreed on by all ranks at first
+use.
 
-`join_cache` is called on every rank. The ranks tell each other where they are, those of one host
-share a slab, everybody works out the same placement, and each gets an engine that knows all of it.
+`join_cache` is called on every rank. The ranks tell each other where they are, and those of one
+host share a slab. Every rank computes the same placement, and gets an engine that knows all of it.
 """
 
 from __future__ import annotations
@@ -34,60 +35,64 @@ from ..plan import (
     samples_per_block,
 )
 from ..topology import Place
-from .disk import DiskTier, noted
+from .disk import DiskTier, read_note
 from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
 from .rendezvous import (
     Gather,
+    exchange_values,
+    find_gather,
+    find_reachable_address,
     find_store,
-    gather_of,
     host_identity,
     is_mpi,
-    reachable_address,
-    told,
 )
-from .replicas import Layout, Replicas
+from .replicas import ReplicaLayout, Replicas
 from .shared_memory import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B
-"""Of the placement: the same in every run, so that what lies on a disk is found again."""
+"""Seed of the placement: the same in every run, so that cache blocks on a disk are found again."""
 
 
 _page_bytes = 4096  # where cache blocks begin on a disk
-_note = struct.Struct(
-    "<16sQ"
-)  # of which data, and the samples of a cache block: what a disk is noted with
+_note = struct.Struct("<16sQ")
+"""Note of a disk: digest of the data, and the samples of a cache block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """What the ranks of a host keep of the data, together.
+    """The part of the data that the ranks of a host keep together.
 
-    ram_bytes:  of this host's memory, shared by its ranks. Hosts may give different amounts.
-    disk_path:  folder on a local disk of this host, for what its memory cannot hold. Later runs of
-                the same data on as many hosts and ranks, with as much memory, find it filled.
-    disk_bytes: most that the folder may hold.
-    cache_block_bytes:  neighbouring samples that are read and kept together have about so many. None: cache blocks
-                as a disk of the job has them from a run before; else single samples where these are
-                files of their own or have 1 MiB, and else the smallest cache blocks that a few timed reads
-                of rank 0 (0.2 s) show to be read about as fast as large ones: see
-                `loader.stats()["cache block"]`. Give it where each rank is to have the same samples in each
-                run, with assignment="local".
-    replicas:   whether what the memory of this host has left, beyond its share of the data, holds
-                copies of what its ranks use next of the other hosts' shares: for assignment
-                "strided" and "contiguous".
-    host:       name of this host, the same for the ranks that share its memory; None finds it. For
-                hosts that are emulated, or containers that see each other's processes.
-    listen:     address at which this host's ranks are reached by the others; None finds it.
-    gather:     how ranks tell each other who they are, where neither torch.distributed nor MPI
-                started them: a function of a text that returns the texts of all ranks in order.
-    peers:      how hosts exchange samples: "zeromq", "mpi", or "auto", which is MPI where the
-                ranks found each other by it and it lets threads take part. MPI neither encrypts
-                nor goes on when a host dies.
+    ram_bytes:          of this host's memory, shared by its ranks. Hosts may give different
+                        amounts.
+    disk_path:          folder on a local disk of this host, for cache blocks that its memory cannot
+                        hold. Later runs of the same data on as many hosts and ranks, with as much
+                        memory, find it filled.
+    disk_bytes:         most that the folder may hold.
+    cache_block_bytes:  size of a cache block: neighbouring samples of about so many bytes are read
+                        and kept together. None: as a disk of the job has them from a run before;
+                        else single samples if these are files of their own or have 1 MiB; else the
+                        smallest cache blocks that a few timed reads of rank 0 (0.2 s) show to be
+                        read about as fast as large ones: see `loader.stats()["cache_block"]`. Give
+                        it if each rank is to have the same samples in each run, with
+                        assignment="local".
+    replicas:           True if the memory of this host that is left, beyond its share of the data,
+                        holds copies of the samples of other hosts that its ranks use next: for
+                        assignment "strided" and "contiguous".
+    host:               name of this host, the same for the ranks that share its memory; None finds
+                        it. For hosts that are emulated, or containers that see each other's
+                        processes.
+    listen:             address at which the others reach this host's ranks; None finds it.
+    gather:             function by which ranks introduce themselves, if neither torch.distributed
+                        nor MPI started them: it takes a text and returns the texts of all ranks in
+                        order.
+    peers:              transport by which hosts exchange samples: "zeromq", "mpi", or "auto", which
+                        is MPI if the ranks found each other by it and it lets threads take part.
+                        MPI neither encrypts nor goes on when a host dies.
 
-    Whatever it is, batches are the same; samples that fit nowhere are read each time.
+    Batches are the same with any cache. Samples that fit nowhere are read each time.
     """
 
     ram_bytes: int
@@ -121,11 +126,11 @@ class Cache:
 class CacheMembership(NamedTuple):
     """A rank's part of the cache.
 
-    place:  of the rank, in the world that it was shared with.
-    cache block:    samples, reason, reached of `CacheBlockChoice`; where storage was measured for it, latency_ns,
-            reads_per_s, bytes_per_s and took_s of `probe.Probed`.
-    group:  the store of the process group there was, if there was one.
-    neighbours: the ranks of its host.
+    place:        of the rank, in the world that it was shared with.
+    cache_block:  samples, reason, reached of `CacheBlockChoice`; if storage was measured for it,
+                  also latency_ns, reads_per_s, bytes_per_s and took_s of `probe.Probed`.
+    group:        the store of the process group there was, if there was one.
+    neighbours:   the ranks of its host.
     """
 
     place: Place
@@ -137,20 +142,20 @@ class CacheMembership(NamedTuple):
     neighbours: tuple[int, ...]
 
     def holds(self, place: Place) -> bool:
-        """Whether this rank is where it was, among the ranks that it was among."""
+        """True if this rank is where it was, among the ranks that it was among."""
         group = find_store(sys.modules)
         regrouped = None not in (group, self.group) and group is not self.group
         return place == self.place and not regrouped
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """What all ranks agree on.
+class _CacheAgreement:
+    """The agreement of all ranks on their cache.
 
-    name:    made up for this job; nobody else knows it.
-    nodes:   of each rank.
-    leaders: of each node, its first rank, which makes what the others attach to.
-    left_bytes: of this node's memory, beyond what its share takes; 0 where no replicas are wanted.
+    name:        made up for this job; nobody else knows it.
+    nodes:       of each rank.
+    leaders:     of each node, its first rank, which makes the parts that the others attach to.
+    left_bytes:  of this node's memory, beyond its share of the data; 0 if no replicas are wanted.
     """
 
     name: str
@@ -163,7 +168,7 @@ class _Job:
 
     @property
     def node(self) -> int:
-        """Of this rank."""
+        """Node of this rank."""
         return self.nodes[self.place.rank]
 
     @property
@@ -171,9 +176,9 @@ class _Job:
         """The ranks of this node."""
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
 
-    def replica_buffer(self, index: Index) -> Layout:
-        """How each rank of this node divides its part of what is left."""
-        return Layout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
+    def replica_buffer(self, index: Index) -> ReplicaLayout:
+        """Division of a rank's part of the memory that is left on this node."""
+        return ReplicaLayout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -184,11 +189,15 @@ class _Job:
 
     @property
     def note(self) -> bytes:
-        """For later runs, which have to place the data alike."""
+        """Note for later runs, which have to place the data alike."""
         return _note.pack(_digest(self.fingerprint), self.placement.cache_block)
 
     def identity(self, lasting: bool) -> bytes:
-        """Of a tier: the same for later jobs that place the data alike, or of this job alone."""
+        """Identity of a tier.
+
+        lasting:  True for one that later jobs share if they place the data alike; False for one of
+                  this job alone.
+        """
         text = f"{self.placement}/{self.node}" if lasting else self.name
         return _digest(f"{self.fingerprint}/{text}")
 
@@ -200,30 +209,32 @@ def _digest(text: str) -> bytes:
 def join_cache(
     index: Index, path: str, cache: Cache, place: Place, budget: Budget
 ) -> CacheMembership:
-    """Take part in the cache of an index's samples; called on all ranks.
+    """Join the cache of an index's samples; called on all ranks.
 
     path:  the data's, for people.
 
-    Raises UsageError where the ranks are of different minds (other data, other cache blocks), and on all
-    ranks where one of them cannot take part.
+    Raises UsageError if the ranks disagree (other data, other cache blocks), and on all ranks if
+    one of them cannot take part.
     """
     leads = place.rank == 0
-    gather = gather_of(place, sys.modules, os.environ, cache.gather)
-    members = told(gather, place, lambda: _introduction(index, cache, gather, place))
+    gather = find_gather(place, sys.modules, os.environ, cache.gather)
+    members = exchange_values(gather, place, lambda: _introduce(index, cache, gather, place))
     _check_alike(members)
-    cache_block = _cache_block_without_measuring(index, members)
+    cache_block = _choose_without_measuring(index, members)
     if cache_block is None:
-        (cache_block, *_) = told(gather, place, lambda: _measured(index, budget) if leads else {})
-    job = _agreed(index, place, members, cache_block["samples"])
+        (cache_block, *_) = exchange_values(
+            gather, place, lambda: _choose_by_measuring(index, budget) if leads else {}
+        )
+    job = _agree(index, place, members, cache_block["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
-        parts = _Parts()
+        parts = _CacheParts()
         opened.callback(parts.close)
         if job.placement.nodes > 1 and members[0]["peers"] == "mpi":
             parts.speak_mpi(job)
-        made = told(gather, place, lambda: parts.make(job, index, cache))
-        # Who has made something keeps it until all have attached.
-        told(gather, place, lambda: parts.attach(job, made))
+        introductions = exchange_values(gather, place, lambda: parts.make(job, index, cache))
+        # Each rank keeps what it has made until all have attached.
+        exchange_values(gather, place, lambda: parts.attach(job, introductions))
         assert parts.slab is not None
         engine = CachedEngine(
             addressed,
@@ -251,13 +262,13 @@ def join_cache(
     return CacheMembership(place, engine, locality, addressed, cache_block, group, job.neighbours)
 
 
-def _peers(cache: Cache, gather: Gather, place: Place) -> str:
-    """How this rank would exchange samples."""
+def _choose_transport(cache: Cache, gather: Gather, place: Place) -> str:
+    """Choose the transport by which this rank would exchange samples."""
     if cache.peers == "zeromq" or (cache.peers == "auto" and not is_mpi(gather)):
         return "zeromq"
-    from .mpi import unusable  # its library is optional
+    from .mpi import explain_unusable  # its library is optional
 
-    why = unusable(place.world_size)
+    why = explain_unusable(place.world_size)
     if why is None:
         return "mpi"
     if cache.peers == "mpi":
@@ -266,8 +277,8 @@ def _peers(cache: Cache, gather: Gather, place: Place) -> str:
     return "zeromq"
 
 
-def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
-    """What a rank says first."""
+def _introduce(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
+    """Make the introduction of this rank, its first text."""
     Addressed(index)  # what cannot be cached is told to all
     return {
         "host": cache.host or host_identity(),
@@ -276,9 +287,9 @@ def _introduction(index: Index, cache: Cache, gather: Gather, place: Place) -> d
         "replicas": cache.replicas,
         "data": index.fingerprint,
         "cache_block_bytes": cache.cache_block_bytes,
-        "cache_block_on_disk": _cache_block_on_disk(index, cache),
+        "cache_block_on_disk": _read_cache_block_on_disk(index, cache),
         "job": secrets.token_hex(16),
-        "peers": _peers(cache, gather, place),
+        "peers": _choose_transport(cache, gather, place),
     }
 
 
@@ -297,9 +308,10 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                 )
 
 
-def _cache_block_on_disk(index: Index, cache: Cache) -> int | None:
-    """Samples of a lot of this data, as an earlier run has left them."""
-    note = None if cache.disk_path is None else noted(cache.disk_path)
+def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
+    """Return the samples of a cache block of this data, as an earlier run has left them on the
+    disk."""
+    note = None if cache.disk_path is None else read_note(cache.disk_path)
     if note is None:
         return None
     data, cache_block = _note.unpack(note)
@@ -307,19 +319,17 @@ def _cache_block_on_disk(index: Index, cache: Cache) -> int | None:
     return cache_block if of_this and 1 <= cache_block <= index.count else None
 
 
-def _cache_block_without_measuring(
-    index: Index, members: list[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """The same on every rank; None where storage has to be asked."""
-    given = members[0]["cache_block_bytes"]
+def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Choose the cache block, the same on every rank; None if storage has to be measured."""
+    wanted_bytes = members[0]["cache_block_bytes"]
     on_disk = Counter(
-        each["cache_block_on_disk"] for each in members if each["cache_block_on_disk"]
+        member["cache_block_on_disk"] for member in members if member["cache_block_on_disk"]
     )
     mean_bytes = index.mean_bytes
     small = min(limits.cache_block_bytes_default, index.total_bytes // limits.cache_blocks_min)
-    if given is not None:
+    if wanted_bytes is not None:
         chosen = CacheBlockChoice(
-            samples_per_block(given, index.count, mean_bytes), "cache_block_bytes was given"
+            samples_per_block(wanted_bytes, index.count, mean_bytes), "cache_block_bytes was given"
         )
     elif on_disk:  # of most hosts, where they differ
         (cache_block, _), *_ = on_disk.most_common()
@@ -338,8 +348,11 @@ def _cache_block_without_measuring(
     return asdict(chosen)
 
 
-def _measured(index: Index, budget: Budget) -> dict[str, Any]:
-    """What timed reads of this rank say. Where one fails, the batch will that wants its bytes."""
+def _choose_by_measuring(index: Index, budget: Budget) -> dict[str, Any]:
+    """Choose the cache block by timed reads of this rank.
+
+    A failed read is no error here: the batch that wants the bytes reports it.
+    """
     engine = open_engine(index.files, budget, index.mean_bytes)
     unmeasured = "the data is in the page cache, so storage was not measured"
     try:
@@ -357,8 +370,10 @@ def _measured(index: Index, budget: Budget) -> dict[str, Any]:
     return asdict(CacheBlockChoice(cache_block, unmeasured))
 
 
-def _agreed(index: Index, place: Place, members: list[dict[str, Any]], cache_block: int) -> _Job:
-    """The same on every rank."""
+def _agree(
+    index: Index, place: Place, members: list[dict[str, Any]], cache_block: int
+) -> _CacheAgreement:
+    """Make the agreement, the same on every rank."""
     first = members[0]
     hosts = list(dict.fromkeys(member["host"] for member in members))
     nodes = tuple(hosts.index(member["host"]) for member in members)
@@ -384,11 +399,13 @@ def _agreed(index: Index, place: Place, members: list[dict[str, Any]], cache_blo
         left_bytes = max(
             0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
         )
-    return _Job(first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes)
+    return _CacheAgreement(
+        first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes
+    )
 
 
-class _Parts:
-    """What a rank has of the cache while it is put together."""
+class _CacheParts:
+    """Parts of the cache that a rank has while it is put together."""
 
     def __init__(self) -> None:
         self.slab: RamTier | None = None
@@ -396,14 +413,14 @@ class _Parts:
         self.peer: Peer | None = None
         self.replica_buffers: list[RamTier] = []  # of the ranks of this host
 
-    def speak_mpi(self, job: _Job) -> None:
+    def speak_mpi(self, job: _CacheAgreement) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
-        from .mpi import MPIPeer, communicator
+        from .mpi import MPIPeer, make_communicator
 
-        self.peer = MPIPeer(communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
+        self.peer = MPIPeer(make_communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
 
-    def make(self, job: _Job, index: Index, cache: Cache) -> dict[str, Any]:
-        """What this rank makes for others; returns where they find it."""
+    def make(self, job: _CacheAgreement, index: Index, cache: Cache) -> dict[str, Any]:
+        """Make the parts that others use; return where they find them."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
         layout = job.replica_buffer(index)
@@ -427,15 +444,15 @@ class _Parts:
         if job.placement.nodes > 1 and self.peer is None:
             from .zeromq import KeyPair, ZeroMQPeer  # its library is optional
 
-            keys = KeyPair.made()
-            host = cache.listen or reachable_address(os.environ)
-            made = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
-            self.peer = made
-            saying["peer"] = (made.address, keys.public.decode())
+            keys = KeyPair.generate()
+            host = cache.listen or find_reachable_address(os.environ)
+            peer = ZeroMQPeer(job.place.rank, f"{job.name}/{job.fingerprint}", keys, host)
+            self.peer = peer
+            saying["peer"] = (peer.address, keys.public.decode())
         return saying
 
-    def attach(self, job: _Job, members: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take what others have made."""
+    def attach(self, job: _CacheAgreement, members: list[dict[str, Any]]) -> dict[str, Any]:
+        """Attach to the parts that others have made."""
         leader = members[job.leaders[job.node]]
         if self.slab is None:
             self.slab = RamTier.attach(tuple(leader["slab"]), job.identity(lasting=False))
@@ -462,8 +479,8 @@ class _Parts:
             )
         return {}
 
-    def replicas(self, job: _Job, index: Index) -> Replicas | None:
-        """Copies on these replica buffers, whose memory stays as long as they do."""
+    def replicas(self, job: _CacheAgreement, index: Index) -> Replicas | None:
+        """Make replicas in these replica buffers, whose memory stays as long as they do."""
         if not self.replica_buffers:
             return None
         memories = [replica_buffer.data for replica_buffer in self.replica_buffers]

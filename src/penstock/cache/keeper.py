@@ -1,8 +1,9 @@
-"""What this node keeps: cache blocks come in once, whoever wants them first, and samples are copied out.
+"""Tiers of this node: cache blocks are read in once, and samples are copied out.
 
-A state machine of one thread. `want` is told which keys, and calls back when they are there or will
-not be: their cache blocks are claimed in the tier, and read from storage, or waited for where another rank
-of this node reads them.
+A cache block is read when the first rank or peer wants it. The keeper is a state machine of one
+thread. `want` is given keys, and calls back when their cache blocks are there, or when it is known
+that they will not be. The cache blocks are claimed in the tier; then they are read from storage, or
+waited for while another rank of this node reads them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .shared_memory import BUSY, MINE, READY, RamTier
 Tier: TypeAlias = RamTier | DiskTier
 
 
-class _Load(NamedTuple):
-    """Cache blocks on their way from storage to where they are kept."""
+class _TierLoad(NamedTuple):
+    """Cache blocks on their way from storage to the tier that keeps them."""
 
     tier: Tier
     slots: Int
@@ -41,15 +42,15 @@ class _Load(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
-    """Keys kept by one tier of this node that somebody waits for: a step of this rank, or a peer.
+class WantedKeys:
+    """Keys kept by one tier of this node that a step of this rank, or a peer, waits for.
 
-    slots, cache blocks:  of each key; slots are the tier's own.
-    purpose:      of their reading, where that is begun for them.
-    done:         what becomes of them, once none of the following is left.
-    waiting:      tickets of the storage engine, or jobs of the disk, that bring some.
-    busy:         keys' rows, one for each cache block that another rank of this node is reading.
-    held:         cache blocks of the disk, by slot.
+    slots, cache_blocks:  of each key; slots are the tier's own.
+    purpose:  of reading them, if a read is begun for them.
+    done:     callback, called once nothing of the following is left.
+    waiting:  tickets of the storage engine, or jobs of the disk, that bring some of them.
+    busy:     rows of keys, one for each cache block that another rank of this node is reading.
+    held:     cache blocks of the disk, by slot.
     """
 
     tier: Tier
@@ -57,7 +58,7 @@ class Wanted:
     slots: Int
     cache_blocks: Keys
     purpose: Purpose
-    done: Callable[[Wanted], None]
+    done: Callable[[WantedKeys], None]
     deadline: float
     busy: Int
     waiting: set[int] = field(default_factory=set)
@@ -67,9 +68,9 @@ class Wanted:
 class Keeper:
     """The tiers of a node, as one of its ranks uses them.
 
-    read:    submits requests to the storage engine, for a purpose, and returns the ticket, whose
-             report is to be given to `loaded`.
-    begin:   with which of how many reads, among those of one ticket.
+    read:    submits requests to the storage engine, for a purpose, and returns the ticket. The
+             report on that ticket is to be given to `take_report`.
+    begin:   function of a number of reads of one ticket: which of them to begin with.
     wake:    called from other threads when `drain` has something to do.
     counts:  counters that are added to.
     """
@@ -95,31 +96,31 @@ class Keeper:
         self._read, self._wake, self._counts = read, wake, counts
         self._begin = begin
         self._fields = np.uint64(len(addressed.fields))
-        self._loads: dict[int, _Load] = {}  # by ticket of the storage engine
+        self._loads: dict[int, _TierLoad] = {}  # by ticket of the storage engine
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
-        self._wanted: list[Wanted] = []
+        self._wanted: list[WantedKeys] = []
         self._news: deque[Callable[[], None]] = deque()  # from the threads of the disk
         self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
         self._disk_threads = ThreadPoolExecutor(limits.disk_threads, "penstock-disk")
 
     @property
     def busy(self) -> bool:
-        """Whether cache blocks are waited for that another rank is reading: `look_again` soon."""
-        return any(len(each.busy) for each in self._wanted)
+        """True if cache blocks are awaited that another rank reads: call `look_again` soon."""
+        return any(len(wanted.busy) for wanted in self._wanted)
 
     def look_again(self) -> None:
         """Look for cache blocks that other ranks have read, or have given up."""
-        for each in list(self._wanted):
-            if len(each.busy):
-                self._look(each)
+        for wanted in list(self._wanted):
+            if len(wanted.busy):
+                self._look(wanted)
 
     def drain(self) -> None:
-        """Take what other threads have brought."""
+        """Take the results that other threads have brought."""
         while self._news:
             self._news.popleft()()
 
     def close(self) -> None:
-        """After the storage engine was closed: nothing of what was begun is waited for."""
+        """Abandon all loads and close the tiers; the storage engine must be closed already."""
         self._disk_threads.shutdown(cancel_futures=True)
         for load in self._loads.values():  # the other ranks need not find out by themselves
             load.tier.abandon(load.slots)
@@ -128,15 +129,15 @@ class Keeper:
         self.slab.close()
 
     def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
-        """Rows of keys kept by this node, and the tiers' own slots, by tier."""
+        """Return, by tier, the rows of keys that this node keeps, and the tier's own slots."""
         ram = slots[rows] < self._ram_cache_blocks
-        found: list[tuple[Tier, Int, Int]] = []
+        parts: list[tuple[Tier, Int, Int]] = []
         if ram.any():
-            found.append((self.slab, rows[ram], slots[rows[ram]]))
+            parts.append((self.slab, rows[ram], slots[rows[ram]]))
         if not ram.all():
             assert self._disk is not None
-            found.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_cache_blocks))
-        return found
+            parts.append((self._disk, rows[~ram], slots[rows[~ram]] - self._ram_cache_blocks))
+        return parts
 
     def want(
         self,
@@ -145,17 +146,18 @@ class Keeper:
         slots: Int,
         cache_blocks: Keys,
         purpose: Purpose,
-        done: Callable[[Wanted], None],
+        done: Callable[[WantedKeys], None],
     ) -> None:
-        """Have the cache blocks of these keys in the tier, as far as that can be, and call `done`."""
+        """Bring the cache blocks of these keys into the tier, as far as possible, and call
+        `done`."""
         _, busy = np.unique(slots, return_index=True)
         deadline = time.monotonic() + limits.busy_cache_block_s
-        wanted = Wanted(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
+        wanted = WantedKeys(tier, keys, slots, cache_blocks, purpose, done, deadline, busy)
         self._wanted.append(wanted)
         self._look(wanted)
 
-    def _look(self, wanted: Wanted) -> None:
-        """Claim what is not in the slab yet, and read it."""
+    def _look(self, wanted: WantedKeys) -> None:
+        """Claim the cache blocks that are not in the tier yet, and read them."""
         rows, tier = wanted.busy, wanted.tier
         slots = wanted.slots[rows]
         claim = tier.claim(slots)
@@ -163,7 +165,7 @@ class Keeper:
         if len(mine):
             self._load(tier, wanted.slots[mine], wanted.cache_blocks[mine], wanted.purpose)
         if tier is self._disk and (claim == READY).any():
-            self._from_disk(wanted, rows[claim == READY])
+            self._read_from_disk(wanted, rows[claim == READY])
         left = []
         for row, slot, code in zip(rows.tolist(), slots.tolist(), claim.tolist(), strict=True):
             ticket = None if code == READY else self._reading.get((tier is self._disk, slot))
@@ -177,14 +179,14 @@ class Keeper:
         wanted.busy = np.array(left, np.int64)
         self._finish(wanted)
 
-    def _finish(self, wanted: Wanted) -> None:
+    def _finish(self, wanted: WantedKeys) -> None:
         if not wanted.waiting and not len(wanted.busy):
             self._wanted.remove(wanted)
             wanted.done(wanted)
 
     def _load(self, tier: Tier, slots: Int, cache_blocks: Keys, purpose: Purpose) -> None:
-        """Read cache blocks from storage; those that have no room in the slab are abandoned."""
-        size = self._cache_block_bytes(cache_blocks)
+        """Read cache blocks from storage; abandon those that have no room in the slab."""
+        size = self._measure_cache_blocks(cache_blocks)
         buffer: Buffer
         if tier is self.slab:
             buffer, at = self.slab.data, self.slab.allocate(size)
@@ -203,21 +205,24 @@ class Keeper:
             buffer = np.empty(int(size.sum()), np.uint8)
         if not len(slots):
             return
-        keys, first = self._keys_of(cache_blocks)
+        keys, first = self._list_keys(cache_blocks)
         length = self._addressed.key_lengths(keys)
         ends = np.cumsum(length) - length
         target = ends + np.repeat(at - ends[first[:-1]], np.diff(first))
-        placed = self._addressed.placed(keys, np.zeros(len(keys), np.int64), target)
+        placed = self._addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
         (requests,) = merge(
             placed, 1, 0, self._begin
         )  # what lies between is another's to read, once
         ticket = self._read(requests, [buffer], purpose)
-        self._loads[ticket] = _Load(tier, slots, at, size, requests, buffer)
+        self._loads[ticket] = _TierLoad(tier, slots, at, size, requests, buffer)
         self._reading |= dict.fromkeys(((tier is self._disk, s) for s in slots.tolist()), ticket)
         self._counts["loaded_bytes"] += int(size.sum())
 
-    def loaded(self, report: Completion) -> bool:
-        """Take the report on a ticket, if it is of cache blocks: they are ready, or given up."""
+    def take_report(self, report: Completion) -> bool:
+        """Take the report on a ticket if it is of cache blocks, and return whether it is.
+
+        Cache blocks that were read become ready; the others are given up.
+        """
         load = self._loads.pop(report.ticket, None)
         if load is None:
             return False
@@ -234,42 +239,42 @@ class Keeper:
         else:
             for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
                 cache_blocks[slot] = load.buffer[a:b]
-            self._disk_threads.submit(self._to_disk, slots, list(cache_blocks.values()))
+            self._disk_threads.submit(self._write_to_disk, slots, list(cache_blocks.values()))
         for slot in load.slots.tolist():
             del self._reading[load.tier is self._disk, slot]
-        self._brought(report.ticket, cache_blocks)
+        self._finish_waiting(report.ticket, cache_blocks)
         return True
 
-    def _brought(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
-        """A ticket or a job has ended; these cache blocks came with it, of the disk tier."""
+    def _finish_waiting(self, ticket: int, cache_blocks: dict[int, Buffer]) -> None:
+        """Note that a ticket or a job has ended, with these cache blocks of the disk tier."""
         for wanted in list(self._wanted):
             if ticket in wanted.waiting:
                 wanted.waiting.remove(ticket)
                 wanted.held |= cache_blocks
                 self._finish(wanted)
 
-    def _from_disk(self, wanted: Wanted, rows: Int) -> None:
-        """Read cache blocks from the disk, in another thread; what is damaged there is just not there."""
+    def _read_from_disk(self, wanted: WantedKeys, rows: Int) -> None:
+        """Read cache blocks from the disk, in another thread; damaged ones count as not there."""
         disk, job = self._disk, next(self._jobs)
         assert disk is not None
-        slots, size = wanted.slots[rows], self._cache_block_bytes(wanted.cache_blocks[rows])
+        slots, size = wanted.slots[rows], self._measure_cache_blocks(wanted.cache_blocks[rows])
         wanted.waiting.add(job)
 
         def read() -> None:
             cache_blocks: dict[int, Buffer] = {}
             try:
-                found = zip(slots.tolist(), disk.read(slots, size), strict=True)
+                pairs = zip(slots.tolist(), disk.read(slots, size), strict=True)
                 cache_blocks |= {
-                    slot: cache_block for slot, cache_block in found if cache_block is not None
+                    slot: cache_block for slot, cache_block in pairs if cache_block is not None
                 }
             finally:  # no memory, for instance: who waits reads from storage
-                self._news.append(lambda: self._brought(job, cache_blocks))
+                self._news.append(lambda: self._finish_waiting(job, cache_blocks))
                 self._wake()
 
         self._disk_threads.submit(read)
 
-    def _to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
-        """Write cache blocks that were claimed, in another thread."""
+    def _write_to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
+        """Write claimed cache blocks to the disk, in another thread."""
         assert self._disk is not None
         try:
             self._disk.write(slots, cache_blocks)
@@ -277,14 +282,14 @@ class Keeper:
             self._disk.abandon(slots)  # nobody is to wait for what is not written
             raise
 
-    def _cache_block_bytes(self, cache_blocks: Keys) -> Int:
+    def _measure_cache_blocks(self, cache_blocks: Keys) -> Int:
         """Bytes of each cache block."""
-        keys, first = self._keys_of(cache_blocks)
+        keys, first = self._list_keys(cache_blocks)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(keys))])
         size: Int = np.diff(ends[first])
         return size
 
-    def _keys_of(self, cache_blocks: Keys) -> tuple[Keys, Int]:
+    def _list_keys(self, cache_blocks: Keys) -> tuple[Keys, Int]:
         """All keys of cache blocks, and where each cache block begins among them (and the end)."""
         cache_block, fields = self._placement.cache_block, int(self._fields)
         held = (
@@ -300,26 +305,26 @@ class Keeper:
         )
         return keys, first
 
-    def there(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
-        """Which keys can be copied."""
+    def find_ready(self, wanted: WantedKeys) -> npt.NDArray[np.bool_]:
+        """Return a mask of the keys that can be copied."""
         if wanted.tier is self.slab:
-            found: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
-            return found
+            is_ready: npt.NDArray[np.bool_] = self.slab.offsets(wanted.slots) >= 0
+            return is_ready
         return np.isin(wanted.slots, np.fromiter(wanted.held, np.int64, len(wanted.held)))
 
-    def copy(self, wanted: Wanted, rows: Int, length: Int, out: Buffer, target: Int) -> None:
-        """Copy keys that are there to where they are wanted."""
-        inside = self._inside(wanted.keys[rows], wanted.cache_blocks[rows])
+    def copy(self, wanted: WantedKeys, rows: Int, length: Int, out: Buffer, target: Int) -> None:
+        """Copy keys that are there to their targets."""
+        inside = self._find_offsets(wanted.keys[rows], wanted.cache_blocks[rows])
         if wanted.tier is self.slab:
             at = self.slab.offsets(wanted.slots[rows])
             self.slab.gather(at + inside, length, out, target)
             return
         columns = (wanted.slots[rows], inside, length, target)
-        for slot, a, n, to in zip(*(each.tolist() for each in columns), strict=True):
+        for slot, a, n, to in zip(*(column.tolist() for column in columns), strict=True):
             out[to : to + n] = wanted.held[slot][a : a + n]
 
-    def _inside(self, keys: Keys, cache_blocks: Keys) -> Int:
-        """Where in its cache block each key begins."""
+    def _find_offsets(self, keys: Keys, cache_blocks: Keys) -> Int:
+        """Return the offset of each key in its cache block."""
         width = np.uint64(self._placement.cache_block) * self._fields
         if width == 1:
             return np.zeros(len(keys), np.int64)
@@ -327,20 +332,20 @@ class Keeper:
         if len(self._addressed.fields) == 1 and self._addressed.row_bytes[0] is not None:
             return row * self._addressed.row_bytes[0]
         cache_block, number = np.unique(cache_blocks, return_inverse=True)
-        every, first = self._keys_of(cache_block)
+        every, first = self._list_keys(cache_block)
         ends = np.concatenate([[0], np.cumsum(self._addressed.key_lengths(every))])
         inside: Int = ends[first[number] + row] - ends[first[number]]
         return inside
 
-    def views(self, wanted: Wanted, found: Int, rows: Int, length: Int) -> list[Buffer]:
-        """Large keys, where they lie: the slab stays as it is."""
-        inside = self._inside(wanted.keys[found], wanted.cache_blocks[found])
+    def view_keys(self, wanted: WantedKeys, positions: Int, rows: Int, length: Int) -> list[Buffer]:
+        """Return large keys as views of where they lie: the slab never moves its contents."""
+        inside = self._find_offsets(wanted.keys[positions], wanted.cache_blocks[positions])
         if wanted.tier is self.slab:
-            at = self.slab.offsets(wanted.slots[found]) + inside
+            at = self.slab.offsets(wanted.slots[positions]) + inside
             data = self.slab.data
             return [
                 data[a : a + n] for a, n in zip(at.tolist(), length[rows].tolist(), strict=True)
             ]
-        columns = (wanted.slots[found], inside, length[rows])
-        each = zip(*(column.tolist() for column in columns), strict=True)
-        return [wanted.held[slot][a : a + n] for slot, a, n in each]
+        columns = (wanted.slots[positions], inside, length[rows])
+        places = zip(*(column.tolist() for column in columns), strict=True)
+        return [wanted.held[slot][a : a + n] for slot, a, n in places]

@@ -1,6 +1,6 @@
-"""An index whose samples are asked for by key instead of by place: for engines that find them.
+"""An index whose samples are addressed by key instead of by file and offset.
 
-A field of a sample is one extent, at an offset that is its *key*, sample * fields + field.
+A field of a sample is one extent. The offset of that extent is its *key*: sample * fields + field.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ Keys = npt.NDArray[np.uint64]
 
 
 class Addressed:
-    """An index whose samples are asked for by key; what `plan_samples` needs of one.
+    """An index whose samples are addressed by key; it has the part of an index that `plan_samples`
+    uses.
 
-    Raises UsageError where a field has to be decoded in bands: bytes of bands are not cached.
+    Raises UsageError if a field is decoded from compressed chunks: bytes of chunks are not cached.
     """
 
     def __init__(self, index: Index) -> None:
@@ -39,7 +40,7 @@ class Addressed:
         self.labels = index.labels
 
     def units(self, units: Samples, field: int = 0) -> tuple[Extents, None]:
-        """One extent for each sample; the file is that of its first bytes."""
+        """Return one extent for each sample; its file is that of the sample's first bytes."""
         key = units.astype(np.int64) * len(self.fields) + field
         extents, pieces = self.index.units(units, field)
         if pieces is None:
@@ -49,25 +50,25 @@ class Addressed:
         return Extents(file, key, self.index.lengths(units, field)), None
 
     def key_lengths(self, keys: Keys) -> Int:
-        """Bytes of each key."""
+        """Return the bytes of each key."""
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
         if len(self.fields) == 1:
             return self.index.lengths(sample)
-        found = np.empty(len(keys), np.int64)
-        for each in range(len(self.fields)):
-            rows = number == each
-            found[rows] = self.index.lengths(sample[rows], each)
-        return found
+        lengths = np.empty(len(keys), np.int64)
+        for field in range(len(self.fields)):
+            rows = number == field
+            lengths[rows] = self.index.lengths(sample[rows], field)
+        return lengths
 
-    def placed(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
-        """The extents of keys in storage, with their destinations."""
+    def place_keys(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
+        """Return the extents of keys in storage, with their destinations."""
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
-        found: list[Placed] = []
-        for each in range(len(self.fields)):
-            rows = np.flatnonzero(number == each)
-            extents, pieces = self.index.units(sample[rows], each)
+        parts: list[Placed] = []
+        for field in range(len(self.fields)):
+            rows = np.flatnonzero(number == field)
+            extents, pieces = self.index.units(sample[rows], field)
             to, of = target[rows], part[rows].astype(np.uint32)
             if pieces is not None:
                 to, of = place_pieces(extents, pieces, to, of)
-            found.append(Placed(*extents, of, to))
-        return Placed(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            parts.append(Placed(*extents, of, to))
+        return Placed(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,21 +1,21 @@
-"""Peers over MPI, where mpiexec or srun started the ranks: whatever network MPI knows.
+"""Peers over MPI, for ranks that mpiexec or srun started: over any network that MPI supports.
 
-Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it
-with a tag of their fetch, in messages of at most `limits.peer_piece_bytes`, long parts as they lie
-in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when the message
-for it is there (a matched probe), so that nothing has to be taken back when the time is over. Where
-its bytes lie together at their targets they are received there, without a copy of ours.
+Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it with
+a tag of their fetch, in messages of at most `limits.peer_piece_bytes`. Long parts are sent from
+where they lie in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when
+the message for it is there (a matched probe), so no buffer has to be taken back when the time is
+over. If the targets of a message are contiguous it is received there, without a copy of ours.
 
-MPI has no way to wait for messages and descriptors, so `step` looks, and sleeps ever longer while
-nothing happens (`limits.peer_nap_s`). It knows no way either to end a receive that has begun: a
-fetch whose bytes are arriving when its time is over is reported when that message is there. If
-that takes as long again, `step` raises, since memory that MPI may still write is nobody's to use.
+MPI cannot wait for messages and file descriptors together. So `step` probes, and sleeps ever longer
+while nothing happens (`limits.peer_nap_s`). Nor can MPI end a receive that has begun: a fetch whose
+bytes are arriving when its time is over is reported when that message is there. If that takes as
+long again, `step` raises, because nobody may use memory that MPI may still write.
 
-Who closes a peer says so to all others, and waits until they know, so that no message to it is
-left. That nobody of another job can speak is MPI's business: the ranks have a communicator of
-their own. A rank that is killed ends the job in most MPIs.
+A node that closes its peer tells all others, and waits until they know, so that no message to it is
+left. MPI keeps other jobs out: the ranks have a communicator of their own. A rank that is killed
+ends the job in most MPIs.
 
-The only importer of mpi4py besides `membership`. Why messages and not windows: decision 16.
+Only this module and `rendezvous` import mpi4py. Why messages and not windows: decision 16.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .peer import (
     Fetches,
     Keys,
     Numbers,
+    OpenRequests,
     Part,
     PeerEvents,
     PeerQueue,
     Reason,
-    Unanswered,
     check_fetch,
 )
 from .peer_protocol import (
@@ -60,10 +60,10 @@ from .peer_protocol import (
     PeerHeader,
     PeerJob,
     PeerProtocolError,
-    packed,
-    pieces,
-    requested,
-    unpacked,
+    pack_mask,
+    split_pieces,
+    unpack_mask,
+    unpack_request,
 )
 
 try:
@@ -72,20 +72,22 @@ except ImportError as error:
     raise missing_library("mpi4py", "mpi", "the exchange of samples over MPI") from error
 
 _SAID = 0
-"""The tag of requests and answers."""
+"""Tag of requests and answers."""
 _LOOKS = 3
 _KIND = slice(5, 6)
-"""Where a header says what it is."""
+"""Place of the kind in a header."""
 _SPARE = 16
 """Buffers that are kept to be used again."""
 
 _abandoned: list[object] = []
-"""What MPI was still reading or writing when its peer was closed: that memory must not go."""
+"""Memory that MPI was still reading or writing when its peer was closed: it must not be freed."""
 
 
-def unusable(ranks: int) -> str | None:
-    """Why the MPI of this process cannot carry peers of so many ranks, with what there is to do
-    about it; None where it can."""
+def explain_unusable(ranks: int) -> str | None:
+    """Explain why the MPI of this process cannot carry peers of so many ranks; None if it can.
+
+    The text says what there is to do about it.
+    """
     if not MPI.Is_initialized() or MPI.Is_finalized():
         return "MPI has not begun, or has ended: import mpi4py.MPI first"
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -98,8 +100,11 @@ def unusable(ranks: int) -> str | None:
     return None
 
 
-def communicator(rank: int) -> MPI.Comm:
-    """Of all ranks in the order of `rank`, for one peer each; all have to call this together."""
+def make_communicator(rank: int) -> MPI.Comm:
+    """Make a communicator of all ranks in the order of `rank`, for one peer each.
+
+    All ranks have to call this together.
+    """
     ranks = MPI.COMM_WORLD.Split(0, rank)
     ranks.Set_errhandler(MPI.ERRORS_RETURN)
     return ranks
@@ -109,7 +114,7 @@ def communicator(rank: int) -> MPI.Comm:
 class _Arrival:
     """A message that MPI is receiving.
 
-    fetch: whose buffer it is received into, if into one.
+    fetch:  whose buffer it is received into; None if it goes into a buffer of ours.
     """
 
     request: MPI.Request
@@ -120,7 +125,7 @@ class _Arrival:
 
 @dataclass(eq=False)
 class _Node:
-    """Another node."""
+    """State of the exchange with another node."""
 
     queue: PeerQueue = field(default_factory=PeerQueue)
     arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
@@ -134,9 +139,10 @@ class _Node:
 class MPIPeer:
     """A node that exchanges samples with others by MPI.
 
-    ranks:     what `communicator` gave; nobody else may use it. A node's number is its rank there.
-    job:       what all nodes of a job have in common; name the data in it too, for all must mean
-               the same by a key.
+    ranks:     made by `make_communicator`; nobody else may use it. A node's number is its rank
+               there.
+    job:       name that all nodes of a job have in common. Name the data in it too, because all
+               must mean the same by a key.
     timeout_s: how long a fetch may take.
 
     Counters:
@@ -166,7 +172,7 @@ class MPIPeer:
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = Unanswered()
+        self._unanswered = OpenRequests()
         self._nodes = {node: _Node() for node in range(ranks.Get_size()) if node != self.node}
         self._active: set[int] = set()  # nodes from which something is arriving
         self._writing: Counter[int] = Counter()  # by ticket: messages on their way to its buffer
@@ -199,7 +205,7 @@ class MPIPeer:
         return fetch.ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Let messages in and out; look for one again and again if there is none."""
+        """Send and receive messages; probe again and again if there is none."""
         self._require_open()
         until_ns = time.monotonic_ns() + timeout_ns
         waiting = select.poll()
@@ -229,8 +235,8 @@ class MPIPeer:
             return
         size = sum(map(len, views))
         header = self._job.header(ANSWER, len(mask), asked.ticket, size)
-        self._send(node, _SAID, header + packed(mask))
-        for piece in pieces(views):
+        self._send(node, _SAID, header + pack_mask(mask))
+        for piece in split_pieces(views):
             for frame in piece:
                 self._send(node, self._tag(asked.ticket), frame)
 
@@ -251,19 +257,19 @@ class MPIPeer:
             if not other.gone:
                 self._send(node, _SAID, self._job.header(LEAVE))
         until = time.monotonic() + limits.peer_leave_s
-        while time.monotonic() < until and not self._left():
+        while time.monotonic() < until and not self._has_left():
             self._exchange()
             time.sleep(0)
-        if not self._left():
+        if not self._has_left():
             arriving = [other.arrivals for other in self._nodes.values()]
             _abandoned.append((self._sending, arriving))
         self._nodes.clear()
         self._sending, self._spare = [], []
 
-    def _left(self) -> bool:
-        """Whether nothing is on its way, from here or to here."""
+    def _has_left(self) -> bool:
+        """True if nothing is on its way, from here or to here."""
         return not (
-            self._sending or self._active or not all(each.gone for each in self._nodes.values())
+            self._sending or self._active or not all(other.gone for other in self._nodes.values())
         )
 
     def _require_open(self) -> None:
@@ -283,16 +289,16 @@ class MPIPeer:
         self._sending.append((request, data, node))
 
     def _exchange(self) -> None:
-        """Let go what was sent, and take what has come."""
+        """Free messages that were sent, and take those that have come."""
         if MPI.Is_finalized():
             raise UsageError("MPI was finalized under a loader: close the loader first")
         if self._sending:
             left = []
-            for each in self._sending:
-                if self._test(each[0]) is False:
-                    left.append(each)
+            for sending in self._sending:
+                if self._test(sending[0]) is False:
+                    left.append(sending)
                 else:
-                    self._nodes[each[2]].unsent -= len(each[1])
+                    self._nodes[sending[2]].unsent -= len(sending[1])
             self._sending = left
         looked = 0  # in vain: a look finds what MPI had already seen, and makes it see more
         for _ in range(limits.peer_round_messages):
@@ -310,7 +316,7 @@ class MPIPeer:
             self._arrive(node)
 
     def _test(self, request: MPI.Request) -> bool | None:
-        """Whether MPI is done with a message; None where it failed."""
+        """True if MPI is done with a message; None if it failed."""
         try:
             done: bool = request.Test()
         except MPI.Exception:
@@ -321,11 +327,11 @@ class MPIPeer:
         return done
 
     def _tag(self, ticket: int) -> int:
-        """Of the bytes of an answer."""
+        """Return the tag of the bytes of an answer."""
         return 1 + ticket % self._tags
 
     def _receive(self, message: MPI.Message, node: int, tag: int, count: int) -> None:
-        """Begin to receive a message: into its place if that is known and in one piece."""
+        """Begin to receive a message: at its target if that is known and contiguous."""
         other = self._nodes[node]
         fetch = other.begun.get(tag) if tag != _SAID else None
         data = None
@@ -337,7 +343,7 @@ class MPIPeer:
             fetch = None
             other.copied[tag] += 1
             whole = count <= limits.peer_piece_bytes
-            data = self._spare.pop()[:count] if whole and self._spare else _room(count)
+            data = self._spare.pop()[:count] if whole and self._spare else _allocate_room(count)
         request = message.Irecv([data, MPI.BYTE])
         other.arrivals.append(_Arrival(request, data, tag, fetch))
         self._active.add(node)
@@ -351,7 +357,7 @@ class MPIPeer:
                 return
             arrival = other.arrivals.popleft()
             if arrival.fetch is not None:
-                self._written(arrival.fetch, whole=done is True)
+                self._note_written(arrival.fetch, whole=done is True)
                 continue
             other.copied[arrival.tag] -= 1
             try:
@@ -363,19 +369,19 @@ class MPIPeer:
                     self._take(node, arrival.tag, arrival.data)
             except PeerProtocolError as wrong:
                 self._refuse(node, arrival, wrong)
-            room = arrival.data.base  # as `_room` made it
+            room = arrival.data.base  # as `_allocate_room` made it
             if room is not None and room.nbytes == limits.peer_piece_bytes:
                 self._spare += [room] if len(self._spare) < _SPARE else []
         self._active.discard(node)
 
     def _hear(self, node: int, message: memoryview) -> None:
-        """Somebody asks, answers, or leaves."""
+        """Take a request, an answer, or the news that a node leaves."""
         if len(message) > REQUEST_BYTES:
             raise PeerProtocolError("oversized")
         header = self._job.read(message)
         other = self._nodes[node]
         if header.kind == ASK:
-            keys, lengths = requested(header, message)
+            keys, lengths = unpack_request(header, message)
             busy = self._unanswered.of(node) >= limits.peer_unanswered_max
             if busy or other.unsent > 4 * limits.peer_inflight_bytes:
                 raise PeerProtocolError("busy", header.ticket)
@@ -420,10 +426,10 @@ class MPIPeer:
             return
         if fetch.received >= 0 or header.keys != len(fetch.keys) or tag in other.begun:
             raise PeerProtocolError("malformed", ticket)
-        fetch.begin(unpacked(mask, header))
+        fetch.begin(unpack_mask(mask, header))
         if header.start != fetch.expected:
             raise PeerProtocolError("malformed", ticket)
-        if fetch.complete:
+        if fetch.is_complete:
             self._end(fetch)
         else:
             other.begun[tag] = fetch
@@ -443,10 +449,11 @@ class MPIPeer:
         if not 0 < len(data) <= fetch.expected - fetch.received:
             raise PeerProtocolError("malformed", fetch.ticket)
         fetch.take(data)
-        self._written(fetch)
+        self._note_written(fetch)
 
-    def _written(self, fetch: Fetch, whole: bool | None = None) -> None:
-        """Bytes of an answer are in their place; `whole` says so of those that MPI put there."""
+    def _note_written(self, fetch: Fetch, whole: bool | None = None) -> None:
+        """Note that bytes of an answer are in place; `whole` is False if MPI failed to put them
+        there."""
         if whole is not None:
             self._writing[fetch.ticket] -= 1
             if not whole:
@@ -455,15 +462,15 @@ class MPIPeer:
             return
         del self._writing[fetch.ticket]
         reason = self._verdicts.pop(fetch.ticket, None)
-        if reason is not None or fetch.complete:
+        if reason is not None or fetch.is_complete:
             self._end(fetch, reason)
 
     def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """Report a fetch, if MPI does not write for it any more, or as soon as that is so."""
+        """Report a fetch, at once or as soon as MPI no longer writes for it."""
         if self._fetches.find(fetch.ticket) is None:
             return
         other, tag = self._nodes[fetch.node], self._tag(fetch.ticket)
-        if other.begun.pop(tag, None) is not None and not fetch.complete:
+        if other.begun.pop(tag, None) is not None and not fetch.is_complete:
             other.unwanted[tag] += fetch.expected - fetch.received
         if reason is not None and self._writing[fetch.ticket]:
             self._verdicts.setdefault(fetch.ticket, reason)
@@ -487,7 +494,8 @@ class MPIPeer:
     # -- answering -----------------------------------------------------------------------------
 
     def _refuse(self, node: int, arrival: _Arrival, wrong: PeerProtocolError) -> None:
-        """A message is not taken: who asked is told, and what was asked has come to nothing."""
+        """Reject a message: refuse the request to its sender, or fail the fetch that it belongs
+        to."""
         self._counters[wrong.why] += wrong.why != "broken"  # that has been counted
         asked = arrival.tag == _SAID and arrival.data[_KIND].tobytes() == bytes([ASK])
         if asked and wrong.ticket is not None:
@@ -502,6 +510,6 @@ class MPIPeer:
             self._end(fetch, broken.get(wrong.why, Reason.REFUSED))
 
 
-def _room(count: int) -> Buffer:
-    """Memory of ours for a message."""
+def _allocate_room(count: int) -> Buffer:
+    """Allocate memory of ours for a message."""
     return np.empty(max(count, limits.peer_piece_bytes), np.uint8)[:count]

@@ -1,17 +1,17 @@
-"""Peers exchange samples between nodes; what is asked of whom is decided elsewhere.
+"""Peers exchange samples between nodes; which node is asked for which samples is decided elsewhere.
 
-A *fetch* asks one node for the bytes of some keys (which field of which sample a key means is the
-owner's business) and brings them to their targets in a buffer. Both sides know each length
-beforehand, from the index. The node that is asked sees a *request*, and answers it whenever it
-has the bytes: with all of them back to back, or without those that it refuses.
+A *fetch* asks one node for the bytes of some keys, and brings them to their targets in a buffer.
+The owner of the keys knows which field of which sample a key means. Both sides know each length
+beforehand, from the index. The node that is asked sees a *request*, and answers it when it has the
+bytes: with all of them back to back, or without those that it refuses.
 
 The life of a fetch: submit -> a request there -> answer there -> bytes at their targets here ->
 reported by step. It is reported once, in bounded time, whatever the other side does. Between submit
-and that report its arrays belong to the peer, which keeps them alive; afterwards the peer holds no
+and that report its arrays belong to the peer, which keeps them alive. Afterwards the peer holds no
 reference to them, and an answer that comes too late is dropped.
 
-A peer has no thread of its own that Python code runs in: one thread calls it, and asking and
-answering go on while that thread is in `step`.
+A peer has no thread that runs Python code. One thread calls it, and requests and answers make
+progress while that thread is in `step`.
 
 Every peer passes `penstock.testing.PeerSuite` unchanged.
 """
@@ -42,7 +42,7 @@ Bytes = npt.NDArray[np.int64]
 """Lengths, or targets in a buffer, in bytes."""
 
 Numbers = npt.NDArray[np.int64]
-"""Which keys of a fetch or request: 0 is its first."""
+"""Numbers of keys in a fetch or request: 0 is its first."""
 
 Part = bytes | memoryview | npt.NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ NONE.flags.writeable = False
 
 
 class Reason(enum.Enum):
-    """Why a fetch came to nothing as a whole."""
+    """Reason for which a fetch failed as a whole."""
 
     GONE = "the connection broke, or could not be made"
     TIMEOUT = "no whole answer came in time"
@@ -64,11 +64,11 @@ class Reason(enum.Enum):
 class PeerCompletion(NamedTuple):
     """The report on one fetch.
 
-    ticket:   what submit returned.
-    failures: the numbers of the keys that did not arrive, ascending; their destinations are
-              undefined. All others arrived, every byte.
-    reason:   None where an answer came: the failures are what the owner refused. Otherwise all keys
-              failed, for this reason.
+    ticket:    returned by submit.
+    failures:  numbers of the keys that did not arrive, ascending; their destinations are undefined.
+               All others arrived, every byte.
+    reason:    None if an answer came: the failures are the keys that the owner refused. Otherwise
+               all keys failed, for this reason.
     """
 
     ticket: int
@@ -77,13 +77,13 @@ class PeerCompletion(NamedTuple):
 
 
 class PeerRequest(NamedTuple):
-    """What another node asks for.
+    """Keys that another node asks for.
 
-    number:  names the request to `answer`.
-    node:    who asks.
-    keys:    what for, uint64.
-    lengths: the bytes that the other side expects of each, int64, none negative. They are a claim:
-             refuse the keys whose length is another one here.
+    number:   names the request to `answer`.
+    node:     the node that asks.
+    keys:     uint64.
+    lengths:  bytes that the other side expects of each key, int64, none negative. They are a claim:
+              refuse the keys whose length is another one here.
     """
 
     number: int
@@ -93,7 +93,7 @@ class PeerRequest(NamedTuple):
 
 
 class PeerEvents(NamedTuple):
-    """What happened: fetches that ended, and requests that came."""
+    """Fetches that ended, and requests that came."""
 
     completions: list[PeerCompletion]
     requests: list[PeerRequest]
@@ -107,15 +107,15 @@ class Peer(Protocol):
     def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
         """Ask a node for keys, and return the ticket of the fetch, a number that grows.
 
-        keys (uint64), lengths and targets (int64) are one-dimensional and as long as each other,
-        at most `limits.peer_keys_max`; key i goes to buffer[targets[i] : targets[i] + lengths[i]].
-        Never waits. Raises UsageError where that cannot be done, or the node is none of the others;
-        no ticket is used up then. Destinations of unreported keys must not overlap; nobody checks.
+        keys (uint64), lengths and targets (int64) are one-dimensional and as long as each other, at
+        most `limits.peer_keys_max`; key i goes to buffer[targets[i] : targets[i] + lengths[i]].
+        Never waits. Raises UsageError if that cannot be done, or the node is none of the others;
+        then no ticket is used up. Destinations of unreported keys must not overlap; nobody checks.
         """
         ...
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Send and receive what there is, and report what happened; wait while nothing happens.
+        """Send and receive messages, and report events; wait while nothing happens.
 
         Returns after `timeout_ns` at the latest, and at once when one of the file descriptors
         `also` is readable. May return without events before that.
@@ -123,24 +123,28 @@ class Peer(Protocol):
         ...
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
-        """Answer a request: `parts`, one after the other, are the bytes of its keys in their order,
-        without those whose numbers are `refused` (int64, ascending, each once).
+        """Answer a request with `parts`.
 
-        The parts need not have the keys' boundaries. Nobody may change their memory afterwards: it
-        may be read until the peer is closed. Never waits. Raises UsageError, and leaves the request
-        open, where the bytes are not as many as those keys have. Each request is answered once;
-        an answer that nobody waits for any more is dropped.
+        The parts, one after the other, are the bytes of the request's keys in their order, without
+        the keys whose numbers are `refused` (int64, ascending, each once). The parts need not have
+        the keys' boundaries. Nobody may change their memory afterwards: it may be read until the
+        peer is closed.
+
+        Never waits. Raises UsageError, and leaves the request open, if the bytes are not as many as
+        those keys have. Each request is answered once; an answer that nobody waits for any more is
+        dropped.
         """
         ...
 
     def counters(self) -> dict[str, int]:
-        """How often what went wrong, by its name; each peer's docstring lists its names."""
+        """Return how often each failure occurred, by name; each peer's docstring lists its
+        names."""
         ...
 
     def close(self) -> None:
         """Forget all fetches and requests, and free everything. May be called again.
 
-        The others find this node gone. Fetches that were not reported by then never are.
+        To the others this node is gone. Fetches that were not reported by then never are.
         """
         ...
 
@@ -173,7 +177,7 @@ def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> N
 
 
 class Fetch:
-    """A fetch under way: where the next byte of its answer belongs."""
+    """A fetch under way: the place of the next byte of its answer."""
 
     def __init__(
         self,
@@ -196,7 +200,7 @@ class Fetch:
         self._width = 0  # their length, if all have the same
 
     def begin(self, refused: Mask) -> None:
-        """An answer begins, without the refused keys."""
+        """Begin an answer that comes without the refused keys."""
         target, length = self.targets, self.lengths
         left_out = refused | (length == 0)
         if np.count_nonzero(left_out):
@@ -236,8 +240,10 @@ class Fetch:
         self.received += at
 
     def room(self, count: int) -> Buffer | None:
-        """Where the next bytes of the answer belong, if all of them lie together, for the caller
-        to fill; they count as received."""
+        """Return the place of the next `count` bytes of the answer if it is contiguous, else None.
+
+        The caller fills it; the bytes count as received.
+        """
         if self._next == len(self._target) or count > int(self._length[self._next]) - self._within:
             return None
         target = int(self._target[self._next]) + self._within
@@ -248,12 +254,12 @@ class Fetch:
         return self._buffer[target : target + count]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self.received == self.expected
 
 
 class Fetches:
-    """The fetches of a node that are not reported: numbers, deadlines, reports."""
+    """The unreported fetches of a node: their numbers, deadlines and reports."""
 
     def __init__(self, timeout_s: float, clock: Clock) -> None:
         if not 0 < timeout_s < math.inf:
@@ -264,7 +270,7 @@ class Fetches:
         self.submitted = 0
 
     def open(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> Fetch:
-        """A new fetch, checked before, whose time begins."""
+        """Start a fetch that was checked before; its time begins."""
         deadline_ns = self._clock.now_ns() + self._timeout_ns
         fetch = Fetch(self.submitted, node, (keys, lengths, targets), buffer, deadline_ns)
         self._open[fetch.ticket] = fetch
@@ -272,23 +278,25 @@ class Fetches:
         return fetch
 
     def find(self, ticket: int) -> Fetch | None:
-        """The fetch, if it is not ended."""
+        """Return the fetch, or None if it has ended."""
         return self._open.get(ticket)
 
     def of(self, node: int) -> list[Fetch]:
-        """The fetches that ask a node."""
-        return [each for each in self._open.values() if each.node == node]
+        """Return the fetches that ask a node."""
+        return [fetch for fetch in self._open.values() if fetch.node == node]
 
     def end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """The fetch is to be reported: answered, or failed."""
+        """End a fetch that was answered, or failed; it is to be reported."""
         del self._open[fetch.ticket]
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
     def late(self) -> list[Fetch]:
-        """The fetches whose time is over."""
+        """Return the fetches whose time is over."""
         now_ns = self._clock.now_ns() if self._open else 0
-        return [*itertools.takewhile(lambda each: each.deadline_ns <= now_ns, self._open.values())]
+        return [
+            *itertools.takewhile(lambda fetch: fetch.deadline_ns <= now_ns, self._open.values())
+        ]
 
     def expire(self) -> list[Fetch]:
         """End the fetches whose time is over, and return them."""
@@ -298,7 +306,8 @@ class Fetches:
         return late
 
     def wait_ns(self, timeout_ns: int) -> int:
-        """How long to wait at most: not while there is something to report, nor past a deadline."""
+        """Return the longest time to wait: 0 if there is something to report, and to the next
+        deadline."""
         if self._ended:
             return 0
         for fetch in self._open.values():
@@ -307,7 +316,7 @@ class Fetches:
         return max(timeout_ns, 0)
 
     def report(self) -> list[PeerCompletion]:
-        """What ended since the last report."""
+        """Return the fetches that ended since the last report."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -317,21 +326,21 @@ class Fetches:
 
 
 class PeerQueue:
-    """The fetches that ask one node: those that wait, and those in flight, which have a bound."""
+    """Fetches that ask one node: those that wait, and those in flight, whose number is bounded."""
 
     def __init__(self) -> None:
         self._waiting: deque[int] = deque()  # tickets, in order
         self._asked: dict[int, int] = {}  # bytes by ticket, not ended
 
     def __contains__(self, ticket: int) -> bool:
-        """Whether the node was asked for this, and has not answered."""
+        """True if the node was asked for this ticket, and has not answered."""
         return ticket in self._asked
 
     def add(self, fetch: Fetch) -> None:
         self._waiting.append(fetch.ticket)
 
     def next(self, fetches: Fetches) -> Fetch | None:
-        """The fetch to be asked for now, if there is room for it."""
+        """Return the fetch to be sent now, if there is room for it."""
         while self._waiting:
             fetch = fetches.find(self._waiting[0])
             if fetch is None:  # ended while it waited
@@ -345,7 +354,7 @@ class PeerQueue:
         return None
 
     def sent(self, fetch: Fetch) -> None:
-        """The node was asked for what `next` gave."""
+        """Note that the node was asked for the fetch that `next` gave."""
         self._asked[self._waiting.popleft()] = fetch.size
 
     def release(self, fetch: Fetch) -> None:
@@ -356,19 +365,19 @@ class PeerQueue:
 # -- answering: what every peer keeps of a request -------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """A request that waits for its answer; `way` is how the answer travels."""
+class OpenRequest(NamedTuple):
+    """A request that waits for its answer; `way` is the route of the answer."""
 
     request: PeerRequest
     ticket: int
     way: object
 
 
-class Unanswered:
-    """The requests of other nodes that are not answered."""
+class OpenRequests:
+    """The unanswered requests of other nodes."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Asked] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._new: list[PeerRequest] = []
         self._per_node: Counter[int] = Counter()
         self._number = 0
@@ -377,27 +386,30 @@ class Unanswered:
         return len(self._open)
 
     def of(self, node: int) -> int:
-        """How many requests of a node are not answered."""
+        """Return the number of unanswered requests of a node."""
         return self._per_node[node]
 
     def add(self, node: int, keys: Keys, lengths: Bytes, ticket: int, way: object) -> None:
-        """A request came."""
+        """Add a request that came."""
         request = PeerRequest(self._number, node, keys, lengths)
-        self._open[request.number] = Asked(request, ticket, way)
+        self._open[request.number] = OpenRequest(request, ticket, way)
         self._new.append(request)
         self._per_node[node] += 1
         self._number += 1
 
     def settle(
         self, number: int, parts: Sequence[Part], refused: Numbers
-    ) -> tuple[Asked, list[memoryview], Mask]:
-        """The request, which is answered now, the parts as bytes and which keys are refused.
+    ) -> tuple[OpenRequest, list[memoryview], Mask]:
+        """Take the request that is answered now; return it, its parts as bytes, and its refused
+        keys.
 
-        Raises UsageError, and changes nothing, where that is no answer to it.
+        Raises UsageError, and changes nothing, if that is no answer to it.
         """
         asked = self._open.get(number)
         if asked is None:
-            raise UsageError(f"request {number} is none, or was answered: answer each once")
+            raise UsageError(
+                f"there is no open request {number}: answer each request once, by its number"
+            )
         lengths = asked.request.lengths
         mask = np.zeros(len(lengths), np.bool_)
         refused = np.asarray(refused)
@@ -412,11 +424,11 @@ class Unanswered:
             ),
         )
         mask[refused] = True
-        views = [_view(part, number) for part in parts]
-        given, expected = sum(map(len, views)), int(lengths[~mask].sum())
-        if given != expected:
+        views = [_view_part(part, number) for part in parts]
+        total, expected = sum(map(len, views)), int(lengths[~mask].sum())
+        if total != expected:
             raise UsageError(
-                f"the answer to request {number} has {given} bytes where its keys have {expected}:"
+                f"the answer to request {number} has {total} bytes where its keys have {expected}:"
                 " give the bytes of each key that is not refused"
             )
         del self._open[number]
@@ -424,7 +436,7 @@ class Unanswered:
         return asked, views, mask
 
     def report(self) -> list[PeerRequest]:
-        """What came since the last report."""
+        """Return the requests that came since the last report."""
         new, self._new = self._new, []
         return new
 
@@ -434,7 +446,7 @@ class Unanswered:
         self._per_node.clear()
 
 
-def _view(part: Part, number: int) -> memoryview:
+def _view_part(part: Part, number: int) -> memoryview:
     view = part.data if isinstance(part, np.ndarray) else memoryview(part)
     try:
         return view.cast("B")
@@ -442,7 +454,8 @@ def _view(part: Part, number: int) -> memoryview:
         if view.nbytes == 0:  # nothing with a zero in its shape can be cast
             return memoryview(b"")
         raise UsageError(
-            f"a part of the answer to request {number} is {describe_argument(part)}: use contiguous bytes"
+            f"a part of the answer to request {number} is {describe_argument(part)}: use"
+            " contiguous bytes"
         ) from None
 
 
@@ -450,7 +463,7 @@ def _view(part: Part, number: int) -> memoryview:
 
 
 class MemoryPeer:
-    """Nodes in one process, for tests: exact, and deterministic where one thread drives them all.
+    """Nodes in one process, for tests: exact, and deterministic if one thread drives them all.
 
     Each step takes everything that was sent before, in the order of sending. An answer is copied
     when the asker takes its step. Threads may each drive a node of their own.
@@ -464,7 +477,7 @@ class MemoryPeer:
         timeout_s: float = limits.peer_timeout_s,
         clock: Clock | None = None,
     ) -> list[MemoryPeer]:
-        """The nodes 0 to count - 1, all of whom know each other."""
+        """Make the nodes 0 to count - 1, all of which know each other."""
         group: list[MemoryPeer] = []
         group += (
             MemoryPeer(node, group, timeout_s, clock or SystemClock()) for node in range(count)
@@ -478,7 +491,7 @@ class MemoryPeer:
         self._group = group
         self._inbox: deque[Callable[[MemoryPeer], None]] = deque()
         self._fetches = Fetches(timeout_s, clock)
-        self._requests = Unanswered()
+        self._requests = OpenRequests()
         self._counters = {"late": 0}
         self._closed = False
         self._bell, self._rope = socket.socketpair()

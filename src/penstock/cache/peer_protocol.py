@@ -1,8 +1,8 @@
-"""What peers say to each other, whatever carries it; nothing that came is believed.
+"""Messages of peers, the same over every transport; every received message is checked.
 
-A message begins with a header (little-endian): what it is, the job, the ticket of the fetch. A
-fetch is one message, with keys and lengths behind the header. An answer says which keys are
-refused, and is followed by the bytes of the others, in pieces.
+A message begins with a header (little-endian): kind, job, ticket of the fetch. A fetch is one
+message, with keys and lengths behind the header. An answer says which keys are refused. The bytes
+of the other keys follow it, in pieces.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .peer import Bytes, Fetch, Keys
 VERSION = 1
 _MAGIC = b"PNST"
 _HEADER = struct.Struct("<4sBB2xI4xQQ16s")
-"""magic, version, kind, count of keys, ticket, start of the piece in the answer, job."""
+"""Magic, version, kind, count of keys, ticket, start of the piece in the answer, job."""
 
 HEADER_BYTES = _HEADER.size
 REQUEST_BYTES = HEADER_BYTES + 16 * limits.peer_keys_max
-"""The longest request."""
+"""Size of the longest request."""
 
 ASK, ANSWER, PIECE, REFUSAL, LEAVE, LEFT = range(1, 7)
 
@@ -40,14 +40,15 @@ class PeerHeader(NamedTuple):
 
 
 class PeerProtocolError(Exception):
-    """A message that is not taken; `why` is the name of its counter."""
+    """A message that is rejected; `why` is the name of its counter."""
 
     def __init__(self, why: str, ticket: int | None = None) -> None:
         self.why, self.ticket = why, ticket
 
 
 class PeerJob:
-    """What the nodes of one job put into their messages, and look for in those that come."""
+    """Headers of the messages of one job: made for outgoing messages, and checked in incoming
+    ones."""
 
     def __init__(self, name: str) -> None:
         self._digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
@@ -56,7 +57,7 @@ class PeerJob:
         return _HEADER.pack(_MAGIC, VERSION, kind, keys, ticket, start, self._digest)
 
     def read(self, message: memoryview) -> PeerHeader:
-        """The header of a message, if it is one for this job."""
+        """Return the header of a message; raise PeerProtocolError unless it is one for this job."""
         if len(message) < HEADER_BYTES:
             raise PeerProtocolError("malformed")
         magic, version, kind, keys, ticket, start, job = _HEADER.unpack_from(message)
@@ -69,14 +70,14 @@ class PeerJob:
         return PeerHeader(kind, keys, ticket, start)
 
     def request(self, fetch: Fetch) -> bytes:
-        """The message that asks for a fetch."""
+        """Return the message that asks for a fetch."""
         columns = fetch.keys.astype("<u8"), fetch.lengths.astype("<i8")
         header = self.header(ASK, len(fetch.keys), fetch.ticket)
-        return b"".join([header, *(each.tobytes() for each in columns)])
+        return b"".join([header, *(column.tobytes() for column in columns)])
 
 
-def requested(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
-    """The keys that a request asks for, and the lengths that are expected."""
+def unpack_request(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
+    """Return the keys that a request asks for, and the lengths that its sender expects."""
     count, ticket = header.keys, header.ticket
     if header.kind != ASK or header.start != 0:
         raise PeerProtocolError("malformed", ticket)
@@ -92,13 +93,13 @@ def requested(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:
     return keys, lengths
 
 
-def packed(refused: Mask) -> bytes:
-    """Which keys are refused; nothing where none is."""
+def pack_mask(refused: Mask) -> bytes:
+    """Pack the mask of refused keys; empty bytes if none is refused."""
     return np.packbits(refused).tobytes() if refused.any() else b""
 
 
-def unpacked(mask: memoryview, header: PeerHeader) -> Mask:
-    """What was packed."""
+def unpack_mask(mask: memoryview, header: PeerHeader) -> Mask:
+    """Unpack the mask of refused keys."""
     count = header.keys
     if len(mask) == 0:
         return np.zeros(count, np.bool_)
@@ -110,8 +111,9 @@ def unpacked(mask: memoryview, header: PeerHeader) -> Mask:
     return bits[:count]
 
 
-def pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
-    """The bytes of an answer in messages: short parts joined, long ones as they lie in memory."""
+def split_pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
+    """Yield the bytes of an answer in messages: short parts joined, long ones as they lie in
+    memory."""
     piece: list[Frame] = []
     short: list[memoryview] = []
     room = limits.peer_piece_bytes

@@ -1,7 +1,8 @@
-"""Who else is in the job: what each rank says of itself, told to all by the launcher's own store.
+"""Rendezvous of the ranks of a job: each rank sends a text, and receives the texts of all.
 
-penstock starts no cluster and has no service of its own. Ranks find each other through what started
-them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of the user.
+penstock starts no cluster and runs no service of its own. Ranks find each other through whatever
+started them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of
+the user.
 """
 
 from __future__ import annotations
@@ -18,30 +19,34 @@ from ..errors import UsageError
 from ..topology import Place
 
 Gather = Callable[[str], list[str]]
-"""Tells all ranks what each of them says: called on every rank at once, returns the texts in order
-of rank."""
+"""Function that exchanges texts between all ranks.
+
+It is called on every rank at the same time, with the text of that rank, and returns the texts of
+all ranks in order of rank.
+"""
 
 _ERROR = "error"
 _elsewhere = "192.0.2.1"
-"""An address that no host has (RFC 5737): the way there is that of the default route."""
+"""Address that no host has (RFC 5737): packets to it take the default route."""
 
 
-def gather_of(
+def find_gather(
     place: Place,
     modules: Mapping[str, Any],
     environ: Mapping[str, str],
-    given: Gather | None = None,
+    user_gather: Gather | None = None,
 ) -> Gather:
-    """How the ranks of this job tell each other; UsageError where there is no way.
+    """Return the function by which the ranks of this job exchange texts.
 
-    given:  the user's own, which is believed.
+    user_gather:  the user's own function, which is used unchecked.
 
-    MPI begins here only in processes that were started for it: begun elsewhere it may end them.
+    Raises UsageError if there is no way to exchange texts. MPI is begun here only in processes that
+    were started for MPI: in others, beginning it may end the process.
     """
     if place.world_size == 1:
         return lambda text: [text]
-    if given is not None:
-        return given
+    if user_gather is not None:
+        return user_gather
     store = find_store(modules)
     if store is not None:
         ranks = modules["torch.distributed"].get_world_size()
@@ -51,7 +56,7 @@ def gather_of(
                 f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
                 "share the data, by all_gather_object in a group of them for instance"
             )
-        return lambda text: _by_store(store, place, text)
+        return lambda text: _exchange_by_store(store, place, text)
     mpi = modules.get("mpi4py.MPI")
     begun = (
         mpi is not None
@@ -61,7 +66,7 @@ def gather_of(
     )
     by_srun = place.source == "Slurm" and "PMIX_RANK" in environ
     if begun or by_srun or place.source in ("Open MPI", "MPICH", "MVAPICH2"):
-        return _by_mpi(place)
+        return _find_mpi_gather(place)
     raise UsageError(
         f"{place.world_size} ranks ({place.source}) that share a cache have to tell each other "
         "where they are: initialise torch.distributed first, start them with mpiexec and install "
@@ -70,16 +75,19 @@ def gather_of(
 
 
 def find_store(modules: Mapping[str, Any]) -> Any:
-    """The key-value store of the process group, or None where there is none."""
+    """Return the key-value store of the process group, or None if there is none."""
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.distributed_c10d._get_default_store()
 
 
-def _by_store(store: Any, place: Place, text: str) -> list[str]:
-    """Through the key-value store of the process group, which waits for what is not there yet, and
-    counts how often each rank has told: one may have been in other groups before."""
+def _exchange_by_store(store: Any, place: Place, text: str) -> list[str]:
+    """Exchange texts through the key-value store of the process group.
+
+    The store waits for keys that are not there yet. It counts how often each rank has sent, because
+    a rank may have been in other groups before.
+    """
     members = f"penstock/members/{place.world_size}"
     prefix = f"{members}/{store.add(f'{members}/{place.rank}', 1)}"
     store.set(f"{prefix}/{place.rank}", text)
@@ -92,7 +100,7 @@ def _by_store(store: Any, place: Place, text: str) -> list[str]:
         ) from None
 
 
-def _by_mpi(place: Place) -> Gather:
+def _find_mpi_gather(place: Place) -> Gather:
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -107,10 +115,10 @@ def _by_mpi(place: Place) -> Gather:
             f"({place.source}): use the mpiexec of the MPI that mpi4py has "
             f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
         )
-    return _all_by_mpi
+    return _exchange_by_mpi
 
 
-def _all_by_mpi(text: str) -> list[str]:
+def _exchange_by_mpi(text: str) -> list[str]:
     from mpi4py import MPI
 
     # The first allreduce of Python objects makes a communicator, and mpi4py does not let other
@@ -121,56 +129,59 @@ def _all_by_mpi(text: str) -> list[str]:
 
 
 def is_mpi(gather: Gather) -> bool:
-    """Whether what `gather_of` found is MPI."""
-    return gather is _all_by_mpi
+    """True if `find_gather` has chosen MPI."""
+    return gather is _exchange_by_mpi
 
 
 def host_identity() -> str:
-    """What two processes have in common that can share memory: machine, boot, process namespace."""
+    """Identity shared by the processes that can share memory: machine, boot, process namespace."""
     return f"{machine_identity()}:{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def machine_identity() -> str:
-    """What two processes have in common that see the same devices: machine and boot."""
+    """Identity shared by the processes that see the same devices: machine and boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
-def reachable_address(environ: Mapping[str, str]) -> str:
-    """The address of this host that the others reach it at: that of the interface by which the
-    launcher's own address (MASTER_ADDR) is reached, else of the host's name."""
+def find_reachable_address(environ: Mapping[str, str]) -> str:
+    """Return the address at which other hosts reach this one.
+
+    It is the address of the interface on the way to the launcher's address (MASTER_ADDR), or else
+    to the address of this host's name.
+    """
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        found = _address_towards(master)
+        own = _find_address_towards(master)
     except OSError as error:
         raise UsageError(
             f"the address of this host towards {master!r} cannot be found ({error}): give "
             "Cache(listen=...)"
         ) from None
-    if ipaddress.ip_address(found).is_loopback and master in (
+    if ipaddress.ip_address(own).is_loopback and master in (
         socket.gethostname(),
         socket.getfqdn(),
     ):
         # Many systems give their own name a loopback address (127.0.1.1), which is none for others.
         with contextlib.suppress(OSError):
-            return _address_towards(_elsewhere)
-    return found
+            return _find_address_towards(_elsewhere)
+    return own
 
 
-def _address_towards(other: str) -> str:
+def _find_address_towards(other: str) -> str:
     family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # of a datagram socket: nothing is sent
         return str(probe.getsockname()[0])
 
 
-def told(
+def exchange_values(
     gather: Gather, place: Place, say: Callable[[], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What every rank says of itself, by rank.
+    """Return the values that the ranks introduce themselves with, by rank.
 
-    Where `say` raises on one rank, its error is raised there, and a UsageError that tells it on all
-    others: nobody waits for who is not coming.
+    If `say` raises on one rank, its error is raised there. All other ranks raise a UsageError with
+    its text, so nobody waits for a rank that does not come.
     """
     failure: Exception | None = None
     try:
@@ -185,8 +196,8 @@ def told(
             f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
             "has to return what each rank said, in order of rank"
         )
-    found = [json.loads(each) for each in texts]
-    for rank, said in enumerate(found):
-        if _ERROR in said:
-            raise UsageError(f"rank {rank} cannot take part in the cache: {said[_ERROR]}")
-    return found
+    values = [json.loads(value) for value in texts]
+    for rank, value in enumerate(values):
+        if _ERROR in value:
+            raise UsageError(f"rank {rank} cannot take part in the cache: {value[_ERROR]}")
+    return values

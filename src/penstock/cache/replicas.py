@@ -1,15 +1,17 @@
-"""Replicas: copies of what other nodes keep, in memory of this node that nothing else needs.
+"""Replicas: copies of samples that other nodes keep, in memory of this node that nothing else
+needs.
 
-Each rank of a node has a part of that memory, a *replica buffer*. It alone puts copies there and overwrites
-them; all ranks of the node find copies on all replica buffers. What is copied, and for how long, is said by
-`penstock.plan`: what the ranks of the node use soonest, which the order of epochs tells.
+Each rank of a node has a part of that memory, its *replica buffer*. It alone puts copies there and
+overwrites them; all ranks of the node find copies in all replica buffers. `penstock.plan` decides
+which samples are copied, and for how long: those that the ranks of the node use soonest. The order
+of the epochs tells which these are.
 
-Nobody waits for anybody. A copy has a stamp, which its replica buffer gives once; it is taken away before
-the copy is overwritten, and put there after it is whole. Who copies from a replica buffer reads the stamp
-before and after: where it has changed, nothing was found.
+No rank waits for another. A copy has a stamp, which its replica buffer gives once. The stamp is
+removed before the copy is overwritten, and set after the copy is whole. A reader reads the stamp
+before and after it copies; if the stamp has changed, it has found nothing.
 
-A copy lies in pages, each a fraction of a mean sample, or one sample where all have one length; so
-any page serves any sample, and room does not fragment.
+A copy lies in pages. A page is a fraction of a mean sample, or one sample if all have one length.
+So any page serves any sample, and room does not fragment.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _ways = 8
 _sweeps = 64  # in an epoch
 
 
-class Timed(Protocol):
-    """When the ranks of a node use samples: `penstock.plan.Uses`."""
+class UseTimes(Protocol):
+    """Times at which the ranks of a node use samples: `penstock.plan.Uses`."""
 
     @property
     def begin(self) -> int: ...
@@ -41,11 +43,11 @@ class Timed(Protocol):
     def next(self, samples: Keys, start: int, until: int | None = None) -> Int: ...
 
 
-class Layout(NamedTuple):
-    """How a replica buffer is divided: the same for all ranks of a node.
+class ReplicaLayout(NamedTuple):
+    """Division of a replica buffer: the same for all ranks of a node.
 
-    width:   most pages of a copy; what is longer is not copied.
-    buckets: of 8 entries. A key's entry is in the one that a hash of it names.
+    width:    most pages of a copy; a longer sample is not copied.
+    buckets:  of 8 entries. A hash of a key names the bucket of its entry.
     """
 
     page_bytes: int
@@ -55,8 +57,10 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, room_bytes: int, lengths: Int) -> Self:
-        """A replica buffer of so many bytes, all in all, for keys of about these lengths. No pages where
-        that is too little."""
+        """Divide a replica buffer of so many bytes in all, for keys of about these lengths.
+
+        There are no pages if the bytes are too few.
+        """
         longest, mean = max(1, int(lengths.max(initial=1))), max(1.0, float(lengths.mean()))
         if (lengths == longest).all():
             page_bytes = copy_bytes = max(64, longest)
@@ -80,10 +84,10 @@ class Layout(NamedTuple):
         return self.entries * (16 + 4 * self.width) + self.pages * self.page_bytes
 
 
-class _Shelf:
-    """The memory of one rank's copies, as any rank of the node sees it; zeros at first."""
+class _ReplicaBuffer:
+    """Memory of one rank's copies, as any rank of the node sees it; zeros at first."""
 
-    def __init__(self, layout: Layout, memory: Buffer) -> None:
+    def __init__(self, layout: ReplicaLayout, memory: Buffer) -> None:
         self.layout = layout
         entries, width = layout.entries, layout.width
         cut = np.cumsum([8 * entries, 8 * entries, 4 * entries * width]).tolist()
@@ -92,15 +96,15 @@ class _Shelf:
         self.pages = pages.view(np.int32).reshape(entries, width)
         self.data = data
 
-    def bucket(self, keys: Keys) -> Int:
-        """The first entry of each key's bucket."""
+    def find_bucket(self, keys: Keys) -> Int:
+        """Return the first entry of each key's bucket."""
         mixed = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-        found: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
-        return found
+        first: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
+        return first
 
     def find(self, keys: Keys) -> tuple[Int, Int, Keys]:
-        """Rows of keys that are here, their entries and stamps."""
-        ways = self.bucket(keys)[:, None] + np.arange(_ways)
+        """Return the rows of keys that are here, their entries and stamps."""
+        ways = self.find_bucket(keys)[:, None] + np.arange(_ways)
         stamps = self.stamps[ways]
         fence()
         here = (self.keys[ways] == keys[:, None]) & (stamps > 0)
@@ -108,45 +112,50 @@ class _Shelf:
         return rows, ways[rows, way], stamps[rows, way]
 
     def copy(self, keys: Keys, lengths: Int, out: Buffer, targets: Int) -> Int:
-        """Copy keys that are here to `out[targets]`; returns their rows."""
+        """Copy keys that are here to `out[targets]`; return their rows."""
         rows, entries, stamps = self.find(keys)
         if not len(rows):
             return rows
-        here, there, part = self.parts(entries, lengths[rows], targets[rows])
+        here, there, part = self.locate_pages(entries, lengths[rows], targets[rows])
         gather(self.data, here, part, out, there)
         fence()
-        found: Int = rows[self.stamps[entries] == stamps]
-        return found
+        copied: Int = rows[self.stamps[entries] == stamps]
+        return copied
 
-    def parts(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
-        """Of all pages of these entries: where they are here, where in a buffer in which the copies
-        begin at `at`, and how much of them is used."""
+    def locate_pages(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
+        """Locate all pages of these entries.
+
+        Returns, for each page, its place here, its place in a buffer in which the copies begin at
+        `at`, and how many of its bytes are used.
+        """
         page = self.layout.page_bytes
         sizes = np.minimum(-(-lengths // page), self.layout.width)
         which = np.repeat(np.arange(len(sizes)), sizes)
         inside = (np.arange(len(which)) - (np.cumsum(sizes) - sizes)[which]) * page
         part = np.minimum(page, lengths[which] - inside)
-        return self.pages_of(entries, sizes) * page, at[which] + inside, part
+        return self.list_pages(entries, sizes) * page, at[which] + inside, part
 
-    def pages_of(self, entries: Int, sizes: Int) -> Int:
-        """All pages, entry by entry."""
+    def list_pages(self, entries: Int, sizes: Int) -> Int:
+        """Return all pages, entry by entry."""
         table = self.pages[entries]
-        found: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
-        return found
+        pages: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
+        return pages
 
 
 class Replicas:
     """Copies of keys (`penstock.cache.key_index`), as one rank of a node finds and makes them.
 
-    memories: `layout.bytes` of each rank of the node, which they share; zeros at first.
-    own:      which one is this rank's.
-    fields:   of a sample.
+    memories:  `layout.bytes` of each rank of the node, which they share; zeros at first.
+    own:       number of this rank's memory.
+    fields:    of a sample.
 
     Used by one thread.
     """
 
-    def __init__(self, layout: Layout, memories: Sequence[Buffer], own: int, fields: int) -> None:
-        self._replica_buffers = [_Shelf(layout, memory) for memory in memories]
+    def __init__(
+        self, layout: ReplicaLayout, memories: Sequence[Buffer], own: int, fields: int
+    ) -> None:
+        self._replica_buffers = [_ReplicaBuffer(layout, memory) for memory in memories]
         self._replica_buffer = self._replica_buffers[own]
         self._replica_buffers.insert(0, self._replica_buffers.pop(own))
         self._fields = np.uint64(fields)
@@ -155,19 +164,21 @@ class Replicas:
         self._stamp = 0
         self._swept = 0
 
-    def take(self, keys: Keys, lengths: Int, out: Buffer, targets: Int, uses: Timed) -> Int:
-        """Copy those keys of a step that there are copies of to `out[targets]`; returns which ones,
-        as rows. They are used now."""
+    def take(self, keys: Keys, lengths: Int, out: Buffer, targets: Int, uses: UseTimes) -> Int:
+        """Copy those keys of a step that have copies to `out[targets]`; return their rows.
+
+        The keys are used now.
+        """
         self._sweep(uses.now(keys[-1:] // self._fields), uses)
         left = np.arange(len(keys))
         for replica_buffer in self._replica_buffers:
-            found = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
-            left = np.delete(left, found)
+            copied = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
+            left = np.delete(left, copied)
         return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
 
-    def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: Timed) -> None:
-        """Keys that were fetched, at `source[at]`: copies are made of those that are used sooner
-        than what is here, in its place."""
+    def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: UseTimes) -> None:
+        """Copy fetched keys, at `source[at]`, that are used sooner than those here, in their
+        place."""
         keys, first = np.unique(keys, return_index=True)
         lengths, at = lengths[first], at[first]
         sizes = -(-lengths // self._replica_buffer.layout.page_bytes)
@@ -178,16 +189,19 @@ class Replicas:
         times = uses.next(keys // self._fields, uses.end, until)
         chosen, dropped = self._soonest.choose(times, sizes)
         self._drop(dropped)
-        rows, entries = self._places(keys, np.flatnonzero(chosen))
+        rows, entries = self._find_places(keys, np.flatnonzero(chosen))
         if len(rows):
             self._put(entries, keys[rows], times[rows], sizes[rows])
-            here, there, part = self._replica_buffer.parts(entries, lengths[rows], at[rows])
+            here, there, part = self._replica_buffer.locate_pages(entries, lengths[rows], at[rows])
             gather(source, there, part, self._replica_buffer.data, here)
             self._publish(entries)
 
-    def _sweep(self, now: int, uses: Timed) -> None:
-        """Now and then, what has been used is given the time of its next use. What was to be used a
-        while ago and was not, as its epoch was left early or passed over, is no different."""
+    def _sweep(self, now: int, uses: UseTimes) -> None:
+        """Now and then, give each copy that has been used the time of its next use.
+
+        A copy that was to be used a while ago and was not, because its epoch was left early or
+        passed over, is treated alike.
+        """
         if 0 <= now - self._swept < (uses.end - uses.begin) // _sweeps:
             return
         used = self._soonest.before(min(now, self._swept))
@@ -200,9 +214,9 @@ class Replicas:
                 used, uses.next(self._replica_buffer.keys[used] // self._fields, now, until)
             )
 
-    def _places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
-        """Empty entries for these rows; those whose buckets are full are left out."""
-        bucket = self._replica_buffer.bucket(keys[rows])
+    def _find_places(self, keys: Keys, rows: Int) -> tuple[Int, Int]:
+        """Return empty entries for these rows; rows whose buckets are full are left out."""
+        bucket = self._replica_buffer.find_bucket(keys[rows])
         order = np.argsort(bucket, kind="stable")
         rows, bucket = rows[order], bucket[order]
         number = np.arange(len(rows)) - np.searchsorted(bucket, bucket)  # in its bucket
@@ -213,7 +227,7 @@ class Replicas:
         return rows[fits], (bucket + way)[fits]
 
     def _put(self, entries: Int, keys: Keys, times: Int, sizes: Int) -> None:
-        """Have new entries, with pages, that nobody finds yet."""
+        """Make new entries, with pages, that nobody finds yet."""
         total = int(sizes.sum())
         pages = self._free[self._soonest.free - total : self._soonest.free]
         which = np.repeat(np.arange(len(sizes)), sizes)
@@ -236,4 +250,4 @@ class Replicas:
             self._replica_buffer.stamps[entries] = 0
             free = self._soonest.free
             sizes = self._soonest.drop(entries)
-            self._free[free : self._soonest.free] = self._replica_buffer.pages_of(entries, sizes)
+            self._free[free : self._soonest.free] = self._replica_buffer.list_pages(entries, sizes)

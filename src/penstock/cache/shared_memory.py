@@ -1,7 +1,7 @@
-"""Tiers of a node, shared by its ranks and filled once, slot by slot; the one in memory.
+"""Tiers of a node, shared by its ranks and filled once, slot by slot; and the tier in memory.
 
-A slot holds one cache block. Its life: empty -> claimed by the rank that reads it -> ready at an offset,
-for as long as the job runs; nothing is evicted. The work of a rank is
+A slot holds one cache block. Its life: empty -> claimed by the rank that reads it -> ready at an
+offset, for as long as the job runs; nothing is evicted. A rank calls
 
     codes = tier.claim(slots)                  READY, MINE or BUSY
     at = tier.allocate(lengths)                of those that are MINE; -1 where the tier is full
@@ -9,9 +9,10 @@ for as long as the job runs; nothing is evicted. The work of a rank is
     tier.publish(slots, at, lengths)           or tier.abandon(slots), where reading failed
     tier.gather(at, lengths, out, targets)     of those that are READY, at `tier.offsets(slots)`
 
-and what is BUSY is asked for again, or read from storage. All calls take many slots, release the
-GIL and may come from any thread. A rank that is killed loses nothing of the others': its claims
-name it, and the next rank that wants one of them takes it over. cpp/cache/slab.hpp says how.
+A slot that is BUSY is asked for again later, or its bytes are read from storage. All calls take
+many slots, release the GIL and may come from any thread. A rank that is killed costs the others
+nothing: its claims name it, and the next rank that wants one of them takes it over.
+cpp/cache/slab.hpp says how.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ from ..extent import Int
 T = TypeVar("T")
 
 READY, MINE, BUSY, LEFT_OUT = 0, 1, 2, 3
-"""What `claim` says of a slot: it is ready; it is the caller's, from now on, to publish or abandon;
-another claim stands, of another rank or of this one; it is not kept and will not be."""
+"""States of a slot that `claim` returns.
+
+READY: it is ready. MINE: it is the caller's, from now on, to publish or abandon. BUSY: another
+claim stands, of another rank or of this one. LEFT_OUT: it is not kept and will not be.
+"""
 
 Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 alignment_default = 64
-"""Where cache blocks begin: a cache line. Engines that read past the page cache want 4096."""
+"""Alignment of cache blocks: a cache line. Engines that read past the page cache want 4096."""
 
 
 class SlabAddress(NamedTuple):
-    """Where other processes of the host find a tier, while this one has it."""
+    """Address by which other processes of the host attach to a tier, while this one has it."""
 
     pid: int
     fd: int
@@ -67,14 +71,15 @@ class SlabCounters(NamedTuple):
 
 
 class SlotTable:
-    """The slots of a tier, which the processes of one host share; where the cache blocks lie is the tier's.
+    """The slots of a tier, shared by the processes of one host; the tier knows where cache blocks
+    lie.
 
     Offsets are of room that `allocate` gives out once, in a memory or a file of `room_bytes`.
-    Methods raise UsageError after `close`, ForkError in a forked child where they would claim.
+    Methods raise UsageError after `close`, and ForkError in a forked child if they would claim.
     """
 
     _inside: ClassVar[bool] = False
-    """Whether the room is part of the shared memory."""
+    """True if the room is part of the shared memory."""
 
     def __init__(self, core: _core.Slab) -> None:
         self._core = core
@@ -88,13 +93,13 @@ class SlotTable:
         *,
         alignment: int = alignment_default,
     ) -> Self:
-        """All slots empty.
+        """Create a table whose slots are all empty.
 
-        slots:      of cache blocks, 1 or more; each costs 8 bytes.
-        room_bytes: for all cache blocks together; each begins at a multiple of `alignment`.
-        identity:   16 bytes, of the data and how it is placed; who attaches gives the same.
+        slots:       of cache blocks, 1 or more; each costs 8 bytes.
+        room_bytes:  for all cache blocks together; each begins at a multiple of `alignment`.
+        identity:    16 bytes, of the data and its placement; processes that attach give the same.
 
-        Raises StorageError where the system refuses, LimitError where the machine has less memory.
+        Raises StorageError if the system refuses, LimitError if the machine has less memory.
         """
         check_identity(identity)
         if slots < 1 or room_bytes < 0:
@@ -108,7 +113,7 @@ class SlotTable:
                 f"a tier that takes {shared_bytes:,} bytes of memory does not fit into the"
                 f" {installed:,} of this machine: give it less"
             )
-        core = _asked(
+        core = _call_core(
             lambda: _core.Slab.create(slots, room_bytes, alignment, cls._inside, identity),
             f"shared memory of {shared_bytes:,} bytes",
             "give the tier less",
@@ -117,15 +122,15 @@ class SlotTable:
 
     @classmethod
     def attach(cls, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
-        """Those of another process of this host, which is alive and has them.
+        """Attach to the slots of another process of this host, which is alive and has them.
 
-        Raises StorageError where that process is gone or may not be looked into, StateError where
-        what is found there is no tier of this data.
+        Raises StorageError if that process is gone or may not be looked into, StateError if its
+        memory holds no tier of this data.
         """
         check_identity(identity)
         pid, fd = address
         what = f"the tier of process {pid}, descriptor {fd}"
-        core = _asked(
+        core = _call_core(
             lambda: _core.Slab.attach(pid, fd, identity),
             what,
             "attach through another process of the same user that has it",
@@ -136,7 +141,7 @@ class SlotTable:
 
     @property
     def address(self) -> SlabAddress:
-        """What others attach with."""
+        """Address by which others attach."""
         return SlabAddress(os.getpid(), self._call(lambda: int(self._core.fd)))
 
     @property
@@ -144,46 +149,47 @@ class SlotTable:
         return self._call(lambda: int(self._core.slots))
 
     def claim(self, slots: Int) -> Codes:
-        """READY, MINE or BUSY of each slot. A claim of a process that ended is taken over."""
+        """Return READY, MINE or BUSY for each slot. A claim of a process that ended is taken
+        over."""
         codes: Codes = self._call(self._core.claim, slots)
         return codes
 
     def offsets(self, slots: Int) -> Int:
-        """Where the bytes of each slot lie; -1 where it is not ready."""
-        found: Int = self._call(self._core.find_offsets, slots)
-        return found
+        """Return the offset of each slot's bytes; -1 if it is not ready."""
+        offsets: Int = self._call(self._core.find_offsets, slots)
+        return offsets
 
     def allocate(self, lengths: Int) -> Int:
-        """Offsets of room for so many bytes each, which nobody else is given; -1 where full."""
-        found: Int = self._call(self._core.allocate, lengths)
-        return found
+        """Return offsets of room for so many bytes each, which nobody else is given; -1 if full."""
+        offsets: Int = self._call(self._core.allocate, lengths)
+        return offsets
 
     def holds(self, slots: Int) -> Mask:
-        """Which slots are claimed here."""
+        """Return a mask of the slots that are claimed here."""
         held: Mask = self._call(self._core.has_claims, slots)
         return held
 
     def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
-        """Makes slots ready that were claimed here and whose bytes are in place.
+        """Make slots ready that were claimed here and whose bytes are in place.
 
-        Where the mask is False the claim was not held here, and nothing was changed.
+        The mask is False for a claim that was not held here; nothing was changed for it.
         """
         done: Mask = self._call(self._core.publish, slots, at, lengths)
         return done
 
     def abandon(self, slots: Int) -> None:
-        """Gives claims back, so that others may claim; what was allocated for them is lost."""
+        """Give claims back, so that others may claim; room that was allocated for them is lost."""
         self._call(self._core.abandon, slots)
 
     def drop(self, slots: Int, at: Int) -> None:
-        """Makes slots empty whose bytes were found damaged where they lie."""
+        """Empty slots whose bytes were found damaged at these offsets."""
         self._call(self._core.drop, slots, at)
 
     def counters(self) -> SlabCounters:
         return SlabCounters(*self._call(self._core.counters))
 
     def close(self) -> None:
-        """Gives all claims back. May be called again."""
+        """Give all claims back. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -218,44 +224,47 @@ class RamTier(SlotTable):
 
     @property
     def data(self) -> Buffer:
-        """All bytes, writable: a cache block is read straight to where it is to lie."""
+        """All bytes, writable: a cache block is read straight to its final place."""
         data: Buffer = self._call(lambda: self._core.data)
         return data
 
     def populate(self) -> None:
-        """Takes all memory from the system now (0.2 to 2 GB/s), rather than as it is touched."""
-        _asked(self._core.populate, "taking the memory of a tier", "give the tier less")
+        """Take all memory from the system now (0.2 to 2 GB/s), rather than as it is touched."""
+        _call_core(self._core.populate, "taking the memory of a tier", "give the tier less")
 
     def gather(self, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
-        """Copies `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`.
+        """Copy `lengths[i]` bytes from `data[at[i]:]` to `out[targets[i]:]`.
 
-        Raises UsageError, with nothing copied, where an extent leaves `data` or `out`.
+        Raises UsageError, with nothing copied, if an extent leaves `data` or `out`.
         """
         self._call(self._core.gather, at, lengths, targets, out)
 
 
 def gather(source: Buffer, at: Int, lengths: Int, out: Buffer, targets: Int) -> None:
-    """Copies `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for many i.
+    """Copy `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for many i.
 
-    Raises IndexError, with nothing copied, where an extent leaves `source` or `out`.
+    Raises IndexError, with nothing copied, if an extent leaves `source` or `out`.
     """
     _core.gather(source, at, lengths, targets, out)
 
 
 def fence() -> None:
-    """What this thread has written to shared memory so far is seen by others before what it writes
-    from now on, and what it reads from now on was not read before."""
+    """Order this thread's accesses to shared memory.
+
+    Others see the writes before this call before those after it. Reads after this call are not done
+    before it.
+    """
     _core.fence()
 
 
 def check_identity(identity: bytes) -> None:
-    """Raises UsageError unless it has 16 bytes."""
+    """Raise UsageError unless it has 16 bytes."""
     if len(identity) != 16:
         raise UsageError(f"an identity of {len(identity)} bytes: use 16, of a hash for instance")
 
 
-def _asked(call: Callable[[], T], what: str, remedy: str) -> T:
-    """What the core returns, or this module's errors."""
+def _call_core(call: Callable[[], T], what: str, remedy: str) -> T:
+    """Call the core; turn its errors into those of this module."""
     try:
         return call()
     except OSError as error:

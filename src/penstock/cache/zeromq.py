@@ -4,14 +4,15 @@ Each node answers at one bound socket (ROUTER) and asks through one connection t
 has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
 
 Messages are those of `penstock.cache.peer_protocol`. The bytes of an answer come in pieces of
-`limits.peer_piece_bytes`, the first with it. Nothing that came is believed: a piece is compared
-with what the fetch has room for, and an answer with the node that was asked.
+`limits.peer_piece_bytes`, the first with it. Every received message is checked: a piece against the
+bytes that the fetch still expects, and an answer against the node that was asked.
 
-A connection that breaks is thrown away, with all that was asked over it. The next fetch makes a
-new one, so that whatever heals is found again; for `limits.peer_pause_s` no fetch tries.
+A connection that breaks is thrown away, with all fetches that were sent over it. The next fetch
+makes a new one, so that a node or network that recovers is found again. For `limits.peer_pause_s`
+no fetch tries.
 
-The only importer of zmq. Encryption and sockets are the work of threads of libzmq; memory that was
-sent without copying is let go by one more, of pyzmq's. None of them runs code of ours.
+Only this module imports zmq. Threads of libzmq encrypt, and use the sockets; one more thread, of
+pyzmq, frees memory that was sent without copying. None of them runs code of ours.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from .peer import (
     Fetches,
     Keys,
     Numbers,
+    OpenRequests,
     Part,
     PeerEvents,
     PeerQueue,
     Reason,
-    Unanswered,
     check_fetch,
 )
 from .peer_protocol import (
@@ -51,10 +52,10 @@ from .peer_protocol import (
     Frame,
     PeerJob,
     PeerProtocolError,
-    packed,
-    pieces,
-    requested,
-    unpacked,
+    pack_mask,
+    split_pieces,
+    unpack_mask,
+    unpack_request,
 )
 
 try:
@@ -66,7 +67,7 @@ except ImportError as error:
 Socket = zmq.Socket[bytes]
 
 _ENVELOPE_BYTES = 64
-"""What CURVE adds to a message, rounded up."""
+"""Bytes that CURVE adds to a message, rounded up."""
 
 _ZAP = "inproc://zeromq.zap.01"
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -75,19 +76,19 @@ _LOST = _BROKEN | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED | zmq
 
 @dataclass(frozen=True)
 class KeyPair:
-    """What a node proves to be itself with, for one job; only the public half is handed out."""
+    """Keys by which a node proves its identity, for one job; only the public half is handed out."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
     @staticmethod
-    def made() -> KeyPair:
-        """A new pair, by the random numbers of the operating system."""
+    def generate() -> KeyPair:
+        """Make a new pair, by the random numbers of the operating system."""
         return KeyPair(*zmq.curve_keypair())
 
 
 class ZeromqMember(NamedTuple):
-    """A node of the job: where it is bound, as its `address` says, and its public key."""
+    """A node of the job: its bound `address`, and its public key."""
 
     address: str
     public_key: bytes
@@ -106,7 +107,7 @@ class _Link:
 
 @dataclass(eq=False)
 class _Outgoing:
-    """An answer on its way: the messages that were not sent yet."""
+    """An answer on its way: its messages that were not sent yet."""
 
     route: bytes
     messages: Iterator[list[Frame]]
@@ -118,22 +119,22 @@ class ZeroMQPeer:
     """A node that exchanges samples with others over TCP.
 
     node:      its number; the others know it by that.
-    job:       what all nodes of a job have in common and no other job has; name the data in it too,
-               for all must mean the same by a key.
+    job:       name that all nodes of a job have in common and no other job has. Name the data in
+               it too, because all must mean the same by a key.
     keys:      its own pair.
     host:      the address of the interface to be reached at.
     port:      by default one that the system chooses; `address` has it.
     timeout_s: how long a fetch may take, and an answer to be sent.
 
-    It is bound when it is made, and answers to nobody before it was told by `meet` who the others
-    are. Handshakes, too, go on only in `step`.
+    It is bound when it is made, and answers nobody before `meet` has named the other nodes.
+    Handshakes, too, make progress only in `step`.
 
     Counters:
         strangers   handshakes with a key that is no member's
         handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node
-        ended       connections of others that ended, for these reasons or any other; that is all
-                    that is seen of bytes that are no ZMTP, and of messages so large that they are
-                    not received (`peer_keys_max` keys)
+        ended       connections of others that ended, for these reasons or any other. Bytes that
+                    are no ZMTP, and messages so large that they are not received (`peer_keys_max`
+                    keys), are counted only here
         malformed   messages that are no fetch, or no answer to a fetch of ours
         version     messages of another version of penstock
         job         messages of another job
@@ -162,7 +163,7 @@ class ZeroMQPeer:
         self._clock = clock or SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = Unanswered()
+        self._unanswered = OpenRequests()
         self._outgoing: list[_Outgoing] = []
         self._members: dict[int, ZeromqMember] = {}
         self._nodes: dict[bytes, int] = {}  # by public key, as a handshake has it
@@ -207,24 +208,24 @@ class ZeroMQPeer:
         self._register(monitor, lambda: self._count(monitor))
 
     def meet(self, members: Mapping[int, ZeromqMember]) -> None:
-        """Say who takes part, once: all nodes by number (this one may be among them)."""
+        """Give the nodes that take part, once: all by number (this one may be among them)."""
         self._require_open()
         if self._nodes:
             raise UsageError(f"node {self.node} has met the others: make a new peer for a new job")
         for node, member in members.items():
             if len(member.public_key) != 40:
                 raise UsageError(f"the public key of node {node} has not 40 characters (Z85)")
-        nodes = {z85.decode(each.public_key): node for node, each in members.items()}
+        nodes = {z85.decode(member.public_key): node for node, member in members.items()}
         if len(nodes) != len(members):
             raise UsageError("two nodes have the same public key: let each make its own")
-        self._members = {node: each for node, each in members.items() if node != self.node}
+        self._members = {node: member for node, member in members.items() if node != self.node}
         self._nodes = nodes
         self._register(self._zap, self._admit)
 
     # -- the protocol --------------------------------------------------------------------------
 
     def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
-        """Ask over the connection to the node, which is made if there is none."""
+        """Ask over the connection to the node; make it if there is none."""
         self._require_open()
         if node not in self._members:
             raise UsageError(f"node {node} is none of the others of node {self.node}")
@@ -235,13 +236,13 @@ class ZeroMQPeer:
             if self._clock.now_ns() < until_ns:
                 self._fetches.end(fetch, reason)
                 return fetch.ticket
-            self._links[node] = self._connected(node)
+            self._links[node] = self._connect(node)
         self._links[node].queue.add(fetch)
         self._ask(self._links[node])
         return fetch.ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Let messages in and out; wait for one if there is none."""
+        """Send and receive messages; wait for one if there is none."""
         self._require_open()
         wait_ns = self._fetches.wait_ns(timeout_ns)
         if self._outgoing:
@@ -263,7 +264,7 @@ class ZeroMQPeer:
         return PeerEvents(self._fetches.report(), self._unanswered.report())
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
-        """Queue the answer, and send what the queue to the node takes now, the rest in `step`.
+        """Queue the answer; send as much as the node's queue takes now, and the rest in `step`.
 
         Parts of `limits.peer_join_bytes` and more are not copied.
         """
@@ -310,7 +311,7 @@ class ZeroMQPeer:
         return socket
 
     def _monitor(self, socket: Socket, events: int) -> Socket:
-        """A socket that tells what happens to the connections of another one."""
+        """Make a socket that receives the events of another one's connections."""
         address = f"inproc://monitor-{next(self._monitors)}"
         socket.monitor(address, events)
         monitor = self._context.socket(zmq.PAIR)
@@ -321,8 +322,8 @@ class ZeroMQPeer:
         self._poller.register(socket, zmq.POLLIN)
         self._handlers[socket] = handler
 
-    def _connected(self, node: int) -> _Link:
-        """A connection to a node, which is being made."""
+    def _connect(self, node: int) -> _Link:
+        """Begin a connection to a node."""
         member = self._members[node]
         socket = self._socket(zmq.DEALER, HEADER_BYTES + limits.peer_piece_bytes)
         socket.set(zmq.CURVE_SERVERKEY, member.public_key)
@@ -336,7 +337,7 @@ class ZeroMQPeer:
         return link
 
     def _watch(self, link: _Link) -> None:
-        for event in _events(link.monitor):
+        for event in _receive_events(link.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.up = True
                 self._ask(link)
@@ -347,7 +348,7 @@ class ZeroMQPeer:
                 return
 
     def _drop(self, link: _Link, reason: Reason) -> None:
-        """Throw a connection away, and all that was asked over it."""
+        """Throw a connection away, with all fetches that were sent over it."""
         for socket in (link.socket, link.monitor):
             self._poller.unregister(socket)
             del self._handlers[socket]
@@ -365,7 +366,7 @@ class ZeroMQPeer:
 
     def _admit(self) -> None:
         """Answer the handshakes that ask whether a public key is a member's (ZAP, RFC 27)."""
-        for frames in _received(self._zap):
+        for frames in _receive_messages(self._zap):
             version, number = frames[0].bytes, frames[1].bytes
             node = self._nodes.get(frames[6].bytes) if len(frames) == 7 else None
             if node is None:
@@ -376,7 +377,7 @@ class ZeroMQPeer:
                 self._zap.send_multipart([version, number, b"200", b"OK", user, b""])
 
     def _count(self, monitor: Socket) -> None:
-        for event in _events(monitor):
+        for event in _receive_events(monitor):
             self._counters["handshakes" if event & _BROKEN else "ended"] += 1
 
     # -- asking --------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class ZeroMQPeer:
             link.queue.sent(fetch)
 
     def _hear_answers(self, link: _Link) -> None:
-        for frames in _received(link.socket):
+        for frames in _receive_messages(link.socket):
             try:
                 self._take_answer(link, frames)
             except PeerProtocolError as wrong:
@@ -420,7 +421,7 @@ class ZeroMQPeer:
         if header.kind == ANSWER:
             if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
                 raise PeerProtocolError("malformed", ticket)
-            fetch.begin(unpacked(frames[1].buffer, header))
+            fetch.begin(unpack_mask(frames[1].buffer, header))
             data = frames[2:]
         elif header.kind == PIECE and fetch.received >= 0:
             data = frames[1:]
@@ -431,7 +432,7 @@ class ZeroMQPeer:
             raise PeerProtocolError("malformed", ticket)
         for frame in data:
             fetch.take(frame.buffer)
-        if fetch.complete:
+        if fetch.is_complete:
             self._fetches.end(fetch)
             self._release(fetch)
 
@@ -445,7 +446,7 @@ class ZeroMQPeer:
     # -- answering -----------------------------------------------------------------------------
 
     def _hear_requests(self) -> None:
-        for frames in _received(self._router):
+        for frames in _receive_messages(self._router):
             route = frames[0].bytes
             try:
                 self._take_request(route, frames[1:])
@@ -460,29 +461,31 @@ class ZeroMQPeer:
         if len(frames) != 1:
             raise PeerProtocolError("malformed")
         header = self._job.read(frames[0].buffer)
-        keys, lengths = requested(header, frames[0].buffer)
+        keys, lengths = unpack_request(header, frames[0].buffer)
         node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
         if self._unanswered.of(node) >= limits.peer_unanswered_max:
             raise PeerProtocolError("busy", header.ticket)
         self._unanswered.add(node, keys, lengths, header.ticket, route)
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
-        """The messages of an answer; there is at least one."""
-        left = pieces(views)
+        """Yield the messages of an answer; there is at least one."""
+        left = split_pieces(views)
         piece = next(left, [])
-        yield [self._job.header(ANSWER, len(refused), ticket), packed(refused), *piece]
+        yield [self._job.header(ANSWER, len(refused), ticket), pack_mask(refused), *piece]
         start = sum(map(len, piece))
         for piece in left:
             yield [self._job.header(PIECE, 0, ticket, start), *piece]
             start += sum(map(len, piece))
 
     def _send(self) -> None:
-        """Send of each answer what the queue to its node takes."""
+        """Send of each answer as much as the queue to its node takes."""
         now_ns = self._clock.now_ns() if self._outgoing else 0
-        self._outgoing = [each for each in self._outgoing if self._send_one(each, now_ns)]
+        self._outgoing = [
+            outgoing for outgoing in self._outgoing if self._send_one(outgoing, now_ns)
+        ]
 
     def _send_one(self, outgoing: _Outgoing, now_ns: int) -> bool:
-        """Whether something of an answer is left to send."""
+        """Send messages of an answer; return True if some are left to send."""
         while outgoing.next is not None:
             try:
                 frames = [outgoing.route, *outgoing.next]
@@ -499,8 +502,8 @@ class ZeroMQPeer:
         return False
 
 
-def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
-    """The messages that have come, up to a number that leaves time for other sockets."""
+def _receive_messages(socket: Socket) -> Iterator[list[zmq.Frame]]:
+    """Yield the messages that have come, up to a number that leaves time for other sockets."""
     for _ in range(limits.peer_round_messages):
         try:
             yield socket.recv_multipart(zmq.DONTWAIT, copy=False)
@@ -508,6 +511,6 @@ def _received(socket: Socket) -> Iterator[list[zmq.Frame]]:
             return
 
 
-def _events(monitor: Socket) -> Iterator[int]:
-    for frames in _received(monitor):
+def _receive_events(monitor: Socket) -> Iterator[int]:
+    for frames in _receive_messages(monitor):
         yield struct.unpack_from("=H", frames[0].buffer)[0]

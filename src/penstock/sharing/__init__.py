@@ -1,4 +1,17 @@
-"""The sharing folder."""
+"""Sharing of a host or a storage between jobs: processor time, bandwidth, and turns to transfer.
+
+A *broker* is a process of a host. Its *ledger* divides the host's *resources* among jobs, by an
+*objective* and with *floors* that each job keeps (`allocation`, `share_lp`, `throughput_model`).
+Each loader is a *member* of a job: it reports a *profile* and what it measured, and holds a
+*lease*, which ends unless it is renewed. A `LeasedBudget` is the loader's side of that. Checkpoints
+and stages of data are *transfers*: a `TransferPermit` waits for the broker's *grants*
+(`transfer_policy`). An `Upstream` is the broker of several hosts, as one of them sees it. `wire`
+carries JSON messages, over UNIX sockets or TCP. `schedule` holds schedules of storage that stand on
+their own.
+
+The folder knows rates, costs and budgets. It must not know samples, files or how a loader works: a
+loader is a source of counters here. Without a broker nothing here limits anybody.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where a broker is found by other hosts: tcp://host:port, and the key that they have in common."""
+"""Address at which other hosts find a broker: tcp://host:port, and the key that they have in
+common."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ _dead_s = 10
 class Address:
     """A host and a port, looked up when it is made: nothing waits for names later.
 
-    Raises UsageError for what is none, or where the name is not known.
+    Raises UsageError if the text is no address, or the name is not known.
     """
 
     text: str
     places: list[tuple[int, Any]] = field(init=False)
-    """Family and address of each, as sockets know them; the one to be tried next is the first."""
+    """Family and address of each, as sockets know them; the first is the one to be tried next."""
 
     def __post_init__(self) -> None:
         try:
@@ -43,19 +44,21 @@ class Address:
                 "tcp://[fd00::1]:7077"
             )
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise UsageError(f"address {self.text!r} is not found ({error}): look at it") from None
-        self.places = [(family, place) for family, _, _, _, place in found]
+        self.places = [(family, place) for family, _, _, _, place in entries]
 
     def call(self) -> socket.socket:
-        """A connection that is being made: never waits. Of several addresses, each call tries the
-        next. OSError where it fails at once."""
+        """Begin a connection: never waits.
+
+        Of several addresses, each call tries the next. Raises OSError if it fails at once.
+        """
         family, place = self.places[0]
         self.places.append(self.places.pop(0))
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            awake(connection)
+            keep_awake(connection)
             connection.connect(place)
         except BlockingIOError:
             pass
@@ -65,7 +68,7 @@ class Address:
         return connection
 
     def listen(self) -> socket.socket:
-        """A socket that is called there. UsageError where it cannot be."""
+        """Make a socket that listens there; raise UsageError if that is not possible."""
         family, place = self.places[0]
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -83,8 +86,8 @@ class Address:
         return listener
 
 
-def awake(connection: socket.socket) -> None:
-    """Lines go at once, and a host that has vanished is noticed within some 10 s."""
+def keep_awake(connection: socket.socket) -> None:
+    """Send lines at once, and notice within some 10 s that a host has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -97,8 +100,10 @@ def awake(connection: socket.socket) -> None:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file, without white space around it. UsageError where it is short, or where
-    everybody could read it."""
+    """Return the key in a file, without white space around it.
+
+    Raises UsageError if the key is short, or everybody could read it.
+    """
     how = f"make it with `(umask 077; openssl rand -hex 32 > {path})`"
     try:
         with open(path, "rb") as file:

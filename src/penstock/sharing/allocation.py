@@ -1,8 +1,7 @@
-"""Which shares of a host are best for all jobs on it. Pure.
+"""Allocation of a host to its jobs: the shares that are best for all of them. Pure.
 
 Throughput is linear in the share up to a ceiling (`throughput_model`), so the best shares are a
-linear program (`share_lp`), in which by default nobody is left with less than an even
-split would give.
+linear program (`share_lp`). By default no job gets less than an even split would give it.
 """
 
 from __future__ import annotations
@@ -31,32 +30,35 @@ __all__ = [
     "allocate",
     "even_share",
     "predict",
+    "round_workers",
     "score",
-    "whole_workers",
 ]
 
 Objective = Literal["samples", "utilisation", "makespan"]
-"""What is maximised: samples/s of all jobs; the sum of the parts of their time in which
-accelerators are busy; or the slowest job's part of its remaining work a second, so that the last
-job ends as early as it can, and then, with what that leaves, utilisation."""
+"""Quantity that is maximised.
+
+samples: samples/s of all jobs. utilisation: the sum of the parts of their time in which
+accelerators are busy. makespan: the slowest job's part of its remaining work a second, so that the
+last job ends as early as it can, and then, with the rest, utilisation.
+"""
 
 UNITS: dict[Objective, str] = {
     "samples": "samples/s",
     "utilisation": "accelerators kept busy",
     "makespan": "of the remaining work a second",
 }
-"""What the value of an objective counts, in words."""
+"""Units of the value of an objective, in words."""
 
 _rounding = 1e-9
-"""Relative: sums of shares that differ by less are equal."""
+"""Relative difference below which sums of shares are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What there is to share.
+    """Resources to share.
 
     cores:        of the host, or a part of them.
-    bytes_per_s:  of storage, inf where it is not to be limited.
+    bytes_per_s:  of storage, inf without a limit.
     cache_bytes:  of a cache that jobs share.
     contention:   of storage under several streams: then no more than its best rate is given out,
                   and no more streams than have it.
@@ -73,8 +75,10 @@ class Resources:
         check_number(self, "cache_bytes", zero=True)
 
     def after(self, jobs: Sequence[JobProfile | None]) -> Resources:
-        """What is left to loaders after the jobs' steady checkpoint traffic. UsageError where that
-        leaves nothing."""
+        """Return the resources without the jobs' steady checkpoint traffic.
+
+        Raises UsageError if that leaves nothing.
+        """
         traffic = math.fsum(job.checkpoint_bytes_per_s for job in jobs if job is not None)
         most = self.bytes_per_s
         if self.contention is not None:
@@ -89,8 +93,10 @@ class Resources:
 
 
 class Worth(NamedTuple):
-    """What a unit more of each resource would add to the value, with the floors where they are: at
-    most, and exactly until something else binds. It says which resource to buy."""
+    """Gain in value by a unit more of each resource, with the floors where they are.
+
+    It is an upper bound, and exact until something else binds. It says which resource to buy.
+    """
 
     core: float
     byte_per_s: float
@@ -99,10 +105,10 @@ class Worth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Shares of all jobs, in their order, and what they are expected to bring.
+    """Shares of all jobs, in their order, and their predicted throughput.
 
-    predictions:  None for a job without a profile. Where one is short of both cores and bandwidth,
-                  what costs it more is named, unless workers are whole.
+    predictions:  None for a job without a profile. If a job is short of both cores and bandwidth,
+                  the one that costs it more is named, unless workers are whole.
     floors:       samples/s that were promised to each; 0.0 for a job without a profile.
     value:        of the objective, over the jobs with a profile: samples/s, accelerators busy, or
                   the slowest job's part of its remaining work a second (1 / makespan).
@@ -117,7 +123,7 @@ class Allocation:
     worth: Worth | None
 
     def advice(self) -> str:
-        """What more would bring, in words."""
+        """Describe in words the gain by more of each resource."""
         if self.worth is None:
             return "what more would bring is known with solver='exact' alone"
         core, rate, cache = self.worth
@@ -130,26 +136,27 @@ class Allocation:
 def score(
     jobs: Sequence[JobProfile], rates: Sequence[float] | Float, objective: Objective
 ) -> float:
-    """The value of an objective at given samples/s; more is better."""
+    """Return the value of an objective at given samples/s; more is better."""
     if objective == "samples":
         return math.fsum(rates)
     if objective == "utilisation":
         return math.fsum(rate / job.samples_per_s for job, rate in zip(jobs, rates, strict=True))
-    pairs = zip(rates, _remaining(jobs), strict=True)
+    pairs = zip(rates, _list_remaining(jobs), strict=True)
     return min((float(rate / remaining) for rate, remaining in pairs), default=0.0)
 
 
-def _remaining(jobs: Sequence[JobProfile]) -> Float:
-    found = [job.remaining_samples for job in jobs]
-    if None in found:
+def _list_remaining(jobs: Sequence[JobProfile]) -> Float:
+    remaining = [job.remaining_samples for job in jobs]
+    if None in remaining:
         raise UsageError(
-            f"job {found.index(None)} has no remaining_samples: the objective 'makespan' needs them"
+            f"job {remaining.index(None)} has no remaining_samples: the objective 'makespan' needs"
+            " them"
         )
-    return np.array(found, np.float64)
+    return np.array(remaining, np.float64)
 
 
 def even_share(jobs: Sequence[JobProfile | None], budget: Resources) -> Share:
-    """The share of each of these jobs if all get the same, checkpoint traffic subtracted."""
+    """Return the share of each of these jobs if all get the same, checkpoint traffic subtracted."""
     count = len(jobs)
     curve = budget.contention
     return Share(
@@ -169,36 +176,37 @@ def allocate(
     solver: Solver = "exact",
     whole: bool = False,
 ) -> Allocation:
-    """The shares that are best for all: the optimum of a linear program, with nobody below its
-    floor, and never more given out than there is.
+    """Find the shares that are best for all: the optimum of a linear program.
+
+    No job is below its floor, and never more is given out than there is.
 
     jobs:    None is a job that has not been measured: it gets the even share.
-    floors:  a number is the part of what an even split would bring that each job keeps, 1.0 all of
-             it; 0.0 is without floors, which may stop jobs altogether. Or samples/s, one a job.
-    solver:  "exact", without a library; "highs", the same by SciPy; "greedy": see
-             `share_lp`.
-    whole:   whole workers, at least one each (UsageError with fewer cores than jobs). A job may
-             then be below its floor by what less than a worker does; fractions are time-shared.
+    floors:  one number is the part of its even-split rate that each job keeps, 1.0 all of it; 0.0
+             is without floors, which may stop jobs altogether. Or samples/s, one a job.
+    solver:  "exact", without a library; "highs", the same by SciPy; "greedy": see `share_lp`.
+    whole:   True for whole workers, at least one each (UsageError with fewer cores than jobs). A
+             job may then be below its floor by less than a worker's work; fractions are
+             time-shared.
 
-    What no job can use is dealt as well, half of it in proportion to what each uses, half evenly:
-    room for a hiccup. More
-    of cores or bandwidth never makes the value less while floors stay; those of the even split
-    move with it. The cache goes to the jobs with most epochs a second first, if that is better than
-    an even split of it: exact for given caches, a heuristic for the cache.
+    Resources that no job can use are dealt as well, half of them in proportion to the use of each
+    job, half evenly: spare for a hiccup. More cores or bandwidth never make the value less while
+    floors stay; those of the even split move with it. The cache goes to the jobs with most epochs a
+    second first, if that is better than an even split of it: exact for given caches, a heuristic
+    for the cache.
     """
-    for name, given, choices in (
+    for name, choice, choices in (
         ("objective", objective, get_args(Objective)),
         ("solver", solver, get_args(Solver)),
     ):
-        if given not in choices:
-            raise UsageError(f"{name} is {given!r}: use one of {', '.join(choices)}")
+        if choice not in choices:
+            raise UsageError(f"{name} is {choice!r}: use one of {', '.join(choices)}")
     if not jobs:
         return Allocation(objective, (), (), (), 0.0, None)
     even = even_share(jobs, budget)
     places = [place for place, job in enumerate(jobs) if job is not None]
-    known = [_slowed(job, budget.contention) for job in jobs if job is not None]
+    known = [_slow_down(job, budget.contention) for job in jobs if job is not None]
     promised = np.zeros(len(jobs))
-    promised[places] = _floors(known, places, len(jobs), even, floors)
+    promised[places] = _compute_floors(known, places, len(jobs), even, floors)
     limit = np.array([even.workers, even.bytes_per_s]) * max(1, len(known))
     mix = _Mix(known, limit, objective, promised[places], solver)
     solved = mix.best(even.cache_bytes)
@@ -206,28 +214,28 @@ def allocate(
     workers = np.full(len(jobs), even.workers)
     workers[places] = mix.spread(solved)[0]
     if whole:
-        workers = whole_workers(workers, int(budget.cores))
+        workers = round_workers(workers, int(budget.cores))
         solved = mix.solve(solved.caches, workers[places])
     shares = [replace(even, workers=float(held)) for held in workers]
     expected: list[Prediction | None] = [None] * len(jobs)
     for row, share in enumerate(mix.shares(solved)):
         place = places[row]
         shares[place] = replace(share, workers=float(workers[place]))
-        found = predict(known[row], shares[place])
-        expected[place] = found if whole else mix.named(row, found, solved)
-    reached = [each.samples_per_s for each in expected if each is not None]
+        prediction = predict(known[row], shares[place])
+        expected[place] = prediction if whole else mix.name_binding(row, prediction, solved)
+    reached = [prediction.samples_per_s for prediction in expected if prediction is not None]
     value = score(known, reached, objective)
     return Allocation(
         objective, tuple(shares), tuple(expected), tuple(promised.tolist()), value, worth
     )
 
 
-def whole_workers(wanted: Float, cores: int) -> Float:
-    """Whole workers for each job, `cores` in all and at least one each: rounded down, and what is
-    left to the largest remainders. UsageError with fewer cores than jobs.
+def round_workers(wanted: Float, cores: int) -> Float:
+    """Round to whole workers for each job, `cores` in all and at least one each.
 
-    Workers go one by one to the job that is shortest of what it wants; that is the same, and makes
-    up for the first one of jobs that want less.
+    Shares are rounded down, and the rest goes to the largest remainders. Raises UsageError with
+    fewer cores than jobs. Workers go one by one to the job that is shortest of its share; that is
+    the same, and makes up for the first one of jobs whose share is less than one.
     """
     if cores < len(wanted):
         raise UsageError(
@@ -239,37 +247,37 @@ def whole_workers(wanted: Float, cores: int) -> Float:
     return dealt
 
 
-def _slowed(job: JobProfile, contention: Contention | None) -> JobProfile:
-    """The job as it is where as many streams read as are best together."""
+def _slow_down(job: JobProfile, contention: Contention | None) -> JobProfile:
+    """Return the job as it is when as many streams read as are best together."""
     if contention is None or job.stream_bytes_per_s == math.inf:
         return job
     rate = min(job.stream_bytes_per_s, contention.each(contention.best))
     return replace(job, stream_bytes_per_s=rate)
 
 
-def _floors(
+def _compute_floors(
     known: Sequence[JobProfile],
     places: Sequence[int],
     count: int,
     even: Share,
     floors: float | Sequence[float],
 ) -> Float:
-    """Samples/s promised to each job that has a profile."""
+    """Return the samples/s promised to each job that has a profile."""
     if isinstance(floors, int | float):
         if not 0 <= floors <= 1:
             raise UsageError(f"floors is {floors!r}: use a part of the even split, 0.0 to 1.0")
         return np.array([floors * predict(job, even).samples_per_s for job in known])
-    given = np.asarray(floors, np.float64)
-    if given.shape != (count,):
-        raise UsageError(f"floors has the shape {given.shape}: give one number, or {count}")
-    given = given[list(places)]
-    for place, floor, job in zip(places, given, known, strict=True):
+    promised = np.asarray(floors, np.float64)
+    if promised.shape != (count,):
+        raise UsageError(f"floors has the shape {promised.shape}: give one number, or {count}")
+    promised = promised[list(places)]
+    for place, floor, job in zip(places, promised, known, strict=True):
         if not 0 <= floor <= job.samples_per_s:
             raise UsageError(
                 f"floors[{place}] is {floor:g} samples/s: use 0 to what its model takes, "
                 f"{job.samples_per_s:g}"
             )
-    return given
+    return promised
 
 
 class _Solved(NamedTuple):
@@ -283,7 +291,7 @@ class _Solved(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Mix:
-    """Jobs with profiles, and what they have together: cores and bytes/s."""
+    """Jobs with profiles, and their resources together: cores and bytes/s."""
 
     jobs: Sequence[JobProfile]
     limit: Float
@@ -292,7 +300,7 @@ class _Mix:
     solver: Solver
 
     def cost(self, caches: Float) -> Float:
-        """Core seconds and bytes of a sample of each job: (2, jobs)."""
+        """Return the core seconds and bytes of a sample of each job: (2, jobs)."""
         pairs = list(zip(self.jobs, caches.tolist(), strict=True))
         whole = [
             [job.core_s_with(held) for job, held in pairs],
@@ -302,7 +310,7 @@ class _Mix:
         return cost
 
     def best(self, cache_bytes: float) -> _Solved:
-        """With so much cache for each, or dealt by epochs a second while that is better."""
+        """Solve with so much cache for each, or dealt by epochs a second while that is better."""
         useful = np.array([job.cacheable_bytes for job in self.jobs])
         caches = np.minimum(cache_bytes, useful)
         needed = self.cost(caches) @ self.floors
@@ -311,7 +319,7 @@ class _Mix:
                 raise UsageError(f"floors need {need:g} {name}, there are {limit:g}: lower them")
         solved = self.solve(caches)
         for _ in self.jobs if cache_bytes else ():
-            caches = self.dealt(solved.rates, cache_bytes * len(self.jobs))
+            caches = self.deal_cache(solved.rates, cache_bytes * len(self.jobs))
             if (self.cost(caches) @ self.floors > self.limit).any():
                 break
             other = self.solve(caches)
@@ -320,9 +328,11 @@ class _Mix:
             solved = other
         return solved
 
-    def dealt(self, rates: Float, cache_bytes: float) -> Float:
-        """The cache of each job if those with most epochs a second get all that they can use:
-        each cached byte saves one byte an epoch."""
+    def deal_cache(self, rates: Float, cache_bytes: float) -> Float:
+        """Deal the cache: jobs with most epochs a second get all that they can use.
+
+        Each cached byte saves one byte an epoch.
+        """
         caches = np.zeros(len(self.jobs))
         for job in np.argsort(-self.epochs_per_s(rates), kind="stable"):
             caches[job] = min(self.jobs[job].cacheable_bytes, cache_bytes)
@@ -330,13 +340,14 @@ class _Mix:
         return caches
 
     def epochs_per_s(self, rates: Float) -> Float:
-        """0 for a job that can cache nothing."""
+        """Return the epochs a second of each job; 0 for a job that can cache nothing."""
         return np.array(
             [rate / (job.samples or math.inf) for job, rate in zip(self.jobs, rates, strict=True)]
         )
 
     def solve(self, caches: Float, workers: Float | None = None) -> _Solved:
-        """The best rates with these caches, and with so many workers each, if that is settled."""
+        """Find the best rates with these caches, and with so many workers each, if that is
+        settled."""
         cost, limit = self.cost(caches), self.limit
         most = np.array([job.samples_per_s for job in self.jobs])
         value = 1 / most if self.objective != "samples" else np.ones(len(most))
@@ -346,17 +357,19 @@ class _Mix:
         program = Program(value, np.minimum(self.floors, most), most, cost, limit)
         prices = None
         if self.objective == "makespan":
-            program, prices = _together(program, _remaining(self.jobs))
-        found = SOLVERS[self.solver](program)
+            program, prices = _raise_floors(program, _list_remaining(self.jobs))
+        solution = SOLVERS[self.solver](program)
         return _Solved(
-            *(caches, found.rates, found.prices if prices is None else prices),
-            score(self.jobs, found.rates, self.objective),
+            *(caches, solution.rates, solution.prices if prices is None else prices),
+            score(self.jobs, solution.rates, self.objective),
         )
 
     def spread(self, solved: _Solved) -> Float:
-        """Cores and bytes/s dealt: what the rates use, and of what is left half in proportion to
-        that, half evenly. Needs vary by a part of themselves, and those of small jobs, of which
-        the parts are small, by more than that: (2, jobs)."""
+        """Deal all cores and bytes/s: the use of the rates, and a part of the rest: (2, jobs).
+
+        Half of the rest is dealt in proportion to the use, half evenly. Needs vary by a part of
+        themselves, and those of small jobs, of which the parts are small, by more than that.
+        """
         used = self.cost(solved.caches) * solved.rates
         total = used.sum(axis=1, keepdims=True)
         limit = np.broadcast_to(self.limit[:, None], used.shape)
@@ -366,11 +379,11 @@ class _Mix:
         spare = np.where(np.isfinite(limit), np.maximum(0.0, left) * (part + even) / 2, math.inf)
         # Where numbers are absurd, rounding may have used more than there is.
         fits = np.divide(limit, total, out=np.ones_like(used), where=total > limit)
-        given: Float = used * fits + spare
-        return given
+        spread: Float = used * fits + spare
+        return spread
 
     def shares(self, solved: _Solved) -> list[Share]:
-        """The shares for the rates, everything dealt."""
+        """Return the shares for the rates, everything dealt."""
         workers, rates = self.spread(solved)
         return [
             Share(
@@ -383,26 +396,30 @@ class _Mix:
         ]
 
     def streams(self, row: int, solved: _Solved) -> float:
-        """Read threads that the job keeps busy at its rate, rounded up; at least one."""
+        """Return the read threads that the job keeps busy at its rate, rounded up; at least one."""
         job = self.jobs[row]
         size = job.bytes_with(float(solved.caches[row])) / job.efficiency
         busy = float(solved.rates[row]) * size / job.stream_bytes_per_s
         return max(1.0, math.ceil(busy * (1 - _rounding)))
 
-    def named(self, row: int, found: Prediction, solved: _Solved) -> Prediction:
-        """The prediction with what binds told apart: of what is short, a share has just enough of
-        each resource, and the one that costs the job more is named."""
-        if solved.prices is None or found.binding not in ("workers", "bandwidth"):
-            return found
+    def name_binding(self, row: int, prediction: Prediction, solved: _Solved) -> Prediction:
+        """Name the binding resource in a prediction.
+
+        A share has just enough of each resource that is short; the one that costs the job more is
+        named.
+        """
+        if solved.prices is None or prediction.binding not in ("workers", "bandwidth"):
+            return prediction
         core, rate = self.cost(solved.caches)[:, row] * solved.prices
         return (
-            found
+            prediction
             if core == rate
-            else found._replace(binding="workers" if core > rate else "bandwidth")
+            else prediction._replace(binding="workers" if core > rate else "bandwidth")
         )
 
     def worth(self, solved: _Solved) -> Worth | None:
-        """What a unit more of each resource is worth; of cache, to the job that gains most."""
+        """Return the worth of a unit more of each resource; of cache, to the job that gains
+        most."""
         if solved.prices is None:
             return None
         core, rate = solved.prices.tolist()
@@ -417,12 +434,13 @@ class _Mix:
         return Worth(core, rate, max(saved, default=0.0))
 
 
-def _together(program: Program, remaining: Float) -> tuple[Program, Float]:
-    """The program with floors raised so that the job that ends last ends as early as it can, and
-    what a unit more of each resource adds to the part of its remaining work done a second.
+def _raise_floors(program: Program, remaining: Float) -> tuple[Program, Float]:
+    """Raise the floors so that the job that ends last ends as early as it can.
 
-    At part t each job runs at max(floor, t * remaining). What that costs is the greatest of linear
-    functions of t, one for each number of jobs above their floor, lowest floor by remaining first.
+    Returns that program, and the gain in the part of its remaining work done a second by a unit
+    more of each resource. At part t each job runs at max(floor, t * remaining). The cost of that is
+    the greatest of linear functions of t, one for each number of jobs above their floor, lowest
+    floor by remaining first.
     """
     part = float((program.most / remaining).min(initial=math.inf))
     prices = np.zeros(2)

@@ -1,8 +1,8 @@
-"""The broker of a host: jobs come, report and go over a UNIX socket; the ledger says who gets what.
+"""Broker of a host: jobs connect, report and leave over a UNIX socket; the ledger divides the host.
 
-A loop over sockets, and nothing else: no threads, no decisions. Whoever ends, in whatever way,
-closes its connection, which is how it leaves. Other hosts may come over TCP, with a key; and what
-is divided may itself be leased from the broker of another host.
+A loop over sockets, and nothing else: no threads, no decisions. A process that ends, in whatever
+way, closes its connection, and so leaves. Other hosts may connect over TCP, with a key. The storage
+that is divided may itself be leased from the broker of another host.
 """
 
 from __future__ import annotations
@@ -29,22 +29,31 @@ from typing import Any
 from .. import limits
 from ..clock import Clock, SystemClock
 from ..errors import UsageError
-from .address import Address, awake
+from .address import Address, keep_awake
 from .federation import Upstream
 from .lease import Report
 from .ledger import Ledger
-from .wire import VERSION, Gone, Lines, Message, Sealed, WireError, WirePeer, peer_of
+from .wire import (
+    VERSION,
+    AuthenticatedLines,
+    ConnectionLost,
+    Lines,
+    Message,
+    WireError,
+    WirePeer,
+    read_peer,
+)
 
 log = logging.getLogger("penstock")
 
 _PEER_GROUPS = 59
-"""SO_PEERGROUPS, which Python does not name."""
+"""SO_PEERGROUPS, for which Python has no name."""
 _path_bytes = 107
 """Longest path of a UNIX socket."""
 _new = ".new"
-"""Behind the name of the socket while it is made."""
+"""Suffix of the socket's name while it is made."""
 _elsewhere = -1
-"""The owner of who comes over the network, with the key: no user of this host."""
+"""Owner of connections over the network, with the key: no user of this host."""
 
 
 @dataclass(slots=True)
@@ -60,16 +69,17 @@ class _Caller:
 
 
 class Broker:
-    """Serves a ledger on a UNIX socket, from when it is made; `serve` answers.
+    """A ledger that is served on a UNIX socket, from when the broker is made; `serve` answers.
 
-    path:    of the socket. Its folder is made if need be, for who may join alone. Beside it lies a
-             lock file, held by the broker that serves there: what a dead one left is taken over.
-    group:   a name or number, whose members may join as well; else this user and root alone.
-    listen:  where others may join over a network, who have the key.
-    upstream:  leases what there is of storage.
+    path:      of the socket. Its folder is made if there is none, for the users alone who may join.
+               Beside it lies a lock file, held by the broker that serves there: the socket of a
+               dead one is taken over.
+    group:     a name or number, whose members may join as well; else this user and root alone.
+    listen:    address at which other hosts that have the key may join over a network, and that key.
+    upstream:  broker that the bandwidth of storage is leased from.
 
-    Raises UsageError where another broker serves, the socket cannot be made, or its folder is
-    one in which another user could put another socket.
+    Raises UsageError if another broker serves, the socket cannot be made, or its folder is one in
+    which another user could put another socket.
     """
 
     def __init__(
@@ -86,7 +96,7 @@ class Broker:
         self._ledger = ledger
         self._upstream = upstream
         self._clock = SystemClock() if clock is None else clock
-        self._group = None if group is None else group_of(group)
+        self._group = None if group is None else find_group(group)
         self._counts: Counter[str] = Counter()
         self._callers: dict[int, _Caller] = {}
         self._strangers: set[int] = set()
@@ -96,8 +106,8 @@ class Broker:
         self._stopped = False
         with contextlib.ExitStack() as undo:
             _enter(path, self._group)
-            undo.enter_context(_locked(path))
-            self._listener = undo.enter_context(_listening(path, self._group))
+            undo.enter_context(_lock_socket(path))
+            self._listener = undo.enter_context(_open_listener(path, self._group))
             self._wake, self._woken = socket.socketpair()
             undo.callback(self._wake.close)
             undo.callback(self._woken.close)
@@ -107,7 +117,7 @@ class Broker:
             if listen is not None:
                 address, self._key = listen
                 self._outer = undo.enter_context(address.listen())
-                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_sealed)
+                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_network)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> Broker:
@@ -122,7 +132,7 @@ class Broker:
         self.close()
 
     def close(self) -> None:
-        """Ends all connections, and removes the socket."""
+        """End all connections, and remove the socket."""
         for caller in list(self._callers.values()):
             self._drop(caller)
         if self._upstream is not None:
@@ -130,14 +140,17 @@ class Broker:
         self._undo.close()
 
     def stop(self) -> None:
-        """Lets `serve` return; from any thread or signal handler."""
+        """Let `serve` return; from any thread or signal handler."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self._wake.send(b".")
 
     def serve(self) -> None:
-        """Answers until it is stopped: many at a time, a few times a second, so that nobody takes
-        the processor by talking."""
+        """Answer until stopped.
+
+        Many messages are answered at a time, a few times a second, so that no member takes the
+        processor by talking.
+        """
         while not self._stopped:
             # Time passes for those who are here alone.
             timeout = limits.broker_tick_s if self._callers or self._upstream else None
@@ -155,21 +168,21 @@ class Broker:
     # -- who calls ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        """All who have called."""
+        """Accept all connections that wait."""
         with contextlib.suppress(OSError):  # nobody else, or one that has gone again
             while True:
                 connection, _ = self._listener.accept()
                 self._meet(connection)
 
     def _meet(self, connection: socket.socket) -> None:
-        """Takes a caller, or tells it why not."""
-        peer = peer_of(connection)
+        """Admit a connection, or tell it why not."""
+        peer = read_peer(connection)
         lines = Lines(connection)
         why = None
         if len(self._callers) >= self._most:
             why = f"there are {self._most} connections already"
             self._counts["crowded"] += 1
-        elif not self._admitted(connection, peer):
+        elif not self._is_admitted(connection, peer):
             why = f"user {peer.user} is not admitted: this broker serves user {os.getuid()}" + (
                 "" if self._group is None else f" and group {self._group}"
             )
@@ -178,26 +191,26 @@ class Broker:
                 self._strangers.add(peer.user)
                 log.warning("user %d (process %d) was refused", peer.user, peer.pid)
         if why is not None:
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(ConnectionLost):
                 lines.send({"say": "refused", "why": why})
             lines.close()
             return
         self._admit(lines, peer.user)
 
-    def _accept_sealed(self) -> None:
-        """Somebody over the network, who has yet to show the key."""
+    def _accept_network(self) -> None:
+        """Accept a connection over the network, which has yet to show the key."""
         try:
             connection, _ = self._outer.accept()
-            awake(connection)
+            keep_awake(connection)
         except OSError as error:
             log.debug("a connection was not made: %s", error)
             return
-        unproven = sum(not each.lines.proven for each in self._callers.values())
+        unproven = sum(not caller.lines.is_proven for caller in self._callers.values())
         if unproven >= limits.broker_unproven_max or len(self._callers) >= self._most:
             self._counts["crowded"] += 1
             connection.close()
             return
-        self._admit(Sealed(connection, self._key, caller=False), _elsewhere)
+        self._admit(AuthenticatedLines(connection, self._key, caller=False), _elsewhere)
 
     def _admit(self, lines: Lines, owner: int) -> None:
         caller = _Caller(self._next, lines, owner, self._now_s())
@@ -205,14 +218,14 @@ class Broker:
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)
 
-    def _admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
-        """Whether the kernel says that it is this user, root, or a member of the group."""
+    def _is_admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
+        """True if the kernel says that it is this user, root, or a member of the group."""
         if peer.user in (os.getuid(), 0):
             return True
-        return self._group is not None and self._group in (peer.group, *_groups(connection))
+        return self._group is not None and self._group in (peer.group, *_read_groups(connection))
 
     def _attend(self, caller: _Caller, events: int) -> None:
-        """What one of them says, or has room for."""
+        """Read the messages of a connection, and send those that it now has room for."""
         try:
             if events & selectors.EVENT_WRITE:
                 self._send(caller, None)
@@ -223,17 +236,17 @@ class Broker:
         except WireError as wrong:
             self._refuse(caller, wrong.why, f"a line was {wrong.why}")
             self._drop(caller)
-        except Gone:
+        except ConnectionLost:
             self._lose(caller)
 
     def _lose(self, caller: _Caller) -> None:
-        """It has gone, or it did not show the key in time."""
-        if not caller.lines.proven:
+        """Drop a connection that has gone, or did not show the key in time."""
+        if not caller.lines.is_proven:
             self._counts["strangers"] += 1
         self._drop(caller)
 
     def _drop(self, caller: _Caller) -> None:
-        """It is gone, and what it had goes to the others."""
+        """Drop a connection; its share goes to the others."""
         if self._callers.pop(caller.number, None) is None:
             return
         if caller.joined:
@@ -257,10 +270,13 @@ class Broker:
             elif say == "transfer":
                 self._transfer(caller, message, now_s)
             elif say == "moved":
-                key, moved = _key(caller, message), _number(message, "bytes", least=0.0)
+                key, moved = (
+                    _read_transfer_key(caller, message),
+                    _read_number(message, "bytes", least=0.0),
+                )
                 self._ledger.transfers.moved(key, now_s, moved)
             elif say == "transferred":
-                self._ledger.transfers.end(_key(caller, message), now_s)
+                self._ledger.transfers.end(_read_transfer_key(caller, message), now_s)
             elif say == "watch":
                 caller.watch_s = now_s
             else:
@@ -269,18 +285,19 @@ class Broker:
             self._refuse(caller, "absurd", str(error))
 
     def _transfer(self, caller: _Caller, message: Message, now_s: float) -> None:
-        """Who says so need not have joined: checkpoints have connections of their own."""
+        """Begin a transfer. Its caller need not have joined: checkpoints have connections of their
+        own."""
         job = message.get("job")
         if not isinstance(job, str):
             raise UsageError(f"transfer.job is {job!r:.100}: use str")
         could = message.get("bytes_per_s")
         self._ledger.transfers.begin(
-            _key(caller, message),
+            _read_transfer_key(caller, message),
             now_s,
             owner=caller.owner,
             job=job,
-            bytes=_number(message, "bytes"),
-            could=math.inf if could is None else _number(message, "bytes_per_s"),
+            bytes=_read_number(message, "bytes"),
+            could=math.inf if could is None else _read_number(message, "bytes_per_s"),
         )
 
     def _join(self, caller: _Caller, message: Message, now_s: float) -> None:
@@ -291,12 +308,12 @@ class Broker:
                 f"version is {message.get('version')!r:.100}: this broker speaks {VERSION}; use "
                 "the same penstock on both sides"
             )
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, kind in (("job", str), ("rank", int), ("pid", int), ("name", str)):
-            said[name] = message.get(name)
-            if type(said[name]) is not kind:
-                raise UsageError(f"join.{name} is {said[name]!r:.100}: use {kind.__name__}")
-        self._ledger.join(caller.number, now_s, owner=caller.owner, **said)
+            values[name] = message.get(name)
+            if type(values[name]) is not kind:
+                raise UsageError(f"join.{name} is {values[name]!r:.100}: use {kind.__name__}")
+        self._ledger.join(caller.number, now_s, owner=caller.owner, **values)
         caller.joined = True
 
     def _refuse(self, caller: _Caller, counter: str, why: str) -> None:
@@ -304,8 +321,8 @@ class Broker:
         self._send(caller, {"say": "refused", "why": why[:1000]})
 
     def _send(self, caller: _Caller, message: Message | None) -> None:
-        """Says something, or goes on with what has not gone yet. Never raises: who has gone is
-        dropped."""
+        """Send a message, or go on with bytes that wait. Never raises: a connection that has gone
+        is dropped."""
         if caller.number not in self._callers:
             return
         waited = caller.lines.waiting > 0
@@ -314,7 +331,7 @@ class Broker:
                 caller.lines.flush()
             else:
                 caller.lines.send(message)
-        except Gone:
+        except ConnectionLost:
             self._drop(caller)
             return
         if (caller.lines.waiting > 0) != waited:
@@ -322,9 +339,9 @@ class Broker:
             self._selector.modify(caller.lines, events, caller)
 
     def _tell(self, now_s: float) -> None:
-        """New leases to those who have them, the state to those who watch."""
+        """Send new leases and grants to their holders, and the state to those who watch."""
         for caller in list(self._callers.values()):
-            if not caller.lines.proven and now_s - caller.since_s > limits.broker_proof_s:
+            if not caller.lines.is_proven and now_s - caller.since_s > limits.broker_proof_s:
                 self._lose(caller)
         if self._upstream is not None:
             self._upstream.step(self._ledger, now_s)
@@ -332,8 +349,8 @@ class Broker:
             self._send(self._callers[number], {"say": "lease", **lease.message()})
         for (number, which), granted in self._ledger.grants(now_s).items():
             if number in self._callers:  # else an earlier one did not reach it
-                said = {"say": "grant", "id": which, **granted.message()}
-                self._send(self._callers[number], said)
+                message = {"say": "grant", "id": which, **granted.message()}
+                self._send(self._callers[number], message)
         watching = [
             caller
             for caller in self._callers.values()
@@ -346,8 +363,8 @@ class Broker:
                 self._send(caller, state)
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """What the ledger says, how often whom was refused, and the processor time of this process,
-        as JSON has it."""
+        """Return the ledger's state, counts of refusals, and this process's processor time, for
+        JSON."""
         upstream = None if self._upstream is None else self._upstream.state()
         return {
             **self._ledger.state(now_s),
@@ -361,15 +378,15 @@ class Broker:
 # -- the socket ------------------------------------------------------------------------------------
 
 
-def _key(caller: _Caller, message: Message) -> tuple[int, int]:
-    """Of the transfer that somebody speaks of."""
+def _read_transfer_key(caller: _Caller, message: Message) -> tuple[int, int]:
+    """Return the key of the transfer that a message is about."""
     which = message.get("id")
     if type(which) is not int or not 0 <= which < 1 << 53:
         raise UsageError(f"id is {which!r:.100}: use a whole number, 0 or more")
     return caller.number, which
 
 
-def _number(message: Message, name: str, least: float = 1.0) -> float:
+def _read_number(message: Message, name: str, least: float = 1.0) -> float:
     value = message.get(name)
     most = limits.allocation_number_max
     if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
@@ -377,8 +394,8 @@ def _number(message: Message, name: str, least: float = 1.0) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def group_of(name: str) -> int:
-    """The number of a group, by its name or number."""
+def find_group(name: str) -> int:
+    """Return the number of a group, by its name or number."""
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
@@ -387,17 +404,18 @@ def group_of(name: str) -> int:
         ) from None
 
 
-def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """The other groups of the other side; none where there are more than Python takes, 256."""
+def _read_groups(connection: socket.socket) -> tuple[int, ...]:
+    """Return the further groups of the other side; none if there are more than Python takes,
+    256."""
     try:
-        found = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
+        raw = connection.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 1024)
     except OSError:
         return ()
-    return struct.unpack(f"{len(found) // 4}I", found)
+    return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
 def _enter(path: Path, group: int | None) -> None:
-    """Makes the folder where it is not there, and looks at who can do what in it."""
+    """Make the folder if there is none, and check who can do what in it."""
     if len(os.fsencode(path)) > _path_bytes - len(_new):
         raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
     folder = path.parent
@@ -407,28 +425,28 @@ def _enter(path: Path, group: int | None) -> None:
             if group is not None:
                 os.chown(folder, -1, group)
                 folder.chmod(0o710)
-        found = folder.stat()
-        if found.st_uid not in (os.getuid(), 0) or (
-            found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        status = folder.stat()
+        if status.st_uid not in (os.getuid(), 0) or (
+            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
         ):
             raise UsageError(
-                f"{folder} is another user's, or others may write there (user {found.st_uid}, mode "
-                f"{found.st_mode & 0o7777:o}): use a folder of your own"
+                f"{folder} is another user's, or others may write there (user {status.st_uid}, "
+                f"mode {status.st_mode & 0o7777:o}): use a folder of your own"
             )
-        for each in (folder, *folder.absolute().parents) if group is not None else ():
-            found = each.stat()
-            if not found.st_mode & (stat.S_IXGRP if found.st_gid == group else stat.S_IXOTH):
+        for parent in (folder, *folder.absolute().parents) if group is not None else ():
+            status = parent.stat()
+            if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
                 raise UsageError(
-                    f"group {group} cannot enter {each} (mode {found.st_mode & 0o7777:o}): serve in"
-                    " a folder that it can enter"
+                    f"group {group} cannot enter {parent} (mode {status.st_mode & 0o7777:o}): serve"
+                    " in a folder that it can enter"
                 )
     except OSError as error:
         raise UsageError(f"{folder} cannot be used ({error}): use another folder") from None
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """The right to serve there, while this process lives."""
+def _lock_socket(path: Path) -> Iterator[None]:
+    """Hold the right to serve at the path, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
             file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -450,8 +468,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(path: Path, group: int | None) -> Iterator[socket.socket]:
-    """The socket, which is there once it has its mode."""
+def _open_listener(path: Path, group: int | None) -> Iterator[socket.socket]:
+    """Make the socket, which appears at its path once it has its mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     new = f"{path}{_new}"
     with listener:

@@ -1,4 +1,4 @@
-"""When shares are to be divided anew because a job has changed, and whether it pays. Pure."""
+"""Detector of jobs that have changed: when to divide shares anew, and whether it pays. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _followed = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "e
 
 
 class Drift:
-    """Follows the measured profile of one job, and says when it is no more the one that its share
-    was made for.
+    """Comparison of one job's measured profile with the one that its share was made for.
 
-    That is when some value has been off by more than `tolerance` in `windows` windows in a row,
-    both measured in that window and smoothed over the ones before, to the same side. So one odd
-    window changes nothing, and a job changes at most once in `windows` of them.
+    The job has changed when some value has been off by more than `tolerance` in `windows` windows
+    in a row, both measured in that window and smoothed over the ones before, to the same side. So
+    one odd window changes nothing, and a job changes at most once in `windows` of them.
 
-    profile:    what the share was made for. Make a new one when the job's cache changes, as that
-                changes its bytes.
+    profile:    the one that the share was made for. Make a new `Drift` when the job's cache
+                changes, as that changes its bytes.
     tolerance:  relative, above 0.
     windows:    at least 1.
     weight:     of the newest window in the smoothed values, above 0 to 1.
@@ -46,12 +45,15 @@ class Drift:
 
     @property
     def profile(self) -> JobProfile:
-        """The one that measured windows are compared with."""
+        """Profile that measured windows are compared with."""
         return self._base
 
     def observe(self, measured: JobProfile) -> JobProfile | None:
-        """One window. Returns the smoothed profile when the shares are to be divided anew, which
-        then is what later windows are compared with; else None."""
+        """Take one window; return the smoothed profile if the shares are to be divided anew, else
+        None.
+
+        Later windows are compared with the profile that was returned.
+        """
         for name in _followed:
             value = float(getattr(measured, name))
             before = self._smooth[name]
@@ -76,13 +78,13 @@ class Drift:
         return self._base
 
     def _side(self, value: float, base: float) -> int:
-        """1 above what is tolerated, -1 below, 0 within."""
+        """Return 1 above the tolerance, -1 below, 0 within."""
         if value == base:
             return 0
         return (value > base * (1 + self._tolerance)) - (value < base * (1 - self._tolerance))
 
 
-def worthwhile(
+def is_worthwhile(
     jobs: Sequence[JobProfile],
     shares: Sequence[Share],
     proposed: Allocation,
@@ -90,8 +92,10 @@ def worthwhile(
     horizon_s: float,
     switch_s: float,
 ) -> bool:
-    """Whether to replace shares: where a job is below its floor, which is a promise; and else where
-    what is gained over the horizon is more than what switching costs.
+    """True if shares should be replaced by a proposal.
+
+    That is if a job is below its floor, which is a promise, or if the gain over the horizon is more
+    than the cost of switching.
 
     jobs:       as they are now, the same as in the proposal.
     horizon_s:  for how long the new shares are expected to hold.

@@ -1,5 +1,4 @@
-"""A loader's side of the broker: called once a step, it never waits, and never fails for anything
-that a broker does."""
+"""Loader's side of the broker: called once a step, never waits, never fails because of a broker."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from ..errors import UsageError
-from .connection import Call, Link, usual_or
+from .connection import Call, Link, find_call
 from .lease import Lease, Report, Terms
 from .wire import VERSION, Message
 
@@ -16,13 +15,12 @@ from .wire import VERSION, Message
 class Tenant:
     """One loader of a job, on a host that may have a broker.
 
-    job:    what the loaders and ranks of one job have in common on this host.
-    rank:   of this loader's process.
-    name:   of this loader, for people.
-    path:   of the broker's socket; None for the usual place (`lines.socket_path`). With
-            PENSTOCK_BROKER=off there is no broker, whatever the path.
-
-    call:   makes the connection, where it is not to that socket.
+    job:   name that the loaders and ranks of one job have in common on this host.
+    rank:  of this loader's process.
+    name:  of this loader, for people.
+    path:  of the broker's socket; None for the usual place (`wire.find_socket`). With
+           PENSTOCK_BROKER=off there is no broker, whatever the path.
+    call:  makes the connection, if it is not to that socket.
 
     Not for several threads. In a process that was forked it makes a connection of its own.
     """
@@ -38,7 +36,7 @@ class Tenant:
         where: str = "",
     ) -> None:
         if call is None:
-            call, where = usual_or(path)
+            call, where = find_call(path)
         self._join: Message = {
             "say": "join",
             "version": VERSION,
@@ -52,8 +50,9 @@ class Tenant:
         self._ends_s = self._report_s = -math.inf
 
     def step(self, now_s: float, measure: Callable[[], Report]) -> Lease | None:
-        """The lease in force: what the broker last said, or its floor where that has ended; None
-        without a broker, or before it has said anything.
+        """Return the lease in force, or None without a broker or before its first lease.
+
+        A lease that has ended is replaced by its floor.
 
         now_s:    of a clock that does not go back, such as time.monotonic().
         measure:  called when a report is due.
@@ -73,18 +72,18 @@ class Tenant:
                 self._ends_s = now_s + self._lease.lasts_s
         if now_s >= self._report_s:
             self._report_s = now_s + self._report_every_s
-            if self._link.ready(now_s):
+            if self._link.can_send(now_s):
                 self._link.send({"say": "report", **measure().message()}, now_s)
         if self._lease is not None and now_s >= self._ends_s:
             self._lease, self._ends_s = self._lease.ended, math.inf
         return self._lease
 
     def close(self) -> None:
-        """Leaves, so that others have what it had. The next step would join again."""
+        """Leave, so that others get this loader's part. The next step would join again."""
         self._link.leave()
         self._lease = None
 
     def _hello(self) -> Message:
-        """Of a new connection: a lease of an older one is none any more."""
+        """Make the first message of a new connection; a lease of an older one is void."""
         self._lease, self._report_s = None, -math.inf
         return {**self._join, "pid": os.getpid()}

@@ -1,4 +1,4 @@
-"""A line to a broker: there while a broker is, and never waited for."""
+"""Connection to a broker: there while a broker is, and never waited for."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ from pathlib import Path
 
 from .. import limits
 from .address import Address
-from .wire import Gone, Lines, Message, Sealed, WireError, find_socket, peer_of
+from .wire import (
+    AuthenticatedLines,
+    ConnectionLost,
+    Lines,
+    Message,
+    WireError,
+    find_socket,
+    read_peer,
+)
 
 log = logging.getLogger("penstock")
 
 Call = Callable[[], Lines | None]
-"""Makes a connection; None where nobody is there now."""
+"""Function that makes a connection; None if nobody is there now."""
 
 
-def by_path(path: Path, *, own: bool) -> Call:
-    """To the broker of this host.
+def call_by_path(path: Path, *, own: bool) -> Call:
+    """Return a function that connects to the broker of this host.
 
-    own:  only to one of this user, or root; raises Wrong for another's.
+    own:  only to a broker of this user, or root; for another's the function raises WireError.
     """
 
     def call() -> Lines | None:
@@ -35,7 +43,7 @@ def by_path(path: Path, *, own: bool) -> Call:
         except OSError:  # nobody there, not for us, or too many just now
             connection.close()
             return None
-        user = peer_of(connection).user
+        user = read_peer(connection).user
         if own and user not in (os.getuid(), 0):
             connection.close()
             raise WireError(f"it is user {user}'s, in a place of this user's")
@@ -44,23 +52,26 @@ def by_path(path: Path, *, own: bool) -> Call:
     return call
 
 
-def usual_or(path: str | None) -> tuple[Call | None, str]:
-    """To the broker at a path, or at the usual place; and where that is. With PENSTOCK_BROKER=off
-    there is none, whatever the path."""
+def find_call(path: str | None) -> tuple[Call | None, str]:
+    """Return a function that connects to the broker at a path, or at the usual place; and that
+    place.
+
+    With PENSTOCK_BROKER=off the function is None, whatever the path.
+    """
     usual = find_socket(os.environ)
     if usual is None:
         return None, ""
-    found = usual if path is None else Path(path)
+    place = usual if path is None else Path(path)
     own = path is None and "PENSTOCK_BROKER" not in os.environ
-    return by_path(found, own=own), str(found)
+    return call_by_path(place, own=own), str(place)
 
 
-def by_network(address: Address, key: bytes) -> Call:
-    """To a broker of another host."""
+def call_by_network(address: Address, key: bytes) -> Call:
+    """Return a function that connects to a broker of another host."""
 
     def call() -> Lines | None:
         try:
-            return Sealed(address.call(), key, caller=True)
+            return AuthenticatedLines(address.call(), key, caller=True)
         except OSError:
             return None
 
@@ -68,11 +79,11 @@ def by_network(address: Address, key: bytes) -> Call:
 
 
 class Link:
-    """What is said to a broker and by it. It is looked for every `limits.broker_retry_s`.
+    """Messages to a broker and from it. A broker is looked for every `limits.broker_retry_s`.
 
-    call:   None where no broker is to be looked for.
-    hello:  what to say first on every new connection.
-    where:  it is, for people.
+    call:   None if no broker is to be looked for.
+    hello:  makes the first message of every new connection.
+    where:  place of the broker, for people.
 
     Not for several threads. In a process that was forked it makes a connection of its own.
     """
@@ -87,64 +98,64 @@ class Link:
         self._told: set[str] = set()
 
     def fileno(self) -> int | None:
-        """To wait for what it says; None without a broker."""
+        """Return the descriptor to wait on for messages; None without a broker."""
         return None if self._lines is None else self._lines.fileno()
 
     def receive(self, now_s: float) -> list[Message] | None:
-        """What the broker has said since, without waiting; None without one."""
+        """Return the messages that have come, without waiting; None without a broker."""
         if os.getpid() != self._pid:
-            self._forked()
-        if self._lines is None and not self._connected(now_s):
+            self._note_fork()
+        if self._lines is None and not self._connect(now_s):
             return None
         assert self._lines is not None
         try:
             heard = self._lines.receive()
-        except (Gone, WireError) as error:
+        except (ConnectionLost, WireError) as error:
             self.lose(now_s, error)
             return None
-        self._refusals(heard)
+        self._log_refusals(heard)
         return heard
 
-    def ready(self, now_s: float) -> bool:
-        """Whether all that was said has gone: else the broker does not read now."""
+    def can_send(self, now_s: float) -> bool:
+        """Return whether all messages have been sent: else the broker does not read now."""
         if self._lines is None:
             return False
         try:
             self._lines.flush()
-        except Gone as gone:
+        except ConnectionLost as gone:
             self.lose(now_s, gone)
             return False
         return not self._lines.waiting
 
     def send(self, message: Message, now_s: float) -> None:
-        """Says something, if there is a broker."""
+        """Send a message, if there is a broker."""
         if self._lines is not None:
             try:
                 self._lines.send(message)
-            except Gone as gone:
+            except ConnectionLost as gone:
                 self.lose(now_s, gone)
 
     def lose(self, now_s: float, why: Exception) -> None:
-        """This broker is not spoken to any more; another is looked for after a while."""
+        """Give this broker up; another is looked for after a while."""
         if self._lines is not None:
             self._explain(self._lines, why)
         self.close()
         self._retry_s = now_s + limits.broker_retry_s
 
     def leave(self) -> None:
-        """Says so, and closes, in the process that has connected."""
+        """Tell the broker, and close, in the process that has connected."""
         if self._lines is not None and os.getpid() == self._pid:
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(ConnectionLost):
                 self._lines.send({"say": "leave"})
         self.close()
 
     def close(self) -> None:
-        """Until it is asked again."""
+        """Close the connection; it is made again when it is next asked for."""
         if self._lines is not None:
             self._lines.close()
             self._lines = None
 
-    def _connected(self, now_s: float) -> bool:
+    def _connect(self, now_s: float) -> bool:
         if self._call is None or now_s < self._retry_s:
             return False
         self._retry_s = now_s + limits.broker_retry_s
@@ -158,30 +169,30 @@ class Link:
         return self._lines is not None
 
     def _explain(self, lines: Lines, why: Exception) -> None:
-        """Why it has ended, where a person can do something about it."""
-        if isinstance(why, Gone):
-            with contextlib.suppress(Gone, WireError):  # it may have said so
-                self._refusals(lines.receive())
-        if isinstance(lines, Sealed) and lines.answered and not lines.proven:
+        """Log why the connection has ended, if a person can do something about it."""
+        if isinstance(why, ConnectionLost):
+            with contextlib.suppress(ConnectionLost, WireError):  # it may have said so
+                self._log_refusals(lines.receive())
+        if isinstance(lines, AuthenticatedLines) and lines.has_answered and not lines.is_proven:
             self._tell(
                 f"the broker at {self._where} has another key: use the same --key-file on both "
                 "sides"
             )
-        elif not isinstance(why, Gone):
+        elif not isinstance(why, ConnectionLost):
             self._tell(f"the broker at {self._where} is not believed: {why}")
 
-    def _refusals(self, heard: list[Message]) -> None:
+    def _log_refusals(self, heard: list[Message]) -> None:
         for message in heard:
             if message["say"] == "refused":
                 self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
 
     def _tell(self, text: str) -> None:
-        """Once each."""
+        """Log a text once."""
         if text not in self._told and len(self._told) < 16:
             self._told.add(text)
             log.warning("%s", text)
 
-    def _forked(self) -> None:
-        """What the parent has is the parent's."""
+    def _note_fork(self) -> None:
+        """Leave the parent's connection to the parent."""
         self.close()  # of this process's copy alone
         self._pid, self._retry_s = os.getpid(), -math.inf

@@ -1,9 +1,9 @@
-"""What a host may take of storage that it shares with other hosts, also while nobody says so. Pure.
+"""Fallback rate of a host on storage that it shares with other hosts, also without a lease. Pure.
 
-Hosts together take no more than there is while whoever divides it among them is away, or is back
-but has not heard of all of them yet. What the floors of all leases add up to is never more than
-there is, and so is what the leases add up to; so each goes down to the less of both at once, and up
-to its floor only when every lease has ended.
+Hosts together take no more than there is while the broker that divides it is away, or is back but
+has not heard of all of them yet. The floors of all leases never add up to more than there is, and
+neither do the leases. So each host goes down to the less of both at once, and up to its floor only
+when every lease has ended.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .lease import Lease
 
 
 class Holding:
-    """Bytes/s of one host, by what it is leased.
+    """Bytes/s of one host, by its lease.
 
-    own_bytes_per_s:  what the host takes at most, and while nothing has been leased to it yet; inf
-                      for no limit.
+    own_bytes_per_s:  most that the host takes, and its rate while nothing has been leased to it
+                      yet; inf for no limit.
     gather_s:         how long after a loss it takes no more than its floor.
     """
 
@@ -30,11 +30,11 @@ class Holding:
 
     @property
     def leased(self) -> bool:
-        """Whether there is a lease now."""
+        """True if there is a lease now."""
         return self._leased
 
     def rate(self, lease: Lease | None, now_s: float) -> float:
-        """What it may take from now on; `lease` is that in force, None where there is none."""
+        """Return the rate from now on; `lease` is the one in force, None if there is none."""
         if lease is None:
             self._lose(now_s)
             return min(self._own, self._rate)
@@ -43,7 +43,7 @@ class Holding:
             # The first one ever is of a broker that has not been away.
             self._gathered_s = -math.inf if self._ended_s == -math.inf else now_s + self._gather_s
         self._lasts_s = lease.lasts_s
-        rate, floor = _number(lease.bytes_per_s), _number(lease.floor_bytes_per_s)
+        rate, floor = _decode_rate(lease.bytes_per_s), _decode_rate(lease.floor_bytes_per_s)
         if now_s < self._gathered_s:
             self._rate = min(rate, self._floor)
         else:
@@ -59,5 +59,5 @@ class Holding:
             self._rate = self._floor
 
 
-def _number(rate: float | None) -> float:
+def _decode_rate(rate: float | None) -> float:
     return math.inf if rate is None else rate

@@ -1,7 +1,7 @@
-"""A host's broker as a job of another broker, which divides storage among hosts.
+"""Federation of brokers: a host's broker as a job of another broker, which divides storage.
 
-Its samples are bytes: what the jobs of the host could read, and what they do read. What it is
-leased is what it divides among them.
+Its samples are bytes: those that the jobs of the host could read, and those that they do read. It
+divides the bandwidth that it is leased among them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from .. import limits
 from .address import Address
 from .client import Tenant
-from .connection import by_network
+from .connection import call_by_network
 from .fallback_rate import Holding
 from .ledger import Ledger
 
@@ -22,20 +22,22 @@ class Upstream:
     """The broker of several hosts, as one of them sees it. Nothing here waits.
 
     name:             of this host, which no other has.
-    own_bytes_per_s:  what this host takes at most; inf for no limit.
+    own_bytes_per_s:  most that this host takes; inf for no limit.
     """
 
     def __init__(self, address: Address, key: bytes, name: str, own_bytes_per_s: float) -> None:
         self._address = address
-        self._tenant = Tenant(name, 0, "broker", call=by_network(address, key), where=address.text)
+        self._tenant = Tenant(
+            name, 0, "broker", call=call_by_network(address, key), where=address.text
+        )
         self._holding = Holding(own_bytes_per_s, limits.broker_gather_s)
         self._rate = own_bytes_per_s
 
     def step(self, ledger: Ledger, now_s: float) -> None:
-        """Says how the host's jobs do, and lets the ledger divide what is leased."""
+        """Report the host's jobs, and let the ledger divide the bandwidth that is leased."""
         lease = None
-        if ledger.busy:
-            lease = self._tenant.step(now_s, ledger.together)
+        if ledger.is_busy:
+            lease = self._tenant.step(now_s, ledger.report_together)
         else:
             self._tenant.close()
         self._rate = self._holding.rate(lease, now_s)
@@ -43,11 +45,11 @@ class Upstream:
             ledger.resources = replace(ledger.resources, bytes_per_s=self._rate)
 
     def close(self) -> None:
-        """What was leased is there for others."""
+        """Give the lease back."""
         self._tenant.close()
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the state for JSON."""
         return {
             "address": self._address.text,
             "leased": self._holding.leased,

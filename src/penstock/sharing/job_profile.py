@@ -1,11 +1,11 @@
-"""The profile of a running loader, from what it counts anyway. Pure.
+"""Profile of a running loader, from its counters. Pure.
 
-    samples_per_s   what the user's steps would take if batches were there at once
+    samples_per_s   rate of the user's steps if batches were there at once
     cpu_s           processor time that decoding took, by the threads' own clocks
     storage_bytes   bytes that were read
 
-each of a sample, over a window of some batches. None of it depends on the share that the loader
-has: a starved one is measured as well as one that has plenty.
+The last two are of a sample, and all are over a window of some batches. None of it depends on the
+share that the loader has: a starved loader is measured as well as one that has plenty.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _batches = 4
 
 
 class ProfileWindow(NamedTuple):
-    """What a loader did in some time.
+    """Measurement of a loader over some time.
 
-    samples, seconds:  handed over; that the window took.
-    samples_per_s:     the ceiling of the user's steps; 0 where none was seen.
+    samples, seconds:  samples that were handed over; length of the window.
+    samples_per_s:     the ceiling of the user's steps; 0 if none was seen.
     cpu_s, storage_bytes:  of a sample.
     stall:             part of the time in which the user waited for batches.
     """
@@ -40,12 +40,14 @@ class ProfileWindow(NamedTuple):
         return self.samples / self.seconds
 
 
-def measured(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
-    """Of a difference of counters; None where it holds too little: no whole step, or none read,
-    then or (`ever`) before. Who has read far ahead may read nothing for long.
+def measure_window(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
+    """Measure a window from a difference of counters; None if it holds too little.
 
-    Reading runs ahead of the user, so bytes are counted by the steps that were read, unless what is
-    read is kept for several (a cache), which is ahead of nobody for long.
+    Too little is no whole step, or none that was read, in the window or before it (`ever`): a
+    loader that has read far ahead may read nothing for long.
+
+    Reading runs ahead of the user, so bytes are counted by the steps that were read. Bytes that are
+    kept for several steps (by a cache) are counted by samples: they are ahead of nobody for long.
     """
     engine = window.engine
     read, tickets = engine.get("bytes", 0), engine.get("tickets", 0)
@@ -67,21 +69,23 @@ def measured(window: Counters, ever: Counters | None = None) -> ProfileWindow | 
 
 
 class Profiler:
-    """Measures one loader again and again, each time over a window of a second and some batches
-    at least: what is shorter says little."""
+    """Repeated measurement of one loader, each time over at least a second and some batches.
+
+    A shorter window says little.
+    """
 
     def __init__(self) -> None:
         self._since: Counters | None = None
 
     def measure(self, counters: Counters) -> ProfileWindow | None:
-        """A window that has ended now; None where it goes on."""
+        """Return the window that has ended now; None while it goes on."""
         if self._since is None:
             self._since = counters
         ended = (
             counters.time_ns - self._since.time_ns >= _window_ns
             and counters.batches - self._since.batches >= _batches
         )
-        found = measured(counters.since(self._since), counters) if ended else None
-        if found is not None:
+        window = measure_window(counters.since(self._since), counters) if ended else None
+        if window is not None:
             self._since = counters
-        return found
+        return window

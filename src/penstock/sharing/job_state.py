@@ -1,4 +1,4 @@
-"""What a broker knows of its jobs: what they say of themselves, and whether it is so. Pure."""
+"""State of a broker's jobs: their reports, and whether these are true. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from .lease import JobMeasurement, Lease, Terms
 from .throughput_model import JobProfile, Prediction, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
-"""Of a job: its share is the best for it as measured; or an even one, because nothing is known of
-it yet, none of its members report, or what they report is not so."""
+"""Standing of a job.
+
+measured: its share is the best for it as measured. The others have an even share: unmeasured,
+nothing is known of it yet; silent, none of its members report; doubted, its reports are not true.
+"""
 
 _weight = 0.2
-"""Of a new window in a job's efficiency."""
+"""Weight of a new window in a job's efficiency."""
 _efficiency_least = 0.5
 _stalled = 0.05
-"""A model that waits for more than this part of the time waits for its loader."""
+"""Part of the time above which a model that waits is waiting for its loader."""
 _trifle = 0.1
-"""Of an even share: who takes less than `excess` times this offends nobody."""
+"""Part of an even share below which a job may take more than its lease.
+
+The limit is `excess` times this part.
+"""
 
 
-_known = frozenset(each.name for each in fields(JobProfile))
+_known = frozenset(field.name for field in fields(JobProfile))
 _unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1.0}
 
 
@@ -35,10 +41,10 @@ _unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1
 class JobMember:
     """A loader.
 
-    heard_s:   when it last joined or reported.
-    gap_s:     between its reports, of late.
-    silent:    for longer than its patience.
-    lease:     what it is to have; since `leased_s`, -inf while that has not been sent.
+    heard_s:  time when it last joined or reported.
+    gap_s:    time between its reports, of late.
+    silent:   True if it has been silent for longer than its patience.
+    lease:    that it is to have; since `leased_s`, -inf while that has not been sent.
     """
 
     name: str
@@ -53,16 +59,16 @@ class JobMember:
     leased_s: float = -math.inf
 
     def patience_s(self, terms: Terms) -> float:
-        """For how long it may say nothing: longer where its steps take long."""
+        """Return how long it may be silent: longer if its steps take long."""
         return min(terms.patience_s, max(terms.lease_s, 2 * self.gap_s))
 
     def hear(self, now_s: float, profile: JobProfile | None, measured: JobMeasurement) -> None:
-        """A report."""
+        """Take a report."""
         self.gap_s = max(now_s - self.heard_s, self.gap_s / 2)
         self.heard_s, self.profile, self.measured, self.silent = now_s, profile, measured, False
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return its state for JSON."""
         return {
             "name": self.name,
             "rank": self.rank,
@@ -78,16 +84,19 @@ class JobMember:
 
 @dataclass(slots=True)
 class JobState:
-    """The loaders of one job, and what is known of it.
+    """The loaders of one job, and their reports together.
 
-    owner:         whose it is; another owner's job of the same name is another job.
-    fresh:         members that have reported in this window, which ends when all active ones have.
-    drift:         what its share was made for, and where it goes from there; None while unmeasured.
-    share:         what it has, since `changed_s`, what that is expected to bring,
-    floor:         and the samples/s that it was promised.
-    off:           windows in a row in which it was not what it says.
-    lies:          how often it was put in doubt for that.
-    doubted_until_s:  -inf where it is not in doubt.
+    owner:            user whose job it is; another owner's job of the same name is another job.
+    fresh:            members that have reported in this window, which ends when all active ones
+                      have.
+    drift:            profile that its share was made for, and its change since; None while
+                      unmeasured.
+    share:            that it has since `changed_s`.
+    prediction:       of the throughput with that share.
+    floor:            samples/s that it was promised.
+    off:              windows in a row in which its reports were not true.
+    lies:             how often it was put in doubt for that.
+    doubted_until_s:  -inf if it is not in doubt.
     """
 
     name: str
@@ -106,7 +115,7 @@ class JobState:
 
     @property
     def active(self) -> list[JobMember]:
-        return [each for each in self.members.values() if not each.silent]
+        return [member for member in self.members.values() if not member.silent]
 
     @property
     def standing(self) -> Standing:
@@ -118,29 +127,33 @@ class JobState:
 
     @property
     def believed(self) -> JobProfile | None:
-        """What its share is to be made for; None for an even one."""
+        """Profile that its share is to be made for; None for an even share."""
         if self.standing != "measured" or self.drift is None:
             return None
         return self.drift.profile
 
     def measured(self) -> JobMeasurement | None:
-        """Of its active members together."""
-        found = [each.measured for each in self.active if each.measured is not None]
-        if len(found) < 2:
-            return found[0] if found else None
+        """Return the measurement of its active members together."""
+        known = [member.measured for member in self.active if member.measured is not None]
+        if len(known) < 2:
+            return known[0] if known else None
         return JobMeasurement(
-            samples_per_s=_bounded(math.fsum(each.samples_per_s for each in found)),
-            cores=_bounded(math.fsum(each.cores for each in found)),
-            bytes_per_s=_bounded(math.fsum(each.bytes_per_s for each in found)),
-            stall=min(1.0, math.fsum(each.stall for each in found) / len(found)),
-            samples=_bounded(math.fsum(each.samples for each in found)),
+            samples_per_s=_bound(math.fsum(measurement.samples_per_s for measurement in known)),
+            cores=_bound(math.fsum(measurement.cores for measurement in known)),
+            bytes_per_s=_bound(math.fsum(measurement.bytes_per_s for measurement in known)),
+            stall=min(1.0, math.fsum(measurement.stall for measurement in known) / len(known)),
+            samples=_bound(math.fsum(measurement.samples for measurement in known)),
         )
 
     def profile(self) -> JobProfile | None:
-        """Of its active members together: as fast as all of them at the rate of the slowest, a
-        sample costing what it does on average."""
+        """Return the profile of its active members together.
+
+        It is as fast as all of them at the rate of the slowest; the cost of a sample is their mean.
+        """
         active = self.active
-        known = [(each.profile, each.measured) for each in active if each.profile is not None]
+        known = [
+            (member.profile, member.measured) for member in active if member.profile is not None
+        ]
         profiles = [profile for profile, _ in known]
         if not profiles:
             return None
@@ -153,40 +166,46 @@ class JobState:
 
         def mean(name: str) -> float:
             pairs = zip(rates, profiles, strict=True)
-            return _bounded(math.fsum(rate / total * getattr(each, name) for rate, each in pairs))
+            return _bound(
+                math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
+            )
 
-        traffic = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
-        left = [each.remaining_samples for each in profiles if each.remaining_samples is not None]
+        traffic = math.fsum(profile.checkpoint_bytes_per_s for profile in profiles)
+        left = [
+            profile.remaining_samples
+            for profile in profiles
+            if profile.remaining_samples is not None
+        ]
         return JobProfile(
-            samples_per_s=_bounded(len(active) * min(each.samples_per_s for each in profiles)),
+            samples_per_s=_bound(len(active) * min(profile.samples_per_s for profile in profiles)),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
-            stream_bytes_per_s=min(each.stream_bytes_per_s for each in profiles),
-            separate=all(each.separate for each in profiles),
-            checkpoint_bytes_per_s=_bounded(traffic),
-            remaining_samples=_bounded(math.fsum(left)) if len(left) == len(profiles) else None,
+            stream_bytes_per_s=min(profile.stream_bytes_per_s for profile in profiles),
+            separate=all(profile.separate for profile in profiles),
+            checkpoint_bytes_per_s=_bound(traffic),
+            remaining_samples=_bound(math.fsum(left)) if len(left) == len(profiles) else None,
             efficiency=self.efficiency,
         )
 
     def fall_silent(self, now_s: float, terms: Terms) -> bool:
-        """Notices members that have said nothing for too long; whether there are such."""
-        found = False
-        for each in self.members.values():
-            if not each.silent and now_s - each.heard_s > each.patience_s(terms):
-                each.silent = found = True
-        return found
+        """Note members that have been silent for too long; return whether there are new ones."""
+        is_new = False
+        for member in self.members.values():
+            if not member.silent and now_s - member.heard_s > member.patience_s(terms):
+                member.silent = is_new = True
+        return is_new
 
     def judge(
         self, now_s: float, profile: JobProfile, measured: JobMeasurement, even: Share, terms: Terms
     ) -> bool:
-        """One window, compared with what was expected of it; whether it has lied for too long."""
+        """Compare one window with its prediction; return whether the job has lied for too long."""
         assert self.share is not None
         since_s = now_s - self.changed_s
         if since_s < terms.settle_s:
             return False
         share, reached = self.share, measured.samples_per_s
-        found = predict(profile, share)
-        expected = found.samples_per_s
+        prediction = predict(profile, share)
+        expected = prediction.samples_per_s
         off = reached * terms.lie < expected
         off = off or (reached > expected * terms.lie and since_s >= terms.drain_s)
         for taken, leased, mean in (
@@ -195,21 +214,21 @@ class JobState:
         ):
             off = off or taken > terms.excess * max(leased, _trifle * mean)
         self.off = self.off + 1 if off else 0
-        if measured.stall > _stalled and found.binding != "model":
+        if measured.stall > _stalled and prediction.binding != "model":
             brought = reached / expected * profile.efficiency
             brought = min(1.0, max(_efficiency_least, brought))
             self.efficiency += _weight * (brought - self.efficiency)
         return self.off >= terms.lies
 
     def doubt(self, until_s: float) -> None:
-        """It is not believed for a while, and then measured anew."""
+        """Doubt the job for a while; then it is measured anew."""
         self.lies += 1
         self.off = 0
         self.drift = None
         self.doubted_until_s = until_s
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return its state for JSON."""
         measured, share, expected = self.measured(), self.share, self.prediction
         return {
             "job": self.name,
@@ -218,42 +237,45 @@ class JobState:
             "lies": self.lies,
             "efficiency": self.efficiency,
             "cores": share and share.workers,
-            "bytes_per_s": share and limited(share.bytes_per_s),
+            "bytes_per_s": share and encode_rate(share.bytes_per_s),
             "predicted": expected and expected.samples_per_s,
             "floor": self.floor,
             "idle": expected and expected.idle,
             "binding": expected and expected.binding,
             "measured": measured and measured.samples_per_s,
             "stall": measured and measured.stall,
-            "members": [each.state(now_s) for each in self.members.values()],
+            "members": [member.state(now_s) for member in self.members.values()],
         }
 
 
-def limited(rate: float) -> float | None:
-    """A rate as leases and JSON have it: None where it is not limited."""
+def encode_rate(rate: float) -> float | None:
+    """Return a rate as leases and JSON have it: None without a limit."""
     return rate if rate < math.inf else None
 
 
-def _bounded(number: float) -> float:
-    """What members say together, as a number that one of them may say."""
+def _bound(number: float) -> float:
+    """Bound a sum over members to a number that one of them may report."""
     if number < limits.allocation_number_min:
         return 0.0
     return min(number, limits.allocation_number_max)
 
 
-def profile_of(said: Mapping[str, Any]) -> JobProfile:
-    """A profile as a member reports it, without what the broker does not share or finds out
-    itself: a cache, efficiency. UsageError names what is absurd, missing or unknown."""
-    unknown = sorted(said.keys() - _known)
+def read_profile(message: Mapping[str, Any]) -> JobProfile:
+    """Read a profile that a member reports.
+
+    A cache, which the broker does not share, and the efficiency, which it finds out itself, are
+    left out. Raises UsageError, which names the value that is absurd, missing or unknown.
+    """
+    unknown = sorted(message.keys() - _known)
     if unknown:
         raise UsageError(f"JobProfile.{unknown[0]} is not known: use {', '.join(sorted(_known))}")
     for name in ("samples_per_s", "cpu_s", "storage_bytes"):
-        if said.get(name) is None:
+        if message.get(name) is None:
             raise UsageError(f"JobProfile.{name} is missing: give a number")
-    given = {name: value for name, value in said.items() if value is not None}
-    if type(given.get("separate", False)) is not bool:
-        raise UsageError(f"JobProfile.separate is {given['separate']!r:.100}: use true or false")
-    profile = JobProfile(**given)
-    if given.keys() & _unused.keys():
+    values = {name: value for name, value in message.items() if value is not None}
+    if type(values.get("separate", False)) is not bool:
+        raise UsageError(f"JobProfile.separate is {values['separate']!r:.100}: use true or false")
+    profile = JobProfile(**values)
+    if values.keys() & _unused.keys():
         return replace(profile, **_unused)
     return profile

@@ -1,4 +1,4 @@
-"""What a job is granted of a host that it shares, for how long, and what it reports in turn."""
+"""Leases of a job on a host that it shares, grants of its transfers, and its reports in turn."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from ..budget import Budget
 from ..errors import UsageError
 
 _steps_ahead = 4
-"""Of these one is being used and one read, and what is late in between does not show."""
+"""Steps that are read ahead at least.
+
+One of these is being used and one read, and a late read in between does not show.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How a broker and its jobs deal with each other.
+    """Terms between a broker and its jobs.
 
-    lease_s:     how long a lease lasts that is not renewed, and how long a member may be silent;
-                 leases are renewed at half of it.
-    patience_s:  the same, at most, for members whose steps take long: twice as
-                 long as they last took to report.
-    report_s:    how often a member reports.
-    settle_s:    how long after a change of its share a job is not judged by what it takes: what it
-                 has read ahead is used up first;
-    drain_s:     nor for so long by bringing more than predicted, which that may be, too.
-    hold_s:      how long shares stay at least that are divided anew because a job has drifted.
+    lease_s:        how long a lease lasts that is not renewed, and how long a member may be silent;
+                    leases are renewed at half of it.
+    patience_s:     the same, at most, for members whose steps take long: twice as long as they last
+                    took to report.
+    report_s:       how often a member reports.
+    settle_s:       time after a change of its share in which a job is not judged by its use:
+                    samples that it has read ahead are used up first.
+    drain_s:        time after a change of its share in which a job is not judged for bringing more
+                    than predicted, because those samples may do that.
+    hold_s:         least time between two divisions of which the second is because a job has
+                    drifted.
     horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
-                 all jobs' work changing them costs: see `drift.worthwhile`.
-    doubt_s:     how long a job that lied is at its floor.
-    transfer_part:  of the bandwidth, what transfers get together at least while there are any.
-    lie:         how many times more or less than predicted is a lie,
-    excess:      and so is taking so many times what was leased,
-    lies:        in so many windows in a row.
+                    all jobs' work changing them costs: see `change_detector.is_worthwhile`.
+    doubt_s:        how long a job that lied is at its floor.
+    transfer_part:  part of the bandwidth that transfers get together at least while there are any.
+    lie:            factor above or below the prediction from which a rate is a lie.
+    excess:         factor above the lease from which use is a lie.
+    lies:           windows in a row with a lie after which a job is doubted.
     """
 
     lease_s: float = 5.0
@@ -63,12 +68,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """What one loader may use.
+    """Resources that one loader may use.
 
-    cores:              processor time a second; fractions are time-shared.
-    bytes_per_s:        from storage; None where it is not limited.
+    cores:        processor time a second; fractions are time-shared.
+    bytes_per_s:  from storage; None without a limit.
     floor_cores, floor_bytes_per_s:  the same once the lease has ended: the part of an even split.
-    lasts_s:            from when it was received, unless it is renewed.
+    lasts_s:      from when it was received, unless it is renewed.
     """
 
     cores: float
@@ -83,24 +88,24 @@ class Lease:
 
     @property
     def ended(self) -> Lease:
-        """What is left of it once it has ended: its floor."""
+        """The lease after its end: its floor."""
         return replace(self, cores=self.floor_cores, bytes_per_s=self.floor_bytes_per_s)
 
     def message(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return _fields_of(self)
+        """Return the lease for JSON."""
+        return _list_fields(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lease:
-        """From JSON. UsageError names what is wrong with it."""
-        return cls(**_named(cls, message))
+        """Read a lease from JSON; raise UsageError, which names the error."""
+        return cls(**_pick_fields(cls, message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """How fast a transfer may go.
+    """Rate that a transfer may have.
 
-    bytes_per_s:        0 where it is another's turn; None where it is not limited.
+    bytes_per_s:        0 if it is another's turn; None without a limit.
     floor_bytes_per_s:  the same once the grant has ended.
     lasts_s:            from when it was received, unless it is renewed.
     """
@@ -115,25 +120,25 @@ class Grant:
         _check(self, "lasts_s")
 
     def message(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return _fields_of(self)
+        """Return the grant for JSON."""
+        return _list_fields(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Grant:
-        """From JSON. UsageError names what is wrong with it."""
-        return cls(**_named(cls, message))
+        """Read a grant from JSON; raise UsageError, which names the error."""
+        return cls(**_pick_fields(cls, message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMeasurement:
-    """What a loader saw of itself.
+    """Measurement of a loader by itself.
 
-    samples_per_s:  handed over.
+    samples_per_s:  samples that it handed over.
     cores:          processor time a second that it took.
-    bytes_per_s:    that it took from storage.
+    bytes_per_s:    bytes that it took from storage.
     stall:          the part of the time in which the model waited for it, 0..1.
-    samples:        handed over since it joined.
-    step_s:         from one batch to the next, as it can say nothing in between.
+    samples:        samples that it handed over since it joined.
+    step_s:         from one batch to the next, as it can report nothing in between.
     """
 
     samples_per_s: float
@@ -152,11 +157,11 @@ class JobMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a loader says of itself.
+    """Report of a loader.
 
-    profile:   fields of `throughput.JobProfile`, of this loader alone; None where nothing has been
-               measured since the last report. Its ceiling is what the model takes, or what the
-               loader's own budget allows where that is less: what a lease adds to that is no use
+    profile:   fields of `throughput_model.JobProfile`, of this loader alone; None if nothing has
+               been measured since the last report. Its ceiling is the rate of the model, or the
+               rate that the loader's own budget allows if that is less: a lease of more is no use
                to it.
     measured:  in the same time as the profile.
     """
@@ -165,7 +170,8 @@ class Report:
     measured: JobMeasurement
 
     def message(self) -> dict[str, Any]:
-        """As JSON has it, which has no infinite numbers: such a stream rate is the default."""
+        """Return the report for JSON, which has no infinite numbers: an infinite stream rate is the
+        default."""
         profile = self.profile
         if profile is not None:
             profile = {
@@ -173,24 +179,27 @@ class Report:
                 for name, value in profile.items()
                 if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
             }
-        return {"profile": profile, "measured": _fields_of(self.measured)}
+        return {"profile": profile, "measured": _list_fields(self.measured)}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
-        """From JSON. UsageError names what is wrong with it; the profile is for the ledger."""
+        """Read a report from JSON; raise UsageError, which names the error; the ledger reads the
+        profile."""
         profile, measured = message.get("profile"), message.get("measured")
         if profile is not None and not isinstance(profile, dict):
             raise UsageError(f"Report.profile is {profile!r:.100}: use an object or null")
         if not isinstance(measured, dict):
             raise UsageError(f"Report.measured is {measured!r:.100}: use an object")
-        return cls(profile=profile, measured=JobMeasurement(**_named(JobMeasurement, measured)))
+        return cls(
+            profile=profile, measured=JobMeasurement(**_pick_fields(JobMeasurement, measured))
+        )
 
 
-def granted(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
-    """A loader's own budget, with no more than it was leased.
+def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
+    """Limit a loader's own budget to its lease.
 
-    Where the rate is limited, so is what is read ahead: `limits.lease_readahead_s` of it, and some
-    steps of so many bytes.
+    If the rate is limited, so is the read-ahead: `limits.lease_readahead_s` of it, and some steps
+    of so many bytes.
     """
     cores = lease.cores if budget.cores is None else min(budget.cores, lease.cores)
     cores = min(cores, float(limits.threads_max))
@@ -208,7 +217,7 @@ def granted(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
 
 
 def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) -> None:
-    """UsageError where a number is absurd."""
+    """Raise UsageError if a number is absurd."""
     value = getattr(owner, name)
     if none and value is None:
         return
@@ -218,13 +227,14 @@ def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) 
         raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _list_fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _named(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a value in a message; UsageError where one is missing that has no default."""
-    for name, each in cls.__dataclass_fields__.items():
-        if each.default is MISSING and name not in message:
+def _pick_fields(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a value in a message; UsageError if one is missing that has no
+    default."""
+    for name, field in cls.__dataclass_fields__.items():
+        if field.default is MISSING and name not in message:
             raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
     return {name: message[name] for name in cls.__slots__ if name in message}

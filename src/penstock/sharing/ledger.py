@@ -1,8 +1,9 @@
-"""Who holds which part of a host: the broker's policy. Pure; time is an argument.
+"""Ledger of a host: which job holds which part of it. The broker's policy; pure, time is an
+argument.
 
-Members are loaders; those of one job share what the job has. Each tells what it can do and what it
-took, and holds a lease that ends unless it goes on telling. Shares are divided anew when jobs come
-and go, are measured for the first time, or have changed for good where that pays.
+Members are loaders; those of one job share the job's part. Each reports its abilities and its use,
+and holds a lease that ends unless it goes on reporting. Shares are divided anew when jobs come and
+go, when they are measured for the first time, and when they have changed for good and it pays.
 """
 
 from __future__ import annotations
@@ -16,36 +17,43 @@ from typing import Any
 from .. import limits
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
-from .change_detector import Drift, worthwhile
-from .job_state import JobMember, JobState, limited, profile_of
+from .change_detector import Drift, is_worthwhile
+from .job_state import JobMember, JobState, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
 from .throughput_model import JobProfile, predict
 from .transfer_policy import Key, Transfers
 
 _least = 0.01
-"""How much of an even split is in what is dealt. So each job has a little of everything, also of
-what it was not seen to need: else it could never be seen to need it."""
+"""Part of an even split in each share that is dealt.
+
+So each job has a little of everything, also of a resource that it was not seen to need: else it
+could never be seen to need it.
+"""
 _standby = 0.02
-"""What a silent member keeps for when it comes back, by what each of the others has."""
+"""Share that a silent member keeps until it comes back, over the share of each of the others."""
 _roomy = 1.1
-"""How many times what loaders use they keep beside transfers: room for a hiccup."""
+"""Bandwidth that loaders keep beside transfers, over the bandwidth that they use: spare for a
+hiccup."""
 _drifts = 0.12
-"""Relative: what a share was made for may be off by so much; a floor is a promise."""
+"""Relative difference that a profile may have from the one its share was made for.
+
+It is small because a floor is a promise.
+"""
 
 
 class Ledger:
-    """Divides a host among jobs.
+    """Division of a host among jobs.
 
     resources:  of the host, or the part of it that is shared.
     objective:  see `allocation.Objective`. With "makespan", a job that does not say how many
                 samples remain counts as unmeasured.
-    floors:     the part of what an even split would bring that each job keeps at least, 0.01 to 1:
-                a job that is stopped altogether would never be measured again.
+    floors:     part of its even-split rate that each job keeps at least, 0.01 to 1: a job that is
+                stopped altogether would never be measured again.
 
-    Whatever members say, shares of all of them together, those at their floors included, are
-    never more than there is; every one that reports has a lease; none that is measured is predicted
-    to bring less than `floors` of what an even split would. A job that is silent, in doubt or
-    unmeasured has an even share.
+    Whatever members report: shares of all of them together, those at their floors included, are
+    never more than there is; every member that reports has a lease; no measured job is predicted to
+    be slower than `floors` of its even-split rate. A job that is silent, in doubt or unmeasured has
+    an even share.
     """
 
     def __init__(
@@ -81,30 +89,35 @@ class Ledger:
 
     @resources.setter
     def resources(self, resources: Resources) -> None:
-        """More or less to divide from now on."""
+        """Change the resources that are divided from now on."""
         self._anew = self._anew or resources != self._resources
         self._resources = resources
 
     @property
-    def busy(self) -> bool:
-        """Whether there is anybody to divide for."""
-        return bool(self._jobs) or self.transfers.busy
+    def is_busy(self) -> bool:
+        """True if there is anybody to divide for."""
+        return bool(self._jobs) or self.transfers.is_busy
 
-    def together(self) -> Report:
-        """What all jobs would say as one whose samples are bytes of storage: how many they could
-        take with the cores there are, and do take. No profile while one of them is unmeasured."""
+    def report_together(self) -> Report:
+        """Report all jobs as one whose samples are bytes of storage.
+
+        Its ceiling is the bytes/s that they could take with the cores there are, and its rate is
+        the one they do take. It has no profile while one of them is unmeasured.
+        """
         jobs = [job for job in self._jobs.values() if job.active]
-        found = [job.measured() for job in jobs]
-        taken = math.fsum(each.bytes_per_s for each in found if each is not None)
+        measurements = [job.measured() for job in jobs]
+        taken = math.fsum(value.bytes_per_s for value in measurements if value is not None)
         moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
         taken += self.transfers.taken_bytes_per_s
-        profiles = [profile for profile in self._believed(jobs) if profile is not None]
+        profiles = [profile for profile in self._list_believed(jobs) if profile is not None]
         profile, could = None, 0.0
-        if self.busy and len(profiles) == len(jobs) and moving < math.inf:
+        if self.is_busy and len(profiles) == len(jobs) and moving < math.inf:
             cores = replace(self._resources, bytes_per_s=math.inf)
-            could = _readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            could = (
+                _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
+            )
             could = max(1.0, could)
-            checkpoints = math.fsum(each.checkpoint_bytes_per_s for each in profiles)
+            checkpoints = math.fsum(value.checkpoint_bytes_per_s for value in profiles)
             profile = {
                 "samples_per_s": could,
                 "cpu_s": 0.0,
@@ -118,18 +131,18 @@ class Ledger:
     def join(
         self, member: int, now_s: float, *, job: str, rank: int, pid: int, name: str, owner: int = 0
     ) -> None:
-        """A loader takes part. Jobs of the same name are one where their owner is the same.
+        """Add a loader. Jobs of the same name are one if their owner is the same.
 
         member:  any number that no other member has.
         """
         assert member not in self._owners, f"member {member} has joined already"
-        found = self._jobs.setdefault((owner, job), JobState(job, owner))
-        found.members[member] = JobMember(name=name, rank=rank, pid=pid, heard_s=now_s)
-        self._owners[member] = found
+        state = self._jobs.setdefault((owner, job), JobState(job, owner))
+        state.members[member] = JobMember(name=name, rank=rank, pid=pid, heard_s=now_s)
+        self._owners[member] = state
         self._anew = True
 
     def leave(self, member: int) -> None:
-        """A loader is gone; what it had is there for the others."""
+        """Remove a loader; its part is there for the others."""
         job = self._owners.pop(member)
         del job.members[member]
         job.fresh.discard(member)
@@ -138,21 +151,24 @@ class Ledger:
         self._anew = True
 
     def report(self, member: int, now_s: float, report: Report) -> None:
-        """What a member says. UsageError names what is absurd about it; that is no report then."""
-        profile = None if report.profile is None else profile_of(report.profile)
+        """Take the report of a member; raise UsageError, which names the absurd value, and ignore
+        it then."""
+        profile = None if report.profile is None else read_profile(report.profile)
         job = self._owners[member]
-        found = job.members[member]
-        self._anew = self._anew or found.silent
-        found.hear(now_s, profile, report.measured)
+        reporter = job.members[member]
+        self._anew = self._anew or reporter.silent
+        reporter.hear(now_s, profile, report.measured)
         job.fresh.add(member)
-        if all(each.silent or key in job.fresh for key, each in job.members.items()):
+        if all(other.silent or key in job.fresh for key, other in job.members.items()):
             job.fresh.clear()
             self._window(job, now_s)
 
     def tick(self, now_s: float) -> dict[int, Lease]:
-        """What time brings. Returns the leases that are new or renewed, by member; to be called
-        after whatever else is, and every `limits.broker_tick_s`."""
-        self._anew = self._anew or self.transfers.busy != (self._pool is not None)
+        """Let time pass; return the leases that are new or renewed, by member.
+
+        To be called after any other call, and every `limits.broker_tick_s`.
+        """
+        self._anew = self._anew or self.transfers.is_busy != (self._pool is not None)
         if not self._anew and now_s < self._looked_s + limits.broker_tick_s:
             return {}
         self._looked_s = now_s
@@ -164,14 +180,14 @@ class Ledger:
                 self._anew = True
         if self._anew or (self._drifted and now_s - self._divided_s >= self.terms.hold_s):
             self._divide(now_s)
-        return self._renewed(now_s)
+        return self._renew_leases(now_s)
 
     def grants(self, now_s: float) -> dict[Key, Grant]:
-        """The grants to transfers that are new or renewed; to be called after `tick`."""
+        """Return the grants to transfers that are new or renewed; to be called after `tick`."""
         return self.transfers.tick(now_s, math.inf if self._pool is None else self._pool)
 
     def _window(self, job: JobState, now_s: float) -> None:
-        """All active members of a job have reported once more."""
+        """Judge a job once all of its active members have reported again."""
         profile, measured = job.profile(), job.measured()
         if profile is None or measured is None or job.standing == "doubted":
             return
@@ -189,17 +205,17 @@ class Ledger:
     # -- dividing ----------------------------------------------------------------------------------
 
     def _divide(self, now_s: float) -> None:
-        """Shares anew, unless only drift asks for it and it does not pay."""
+        """Divide shares anew, unless only drift asks for it and it does not pay."""
         jobs = list(self._jobs.values())
-        profiles = self._believed(jobs)
+        profiles = self._list_believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
-        shared, pool = self._beside_transfers(profiles)
+        shared, pool = self._divide_beside_transfers(profiles)
         if not jobs:
             self._allocation, self._pool = None, pool
             return
         even = even_share(profiles, shared)
-        found = allocate(profiles, shared, self._objective, self._floors)
-        proposed = _mixed(found, profiles, even)
+        best = allocate(profiles, shared, self._objective, self._floors)
+        proposed = _mix_even(best, profiles, even)
         if not forced and not self._pays(jobs, profiles, proposed):
             return
         self._allocation, self._even, self._pool = proposed, even, pool
@@ -207,41 +223,46 @@ class Ledger:
         self._divisions += 1
         dealt = zip(proposed.shares, proposed.predictions, proposed.floors, strict=True)
         for job, (share, expected, floor) in zip(jobs, dealt, strict=True):
-            if job.share is None or _differs(job.share, share):
+            if job.share is None or _is_different(job.share, share):
                 job.changed_s, job.off = now_s, 0
             job.share, job.prediction, job.floor = share, expected, floor
             self._deal(job)
 
-    def _beside_transfers(
+    def _divide_beside_transfers(
         self, profiles: Sequence[JobProfile | None]
     ) -> tuple[Resources, float | None]:
-        """What loaders share, and what transfers do, None where there are none: these have what
-        loaders do not use, and `terms.transfer_part` at least."""
+        """Divide the resources between loaders and transfers; None for transfers if there are none.
+
+        Transfers have the bandwidth that loaders do not use, and `terms.transfer_part` at least.
+        """
         there = self._resources
-        if not self.transfers.busy:
+        if not self.transfers.is_busy:
             return there, None
         if there.bytes_per_s == math.inf or not profiles:
             return there, there.bytes_per_s
         most = replace(there, bytes_per_s=there.bytes_per_s * (1 - self.terms.transfer_part))
         if None in profiles:
             return most, there.bytes_per_s - most.bytes_per_s
-        known = tuple(each for each in profiles if each is not None)
-        read = _roomy * _readable(known, most, self._objective, self._floors)
+        known = tuple(profile for profile in profiles if profile is not None)
+        read = _roomy * _predict_readable(known, most, self._objective, self._floors)
         used = max(read, _least * there.bytes_per_s)
-        used += math.fsum(each.checkpoint_bytes_per_s for each in known)
+        used += math.fsum(profile.checkpoint_bytes_per_s for profile in known)
         shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
         return shared, there.bytes_per_s - shared.bytes_per_s
 
-    def _believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
-        """The profiles that jobs are to have a share for; None for an even one."""
-        found = [job.believed for job in jobs]
+    def _list_believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
+        """Return the profiles that shares are made for; None for an even share."""
+        profiles = [job.believed for job in jobs]
         if self._objective == "makespan":
-            found = [each if each and each.remaining_samples else None for each in found]
+            profiles = [
+                profile if profile and profile.remaining_samples else None for profile in profiles
+            ]
         # What checkpoints write is not divided; nobody takes more than half of an even share so.
         most = self._resources.bytes_per_s / max(1, len(jobs)) / 2
         return [
-            each and replace(each, checkpoint_bytes_per_s=min(most, each.checkpoint_bytes_per_s))
-            for each in found
+            profile
+            and replace(profile, checkpoint_bytes_per_s=min(most, profile.checkpoint_bytes_per_s))
+            for profile in profiles
         ]
 
     def _pays(
@@ -249,7 +270,7 @@ class Ledger:
     ) -> bool:
         known = [row for row, profile in enumerate(profiles) if profile is not None]
         shares = [share for row in known if (share := jobs[row].share) is not None]
-        return worthwhile(
+        return is_worthwhile(
             [profile for profile in profiles if profile is not None],
             shares,
             replace(proposed, floors=tuple(proposed.floors[row] for row in known)),
@@ -258,42 +279,42 @@ class Ledger:
         )
 
     def _deal(self, job: JobState) -> None:
-        """The share of a job among its members: evenly among those that are active."""
+        """Divide the share of a job among its members: evenly among those that are active."""
         assert job.share is not None
         active = len(job.active)
-        for each in job.members.values():
+        for member in job.members.values():
             part = 1 / len(job.members)
             if active:
                 silent = len(job.members) - active
-                part = (_standby if each.silent else 1.0) / (active + _standby * silent)
-            each.lease = Lease(
+                part = (_standby if member.silent else 1.0) / (active + _standby * silent)
+            member.lease = Lease(
                 cores=part * job.share.workers,
-                bytes_per_s=limited(part * job.share.bytes_per_s),
+                bytes_per_s=encode_rate(part * job.share.bytes_per_s),
                 floor_cores=part * self._even.workers,
-                floor_bytes_per_s=limited(part * self._even.bytes_per_s),
-                lasts_s=each.patience_s(self.terms),
+                floor_bytes_per_s=encode_rate(part * self._even.bytes_per_s),
+                lasts_s=member.patience_s(self.terms),
             )
-            each.leased_s = -math.inf
+            member.leased_s = -math.inf
 
-    def _renewed(self, now_s: float) -> dict[int, Lease]:
-        """Leases that members are to be sent."""
-        found = {}
+    def _renew_leases(self, now_s: float) -> dict[int, Lease]:
+        """Return the leases that members are to be sent."""
+        leases = {}
         for job in self._jobs.values():
-            for key, each in job.members.items():
-                assert each.lease is not None
-                lasts_s = each.patience_s(self.terms)
-                new = each.leased_s == -math.inf
-                if new or (now_s - each.leased_s >= lasts_s / 2 and not each.silent):
-                    each.leased_s = now_s
-                    each.lease = found[key] = replace(each.lease, lasts_s=lasts_s)
-        return found
+            for key, member in job.members.items():
+                assert member.lease is not None
+                lasts_s = member.patience_s(self.terms)
+                new = member.leased_s == -math.inf
+                if new or (now_s - member.leased_s >= lasts_s / 2 and not member.silent):
+                    member.leased_s = now_s
+                    member.lease = leases[key] = replace(member.lease, lasts_s=lasts_s)
+        return leases
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """All of it, as JSON has it: rates by second, times in seconds from now."""
+        """Return the whole state for JSON: rates by second, times in seconds from now."""
         worth = None if self._allocation is None else self._allocation.worth
         return {
             "cores": self._resources.cores,
-            "bytes_per_s": limited(self._resources.bytes_per_s),
+            "bytes_per_s": encode_rate(self._resources.bytes_per_s),
             "objective": self._objective,
             "floors": self._floors,
             "divisions": self._divisions,
@@ -306,37 +327,43 @@ class Ledger:
 
 
 @lru_cache(maxsize=4)
-def _readable(
+def _predict_readable(
     profiles: tuple[JobProfile, ...], resources: Resources, objective: Objective, floors: float
 ) -> float:
-    """Bytes/s that these jobs would take: the same until one is believed to be another."""
+    """Return the bytes/s that these jobs would take; computed once while their profiles stay the
+    same."""
     best = allocate(profiles, resources, objective, floors).predictions
     return math.fsum(
-        found.samples_per_s * each.storage_bytes / each.efficiency
-        for each, found in zip(profiles, best, strict=True)
-        if found is not None
+        prediction.samples_per_s * profile.storage_bytes / profile.efficiency
+        for profile, prediction in zip(profiles, best, strict=True)
+        if prediction is not None
     )
 
 
-def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share) -> Allocation:
-    """The proposal with a little of the even split in it, and what nobody was given dealt as well.
-    That keeps every floor: of nothing does a job need more than its even share for what that
-    brings."""
+def _mix_even(
+    proposed: Allocation, profiles: Sequence[JobProfile | None], even: Share
+) -> Allocation:
+    """Mix a little of the even split into the proposal, and deal the resources that nobody was
+    given.
+
+    That keeps every floor: a job needs no more than its even share of any resource for its
+    even-split rate.
+    """
     rows = [row for row, profile in enumerate(profiles) if profile is not None]
     shares, predictions = list(proposed.shares), list(proposed.predictions)
-    cores = _dealt([shares[row].workers for row in rows], even.workers)
-    rates = _dealt([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
+    cores = _deal_all([shares[row].workers for row in rows], even.workers)
+    rates = _deal_all([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
     for row, held, rate in zip(rows, cores, rates, strict=True):
         profile, named = profiles[row], predictions[row]
         assert profile is not None
         assert named is not None
         shares[row] = replace(shares[row], workers=held, bytes_per_s=rate)
-        found = predict(profile, shares[row])
-        if "model" not in (found.binding, named.binding):
-            found = found._replace(binding=named.binding)
-        predictions[row] = found
-    known = [each for each in profiles if each is not None]
-    reached = [each.samples_per_s for each in predictions if each is not None]
+        prediction = predict(profile, shares[row])
+        if "model" not in (prediction.binding, named.binding):
+            prediction = prediction._replace(binding=named.binding)
+        predictions[row] = prediction
+    known = [value for value in profiles if value is not None]
+    reached = [value.samples_per_s for value in predictions if value is not None]
     return replace(
         proposed,
         shares=tuple(shares),
@@ -345,15 +372,15 @@ def _mixed(proposed: Allocation, profiles: Sequence[JobProfile | None], even: Sh
     )
 
 
-def _dealt(held: Sequence[float], even: float) -> list[float]:
-    """All that there is of one resource for these: `even` times their number."""
+def _deal_all(held: Sequence[float], even: float) -> list[float]:
+    """Deal all of one resource to these: `even` times their number."""
     if even == math.inf:
         return [even] * len(held)
     left = even - math.fsum(held) / max(1, len(held))
-    return [(1 - _least) * (each + max(0.0, left)) + _least * even for each in held]
+    return [(1 - _least) * (amount + max(0.0, left)) + _least * even for amount in held]
 
 
-def _differs(one: Share, other: Share) -> bool:
-    """Whether what a job takes may change."""
+def _is_different(one: Share, other: Share) -> bool:
+    """True if the job may take another amount with the other share."""
     pairs = (one.workers, other.workers), (one.bytes_per_s, other.bytes_per_s)
     return any(now != then and abs(now - then) > 0.01 * then for then, now in pairs)

@@ -1,4 +1,4 @@
-"""What a broker shows to those who watch it."""
+"""State of a broker, for people and programs that watch it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError, WorkerError
-from .wire import Gone, Lines, Message, WireError
+from .wire import ConnectionLost, Lines, Message, WireError
 
 
 def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
-    """The state of the broker that serves there, now and then once a second; see `Ledger.state`.
+    """Yield the state of the broker that serves at a path, now and then once a second.
 
-    UsageError where none serves, or not for this user; WorkerError when it has ended, or says
-    nothing for `limits.broker_answer_s`.
+    See `Ledger.state`. Raises UsageError if no broker serves there, or it does not serve this user;
+    WorkerError when the broker has ended, or sends nothing for `limits.broker_answer_s`.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with closing(Lines(connection, most=limits.broker_state_bytes)) as lines:
@@ -38,18 +38,18 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
         try:
             lines.send({"say": "watch"})
             while True:
-                yield from _states(lines, path)
-        except Gone:
+                yield from _receive_states(lines, path)
+        except ConnectionLost:
             raise WorkerError(f"the broker at {path} has ended") from None
         except WireError as wrong:
             raise WorkerError(
-                f"the broker at {path} said what is {wrong.why}: use the same penstock on both "
-                "sides"
+                f"the broker at {path} sent a line that is {wrong.why}: use the same penstock on "
+                "both sides"
             ) from None
 
 
-def _states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
-    """What comes next; waits for it."""
+def _receive_states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
+    """Wait for the next messages, and yield the states among them."""
     until_s = time.monotonic() + limits.broker_answer_s
     heard: list[Message] = []
     while not heard:

@@ -3,8 +3,9 @@
     maximise  sum value_j x_j    subject to    least_j <= x_j <= most_j,
               sum cost_0j x_j <= limit_0,      sum cost_1j x_j <= limit_1
 
-that is, a fractional knapsack with two weights. `exact` solves it by its dual, without a library;
-`highs` by SciPy's HiGHS; `greedy` step by step, exactly where one resource binds.
+that is, a fractional knapsack with two weights. `solve_exactly` solves it by its dual, without a
+library; `solve_by_highs` by SciPy's HiGHS; `solve_greedily` step by step, exactly if one resource
+binds.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ Float = npt.NDArray[np.float64]
 Solver = Literal["exact", "highs", "greedy"]
 
 _rounding = 1e-12
-"""Relative: what is nearer to a bound is at it."""
+"""Relative distance to a bound below which a value is at it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Program:
-    """What is to be solved; finite, except that a limit may be infinite.
+    """Linear program to be solved; finite, except that a limit may be infinite.
 
     value, least, most:  of each job, float64 (jobs,); values above 0, 0 <= least <= most.
-    cost:                float64 (2, jobs), 0 or above.
-    limit:               float64 (2,). What `least` costs must be within it, up to rounding.
+    cost:   float64 (2, jobs), 0 or above.
+    limit:  float64 (2,). The cost of `least` must be within it, up to rounding.
     """
 
     value: Float
@@ -43,41 +44,43 @@ class Program:
 
     @property
     def room(self) -> Float:
-        """How far each job can be raised."""
+        """Amount by which each job can be raised."""
         return self.most - self.least
 
     @property
     def left(self) -> Float:
-        """What the floors leave of each resource."""
+        """Amount of each resource that the floors leave."""
         left: Float = np.maximum(0.0, self.limit - self.cost @ self.least)
         return left
 
 
 class Solution(NamedTuple):
-    """rates: float64 (jobs,), never beyond a limit by more than rounding.
+    """Solution of a program.
 
-    prices:  float64 (2,), the dual: what a unit more of each resource would add to the value, at
-             most; None except from `exact`. By weak duality nothing is better than
-             sum value * least + prices @ left + sum max(0, value - prices @ cost) * room.
+    rates:   float64 (jobs,), never beyond a limit by more than rounding.
+    prices:  float64 (2,), the dual: the gain in value by a unit more of each resource, at most;
+             None except from `solve_exactly`. By weak duality nothing is better than sum value *
+             least + prices @ left + sum max(0, value - prices @ cost) * room.
     """
 
     rates: Float
     prices: Float | None
 
 
-def exact(program: Program) -> Solution:
-    """The optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
+def solve_exactly(program: Program) -> Solution:
+    """Find the optimum, in O(jobs^2 log jobs) time and O(jobs^2) memory.
 
-    At a price p of the second resource a sample is worth value - p cost_1, and what is left is a
-    knapsack with one weight: the most valuable by cost_0 first. What that takes of the second
-    resource falls as p rises, and changes only where two jobs tie or one is worth nothing. So the
-    right price is one of these, found by bisection; there the fillings just below and just above
-    it are both best, and so is the mixture of them that uses up the second resource. Two jobs tie
-    there, so at most two are left between floor and ceiling, unless jobs have equal proportions.
+    At a price p of the second resource a sample is worth value - p cost_1, and the rest is a
+    knapsack with one weight: the most valuable by cost_0 first. Its use of the second resource
+    falls as p rises, and changes only at a price at which two jobs tie or one is worth nothing. So
+    the right price is one of these, found by bisection. There the fillings just below and just
+    above it are both best, and so is the mixture of them that uses up the second resource. Two jobs
+    tie there, so at most two are left between floor and ceiling, unless jobs have equal
+    proportions.
     """
     first, second = program.cost
     enough = program.left[1]
-    ties = _ties(program)
+    ties = _find_ties(program)
     edges = np.concatenate([[0.0], ties])
     inside = np.append((edges[:-1] + edges[1:]) / 2, 2 * edges[-1])  # a price in each interval
 
@@ -104,20 +107,21 @@ def exact(program: Program) -> Solution:
     return Solution(program.least + raised, np.array([other, price]))
 
 
-def _ties(program: Program) -> Float:
-    """Prices of the second resource, ascending and above 0, at which the order of jobs changes."""
+def _find_ties(program: Program) -> Float:
+    """Return the prices of the second resource, ascending and above 0, at which jobs change
+    order."""
     value, (first, second) = program.value, program.cost
     one, other = np.triu_indices(len(value), 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         pairs = (value[one] * first[other] - value[other] * first[one]) / (
             second[one] * first[other] - second[other] * first[one]
         )
-        found = np.concatenate([pairs, value / second])
-    return np.unique(found[np.isfinite(found) & (found > 0)])
+        prices = np.concatenate([pairs, value / second])
+    return np.unique(prices[np.isfinite(prices) & (prices > 0)])
 
 
 def _fill(program: Program, price: float) -> Float:
-    """How far each job is raised within the first resource, when the second has a price."""
+    """Return the raise of each job within the first resource, when the second has a price."""
     first = program.cost[0]
     worth = program.value - price * program.cost[1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -133,8 +137,8 @@ def _fill(program: Program, price: float) -> Float:
     return raised
 
 
-def highs(program: Program) -> Solution:
-    """The optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
+def solve_by_highs(program: Program) -> Solution:
+    """Find the optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
     try:
         optimize = importlib.import_module("scipy.optimize")
     except ImportError:
@@ -153,7 +157,7 @@ def highs(program: Program) -> Solution:
     unit = np.where(left > 0, left, 1.0)[bound]
     gain = program.value * room
     most = max(gain.max(initial=0.0), np.finfo(float).tiny)
-    found = optimize.linprog(
+    result = optimize.linprog(
         -gain / most,
         A_ub=program.cost[bound] * room / unit[:, None],
         b_ub=left[bound] / unit,
@@ -161,20 +165,21 @@ def highs(program: Program) -> Solution:
         method="highs",
         options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
     )
-    assert found.success, found.message  # bounded, and nothing raised is feasible
-    raised = np.clip(found.x, 0.0, 1.0) * room
+    assert result.success, result.message  # bounded, and nothing raised is feasible
+    raised = np.clip(result.x, 0.0, 1.0) * room
     used = (program.cost @ raised)[bound]
     over = used > left[bound]
     raised *= (left[bound] / np.where(over, used, 1.0))[over].min(initial=1.0)
     return Solution(program.least + raised, None)
 
 
-def greedy(program: Program) -> Solution:
-    """Raises one job at a time by one unit of the first resource, a worker, and what goes with it
-    of the second; the job that gains most for the greater part of what is left that it takes.
+def solve_greedily(program: Program) -> Solution:
+    """Raise one job at a time by one unit of the first resource, a worker, and its part of the
+    second.
 
-    Exact where one resource binds; else a heuristic. Both resources are given together: one alone
-    adds nothing to a job that is short of the other.
+    The job is raised that gains most for the greater part of the rest that it takes. Exact if one
+    resource binds; else a heuristic. Both resources are given together: one alone adds nothing to a
+    job that is short of the other.
     """
     value, room, left = program.value, program.room, program.left
     nothing = np.where(np.isfinite(left), _rounding * left, 0.0)
@@ -195,7 +200,7 @@ def greedy(program: Program) -> Solution:
 
 
 SOLVERS: Mapping[Solver, Callable[[Program], Solution]] = {
-    "exact": exact,
-    "highs": highs,
-    "greedy": greedy,
+    "exact": solve_exactly,
+    "highs": solve_by_highs,
+    "greedy": solve_greedily,
 }

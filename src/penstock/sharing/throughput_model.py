@@ -1,9 +1,9 @@
-"""How fast a job runs with a share of a host. Pure.
+"""Throughput of a job with a share of a host. Pure.
 
 A job takes batches no faster than its model does, and no faster than its loader brings them. The
-loader needs processor time and bytes from storage for each sample, and what it brings is the least
-that any of its resources allows. This is the idea of A-Dloader (Jia et al., IEEE CLOUD 2022), whose
-model is not public; this one is a reconstruction.
+loader needs processor time and bytes from storage for each sample. Its rate is the least that any
+of its resources allows. This is the idea of A-Dloader (Jia et al., IEEE CLOUD 2022), whose model is
+not public; this one is a reconstruction.
 
 Everything is in the steady state: seconds, bytes, samples, and rates of them.
 """
@@ -20,12 +20,13 @@ from .. import limits
 from ..errors import UsageError
 
 Binding = Literal["model", "workers", "streams", "bandwidth"]
-"""What a job waits for: its model, the processor, answers to its reads, or its byte rate."""
+"""Resource that a job waits for: its model, the processor, answers to its reads, or its byte
+rate."""
 
 _halvings = 50
 _numbers = (int, float, np.integer, np.floating)
 _rounding = 1e-9
-"""Relative: below it sums of shares are equal."""
+"""Relative difference below which sums of shares are equal."""
 
 
 def check_number(
@@ -36,8 +37,11 @@ def check_number(
     zero: bool = False,
     infinite: bool = False,
 ) -> None:
-    """UsageError where a number is absurd: NaN, negative, or zero or infinite where that says
-    nothing. Bounds keep products and quotients of such numbers within floats."""
+    """Raise UsageError if a number is absurd: NaN, negative, or zero or infinite if that means
+    nothing.
+
+    Bounds keep products and quotients of such numbers within floats.
+    """
     value = getattr(owner, name)
     most = limits.allocation_number_max
     plain = isinstance(value, _numbers) and type(value) is not bool
@@ -51,30 +55,30 @@ def check_number(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProfile:
-    """What a job can do and what a sample of it costs; all of it a loader can measure.
+    """Abilities of a job and costs of its samples; a loader can measure all of it.
 
-    samples_per_s:           the ceiling: what the model takes when batches are there at once (some
-                             20 steps on a resident one); of all ranks, that is the number of ranks
-                             times the slowest.
-    cpu_s:                   processor time a sample: reading, decoding, collating, by the threads'
-                             clocks, not by the wall.
-    storage_bytes:           bytes of shared storage a sample, after caches.
-    stream_bytes_per_s:      what one blocking read stream gets alone; inf where nothing waits for
-                             its reads (asynchronous ones).
-    separate:                reads have threads of their own, which hold no core while they wait;
-                             else a worker reads and decodes, and holds its core meanwhile.
-    samples:                 samples of an epoch, each of which the shared cache can keep; None
-                             where it can keep none.
-    cached_bytes:            of the shared cache, what the job held while `storage_bytes` was
-                             measured. Each byte of it saves one byte an epoch.
+    samples_per_s:      the ceiling: rate of the model if batches are there at once (some 20 steps
+                        on a resident one); of all ranks, that is the number of ranks times the
+                        slowest.
+    cpu_s:              processor time a sample: reading, decoding, collating, by the threads'
+                        clocks, not by the wall.
+    storage_bytes:      bytes of shared storage a sample, after caches.
+    stream_bytes_per_s:  rate that one blocking read stream gets alone; inf if nothing waits for its
+                        reads (asynchronous ones).
+    separate:           True if reads have threads of their own, which hold no core while they wait;
+                        else a worker reads and decodes, and holds its core meanwhile.
+    samples:            samples of an epoch, each of which the shared cache can keep; None if it can
+                        keep none.
+    cached_bytes:       part of the shared cache that the job held while `storage_bytes` was
+                        measured. Each byte of it saves one byte an epoch.
     checkpoint_bytes_per_s:  steady checkpoint traffic: a checkpoint's bytes by the time between
-                             two.
-    remaining_samples:       until the job ends; for the objective "makespan".
-    efficiency:              what the loader was seen to bring, by what was predicted, at most 1:
-                             what finite buffers lose.
+                        two.
+    remaining_samples:  until the job ends; for the objective "makespan".
+    efficiency:         samples/s that the loader was seen to bring, over the prediction, at most 1:
+                        it holds the losses of finite buffers.
 
-    Raises UsageError, which names the value, for what is zero, infinite, negative or NaN where that
-    would be absurd.
+    Raises UsageError, which names the value, for a number that is zero, infinite, negative or NaN
+    and may not be.
     """
 
     samples_per_s: float
@@ -106,18 +110,18 @@ class JobProfile:
             )
 
     def bytes_with(self, cache_bytes: float) -> float:
-        """Bytes of storage a sample, if the job has so much of the shared cache."""
+        """Return the bytes of storage a sample if the job has so much of the shared cache."""
         if self.samples is None:
             return self.storage_bytes
         return max(0.0, self.storage_bytes + (self.cached_bytes - cache_bytes) / self.samples)
 
     @property
     def cacheable_bytes(self) -> float:
-        """How much of the shared cache the job can use."""
+        """Bytes of the shared cache that the job can use."""
         return 0.0 if self.samples is None else self.bytes_with(0.0) * self.samples
 
     def core_s_with(self, cache_bytes: float) -> float:
-        """For how long a sample holds a core, reads included unless they are `separate`."""
+        """Return the time that a sample holds a core, reads included unless they are `separate`."""
         if self.separate:
             return self.cpu_s
         return self.cpu_s + self.bytes_with(cache_bytes) / self.stream_bytes_per_s
@@ -125,7 +129,7 @@ class JobProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """What storage gives to several streams together, as measured at a few numbers of them.
+    """Rates that storage gives to several streams together, measured at a few numbers of them.
 
     streams:      ascending, from 1 on.
     bytes_per_s:  of all together; linear in between, in proportion below, constant beyond.
@@ -150,26 +154,27 @@ class Contention:
             )
 
     def total(self, streams: float) -> float:
-        """Bytes/s that so many streams get together."""
+        """Return the bytes/s that so many streams get together."""
         return float(np.interp(streams, (0.0, *self.streams), (0.0, *self.bytes_per_s)))
 
     def each(self, streams: float) -> float:
-        """Bytes/s that one of so many streams gets; of fewer than one, what one gets."""
+        """Return the bytes/s that one of so many streams gets; with fewer than one, the rate of
+        one."""
         return self.total(max(1.0, streams)) / max(1.0, streams)
 
     @property
     def best(self) -> float:
-        """The number of streams that gets most, the least such."""
+        """Number of streams that gets most, the least such."""
         return self.streams[int(np.argmax(self.bytes_per_s))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one job may use.
+    """Resources that one job may use.
 
     workers:      cores that its workers hold at a time, on average; fractions are time-shared.
     bytes_per_s:  from storage.
-    streams:      read threads, where the job's reads are `separate`; None for as many as help.
+    streams:      read threads, if the job's reads are `separate`; None for as many as help.
     cache_bytes:  of the shared cache.
     """
 
@@ -187,9 +192,11 @@ class Share:
 
 
 class Prediction(NamedTuple):
-    """samples_per_s:  what the job reaches.
+    """Predicted throughput of a job.
+
+    samples_per_s:  rate that the job reaches.
     idle:           the part of the time in which its accelerators wait, 0..1.
-    binding:        what it waits for; where several bind, the first as listed.
+    binding:        resource that it waits for; if several bind, the first as listed.
     """
 
     samples_per_s: float
@@ -203,25 +210,26 @@ def predict(
     contention: Contention | None = None,
     other_streams: float = 0.0,
 ) -> Prediction:
-    """The throughput of a job with a share: the least that its model, workers, read streams and
-    byte rate allow.
+    """Predict the throughput of a job with a share.
 
-    contention, other_streams:  what storage gives to several streams, and how many of others read
-        at a time. The job's own add to them: as many as it keeps busy at the rate that each then
-        gets, which is found by bisection.
+    It is the least that the job's model, workers, read streams and byte rate allow.
+
+    contention, other_streams:  rates of storage with several streams, and how many of others read
+        at a time. The job's own streams add to them: as many as it keeps busy at the rate that each
+        then gets, which is found by bisection.
     """
     size = profile.bytes_with(share.cache_bytes)
     alone = profile.stream_bytes_per_s
     if contention is None or alone == math.inf or size == 0:
-        return _limited(profile, share, size, alone)
+        return _predict_limited(profile, share, size, alone)
 
     streams = contention.best if share.streams is None else share.streams
     share = replace(share, streams=streams)
 
     def at(own: float) -> tuple[Prediction, float]:
         rate = min(alone, contention.each(other_streams + own))
-        found = _limited(profile, share, size, rate)
-        return found, found.samples_per_s * size / (rate * profile.efficiency)
+        prediction = _predict_limited(profile, share, size, rate)
+        return prediction, prediction.samples_per_s * size / (rate * profile.efficiency)
 
     low, high = 0.0, streams if profile.separate else share.workers
     for _ in range(_halvings):
@@ -230,16 +238,18 @@ def predict(
     return at(high)[0]
 
 
-def _limited(profile: JobProfile, share: Share, size: float, stream_rate: float) -> Prediction:
-    """The prediction where each stream gets so many bytes/s."""
+def _predict_limited(
+    profile: JobProfile, share: Share, size: float, stream_rate: float
+) -> Prediction:
+    """Predict the throughput if each stream gets so many bytes/s."""
     held = profile.cpu_s if profile.separate else profile.cpu_s + size / stream_rate
     rates: dict[Binding, float] = {
         "model": profile.samples_per_s,
-        "workers": profile.efficiency * _by(share.workers, held),
-        "bandwidth": profile.efficiency * _by(share.bytes_per_s, size),
+        "workers": profile.efficiency * _divide_cost(share.workers, held),
+        "bandwidth": profile.efficiency * _divide_cost(share.bytes_per_s, size),
     }
     if profile.separate and share.streams is not None:
-        rates["streams"] = profile.efficiency * _by(share.streams, size / stream_rate)
+        rates["streams"] = profile.efficiency * _divide_cost(share.streams, size / stream_rate)
     least = min(rates.values())
     order: tuple[Binding, ...] = get_args(Binding)
     binding = next(
@@ -248,6 +258,6 @@ def _limited(profile: JobProfile, share: Share, size: float, stream_rate: float)
     return Prediction(least, 1 - least / profile.samples_per_s, binding)
 
 
-def _by(amount: float, cost: float) -> float:
-    """How often a cost can be paid; without end where there is none."""
+def _divide_cost(amount: float, cost: float) -> float:
+    """Return how often a cost can be paid; inf if there is no cost."""
     return amount / cost if cost > 0 else math.inf

@@ -1,4 +1,4 @@
-"""When a checkpoint may be written, or data staged, on a host or storage that loaders share."""
+"""Permits to write a checkpoint, or stage data, on a host or storage that loaders share."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from types import TracebackType
 from .. import limits
 from ..errors import UsageError
 from ..topology import detect
-from .connection import Link, usual_or
+from .connection import Link, find_call
 from .lease import Grant, Terms
-from .leased_budget import job_of
+from .leased_budget import name_job
 from .wire import VERSION, Message
 
 _burst_s = 0.1
-"""What was not used may be made up for, for so long."""
+"""Seconds of unused bandwidth that a transfer may use later."""
 
 
 class TransferPermit:
-    """The right to transfer so many bytes, at the rate that a broker grants; without a broker, or
-    with PENSTOCK_BROKER=off, at any rate.
+    """Permit to transfer so many bytes, at the rate that a broker grants.
 
-        with Window(total_bytes) as window:
+        with TransferPermit(total_bytes) as permit:
             for piece in pieces:            # of some MiB each
-                window.wait(len(piece))
+                permit.wait(len(piece))
                 file.write(piece)
 
+    Without a broker, or with PENSTOCK_BROKER=off, any rate is permitted.
+
     bytes:        of the whole transfer.
-    job:          whose it is: by default the job that loaders of this process belong to. Transfers
-                  of a job, such as those of its ranks, go together.
-    bytes_per_s:  what it can take at most, where that is known; it is learned otherwise.
+    job:          that transfers: by default the job that loaders of this process belong to.
+                  Transfers of a job, such as those of its ranks, go together.
+    bytes_per_s:  most that the transfer can take, if that is known; it is learned otherwise.
     path:         of the broker's socket, if not the usual one.
 
     Whatever the broker does, `wait` ends: a broker that has gone sets no limit any more, and one
-    that says nothing leaves the transfer its part of what transfers have. Any thread may call it,
-    also several at once; a loader in the same process is a matter of its own.
+    that sends nothing leaves the transfer its part of the bandwidth of transfers. Any thread may
+    call it, also several at once. A loader in the same process has a lease of its own.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TransferPermit:
         if bytes < 1:
             raise UsageError(f"bytes is {bytes!r}: use a number above 0")
         if job is None:
-            job = job_of(detect(None, None, os.environ, sys.modules), os.environ)
+            job = name_job(detect(None, None, os.environ, sys.modules), os.environ)
         self._begin: Message = {
             "say": "transfer",
             "version": VERSION,
@@ -61,7 +62,7 @@ class TransferPermit:
             "bytes_per_s": bytes_per_s,
         }
         self._bytes, self._moved, self._before = bytes, 0, 0
-        call, where = usual_or(path)
+        call, where = find_call(path)
         self._link = Link(call, self._hello, where)
         self._told_every_s = Terms().report_s
         self._lock = threading.Lock()
@@ -84,13 +85,15 @@ class TransferPermit:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """What is granted now; None where there is no limit."""
+        """Rate that is granted now; None without a limit."""
         with self._lock:
             return self._rate(time.monotonic())
 
     def wait(self, bytes: int) -> None:
-        """Returns when so many bytes more may be transferred. They may be paid for afterwards, so
-        that no piece is too large."""
+        """Return when so many bytes more may be transferred.
+
+        They may be paid for afterwards, so that no piece is too large.
+        """
         with self._lock:
             while not self._ending:
                 now_s = time.monotonic()
@@ -110,7 +113,7 @@ class TransferPermit:
             self._moved += bytes
 
     def close(self) -> None:
-        """It is done, or given up: a `wait` under way ends soon, from whichever thread."""
+        """End the transfer, done or given up. A `wait` under way ends soon, in whichever thread."""
         self._ending = True  # a wait under way has the lock
         with self._lock:
             if not self._closed:
@@ -119,7 +122,8 @@ class TransferPermit:
                 self._link.close()
 
     def _rate(self, now_s: float) -> float | None:
-        """As the broker last said; nothing, for a moment, while it has yet to answer."""
+        """Return the rate that the broker last granted; 0, for a moment, while it has yet to
+        answer."""
         if not self._step(now_s):
             return None
         if self._grant is None:
@@ -127,7 +131,7 @@ class TransferPermit:
         return self._grant.bytes_per_s if now_s < self._ends_s else self._grant.floor_bytes_per_s
 
     def _step(self, now_s: float) -> bool:
-        """Listens and tells; whether there is a broker."""
+        """Receive and send messages; return whether there is a broker."""
         heard = None if self._closed else self._link.receive(now_s)
         if heard is None:
             return False
@@ -139,14 +143,14 @@ class TransferPermit:
                     self._link.lose(now_s, error)
                     return False
                 self._ends_s = now_s + self._grant.lasts_s
-        if now_s >= self._tell_s and self._link.ready(now_s):
+        if now_s >= self._tell_s and self._link.can_send(now_s):
             self._tell_s = now_s + self._told_every_s
             moved = self._moved - self._before
             self._link.send({"say": "moved", "id": 0, "bytes": moved}, now_s)
         return True
 
     def _listen(self, timeout_s: float) -> None:
-        """Waits for the broker to say something."""
+        """Wait for a message of the broker."""
         file = self._link.fileno()
         if file is None:
             return
@@ -155,7 +159,7 @@ class TransferPermit:
         poll.poll(max(1.0, 1000 * timeout_s))
 
     def _hello(self) -> Message:
-        """Of a new connection, to which nothing has been granted yet."""
+        """Make the first message of a new connection, on which nothing has been granted yet."""
         self._grant, self._asked_s = None, time.monotonic()
         self._before = self._moved
         return {**self._begin, "bytes": max(1, self._bytes - self._moved)}

@@ -1,9 +1,11 @@
-"""Who transfers how fast, of jobs that write checkpoints or stage data through storage that loaders
-read. Pure; time is an argument.
+"""Rates of transfers: jobs that write checkpoints or stage data through storage that loaders read.
+
+Pure; time is an argument.
 
 By the online rule that our own comparison favours (`make bench-schedules`): the job that transfers
-have slowed down most goes first, and what it cannot take is the next one's. Jobs weigh the same, as
-they do for loaders' shares; then the rule is as efficient as any, and has the least dilation.
+have slowed down most goes first, and the bandwidth that it cannot take is the next one's. Jobs
+weigh the same, as they do for loaders' shares. Then the rule is as efficient as any, and has the
+least dilation.
 """
 
 from __future__ import annotations
@@ -19,30 +21,33 @@ from .lease import Grant, Terms
 from .schedule import Rule, Waiting, grant
 
 Key = tuple[int, int]
-"""Whose transfer, and which of theirs."""
+"""Connection of the caller, and number of the transfer on it."""
 
 _rule = Rule("min-dilation")
 _split = Rule("fair")
 _turn_s = 10.0
-"""Who goes first is decided when a transfer begins or ends, and again after so long."""
+"""Interval at which the order of jobs is decided again; it also is when a transfer begins or
+ends."""
 _prior_s = 60.0
-"""How long a job counts as having run undelayed before its first transfer: else those who come for
-the first time would always go first."""
+"""Undelayed time that a job counts as having run before its first transfer.
+
+Else jobs that come for the first time would always go first.
+"""
 _memory_s = 3600.0
-"""For about how long it is remembered that a job was delayed."""
+"""Time for which about it is remembered that a job was delayed."""
 _slow_bytes_per_s = 2.0**20
-"""What a transfer could always take: one that moves nothing holds no more."""
+"""Rate that a transfer could always take: one that moves nothing holds no more."""
 _slow_windows = 2
 _windows_s = 0.2
-"""What is said to be moved within less says little of the rate."""
+"""Shortest time between two reports of moved bytes that says anything of the rate."""
 
 
 @dataclass(slots=True)
 class _Writer:
-    """A job that transfers, and what that has cost it up to `settled_s`.
+    """A job that transfers, and its delay up to `settled_s`.
 
-    age_s, delay_s:  how long it has run, and how much of that transfers have taken longer than with
-                     the storage to themselves.
+    age_s, delay_s:  how long it has run, and how much longer its transfers have taken than with the
+                     storage to themselves.
     """
 
     settled_s: float
@@ -55,13 +60,13 @@ class _Writer:
         return 1 - self.delay_s / self.age_s
 
     def settle(self, now_s: float, bandwidth: float) -> None:
-        """Time passes."""
+        """Add the time since `settled_s`."""
         spent_s = max(0.0, now_s - self.settled_s)
         self.settled_s = max(now_s, self.settled_s)
         self.age_s += spent_s
         if self.open and bandwidth < math.inf:
-            wanted = min(bandwidth, math.fsum(each.could for each in self.open.values()))
-            got = math.fsum(each.rate for each in self.open.values())
+            wanted = min(bandwidth, math.fsum(transfer.could for transfer in self.open.values()))
+            got = math.fsum(transfer.rate for transfer in self.open.values())
             self.delay_s += spent_s * max(0.0, 1 - got / wanted)
         if self.age_s > _memory_s:
             self.delay_s *= _memory_s / self.age_s
@@ -70,12 +75,12 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Transfer:
-    """One that has not ended.
+    """A transfer that has not ended.
 
-    could:   bytes/s that it could take, as far as is known.
-    taken:   bytes/s that it took of late.
-    heard_s: when it last said what it has `moved`.
-    slow:    windows in a row in which it took much less than it was granted.
+    could:    bytes/s that it could take, as far as is known.
+    taken:    bytes/s that it took of late.
+    heard_s:  time of the last report of the bytes that it has `moved`.
+    slow:     windows in a row in which it took much less than it was granted.
     """
 
     bytes: float
@@ -90,10 +95,10 @@ class _Transfer:
 
 
 class Transfers:
-    """All that there are.
+    """All transfers under way, and their grants.
 
-    Grants never add up to more than there is; no bandwidth is left while somebody could take it;
-    every transfer gets its turn, and ends, if it takes what it is granted.
+    Grants never add up to more than there is. No bandwidth is left while a transfer could take it.
+    Every transfer gets its turn, and ends, if it takes the rate that it is granted.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -105,24 +110,24 @@ class Transfers:
         self._bandwidth = math.inf
 
     @property
-    def busy(self) -> bool:
-        """Whether there are any."""
+    def is_busy(self) -> bool:
+        """True if there are any transfers."""
         return bool(self._open)
 
     @property
     def taken_bytes_per_s(self) -> float:
-        """By all of them, of late."""
-        return math.fsum(each.taken for _, each in self._open.values())
+        """Bytes/s that all transfers took of late."""
+        return math.fsum(transfer.taken for _, transfer in self._open.values())
 
     @property
     def could_bytes_per_s(self) -> float:
-        """What all of them could take; inf where that is not known."""
-        return math.fsum(each.could for _, each in self._open.values())
+        """Bytes/s that all transfers could take; inf if that is not known."""
+        return math.fsum(transfer.could for _, transfer in self._open.values())
 
     def begin(
         self, key: Key, now_s: float, *, owner: int, job: str, bytes: float, could: float = math.inf
     ) -> None:
-        """Something is to be transferred. Transfers of one job go together.
+        """Begin a transfer. Transfers of one job go together.
 
         could:  bytes/s that it can take at most.
         """
@@ -132,9 +137,9 @@ class Transfers:
         if sum(caller == key[0] for caller, _ in self._open) >= most:
             raise UsageError(f"there are {most} transfers on this connection: end one first")
         self._writers = {
-            name: each
-            for name, each in self._writers.items()
-            if each.open or now_s - each.settled_s < _memory_s
+            name: known
+            for name, known in self._writers.items()
+            if known.open or now_s - known.settled_s < _memory_s
         }
         writer = self._writers.setdefault((owner, job), _Writer(now_s))
         writer.settle(now_s, self._bandwidth)
@@ -143,99 +148,102 @@ class Transfers:
         self._anew = True
 
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
-        """So much of it has been transferred: what it can take is learned from that."""
-        found = self._found(key)
-        passed_s = now_s - found.heard_s
-        if passed_s < _windows_s or bytes < found.moved:
+        """Note how much has been transferred; the rate that the transfer can take is learned from
+        that."""
+        transfer = self._find_transfer(key)
+        passed_s = now_s - transfer.heard_s
+        if passed_s < _windows_s or bytes < transfer.moved:
             return
-        found.taken = (bytes - found.moved) / passed_s
-        found.moved, found.heard_s = bytes, now_s
-        if not 0 < found.rate < math.inf:
+        transfer.taken = (bytes - transfer.moved) / passed_s
+        transfer.moved, transfer.heard_s = bytes, now_s
+        if not 0 < transfer.rate < math.inf:
             return
-        found.slow = found.slow + 1 if found.taken < 0.5 * found.rate else 0
-        if found.slow >= _slow_windows:
-            found.could = max(_slow_bytes_per_s, 2 * found.taken)
+        transfer.slow = transfer.slow + 1 if transfer.taken < 0.5 * transfer.rate else 0
+        if transfer.slow >= _slow_windows:
+            transfer.could = max(_slow_bytes_per_s, 2 * transfer.taken)
             self._anew = True
-        elif found.taken >= 0.9 * found.rate and found.could < self._bandwidth:
-            found.could *= 4
+        elif transfer.taken >= 0.9 * transfer.rate and transfer.could < self._bandwidth:
+            transfer.could *= 4
             self._anew = True
 
     def end(self, key: Key, now_s: float) -> None:
-        """It is done, or given up."""
-        self._found(key)
+        """End a transfer, done or given up."""
+        self._find_transfer(key)
         writer, _ = self._open[key]
         writer.settle(now_s, self._bandwidth)
         del self._open[key], writer.open[key]
         self._anew = True
 
     def leave(self, caller: int, now_s: float) -> None:
-        """All of somebody who is gone."""
+        """End all transfers of a caller that is gone."""
         for key in [key for key in self._open if key[0] == caller]:
             self.end(key, now_s)
 
     def tick(self, now_s: float, bandwidth: float) -> dict[Key, Grant]:
-        """Grants that are new or renewed, of so many bytes/s together."""
-        for writer, each in self._open.values():
-            silent = now_s - each.heard_s > self._terms.lease_s
-            if silent and each.could > _slow_bytes_per_s:
+        """Return the grants that are new or renewed, of so many bytes/s together."""
+        for writer, transfer in self._open.values():
+            silent = now_s - transfer.heard_s > self._terms.lease_s
+            if silent and transfer.could > _slow_bytes_per_s:
                 writer.settle(now_s, self._bandwidth)
-                each.could, each.taken = _slow_bytes_per_s, 0.0
+                transfer.could, transfer.taken = _slow_bytes_per_s, 0.0
                 self._anew = True
         due = now_s - self._decided_s >= _turn_s
         if self._anew or due or bandwidth != self._bandwidth:
             self._decide(now_s, bandwidth)
-        return self._renewed(now_s)
+        return self._renew_grants(now_s)
 
-    def _found(self, key: Key) -> _Transfer:
+    def _find_transfer(self, key: Key) -> _Transfer:
         if key not in self._open:
             raise UsageError(f"transfer {key[1]} has not begun: say that first")
         return self._open[key][1]
 
     def _decide(self, now_s: float, bandwidth: float) -> None:
-        writers = [each for each in self._writers.values() if each.open]
-        for each in writers:
-            each.settle(now_s, self._bandwidth)
+        writers = [writer for writer in self._writers.values() if writer.open]
+        for writer in writers:
+            writer.settle(now_s, self._bandwidth)
         self._anew, self._decided_s, self._bandwidth = False, now_s, bandwidth
         if bandwidth == math.inf:
             for _, transfer in self._open.values():
                 transfer.rate = math.inf
             return
         waiting = [
-            _waiting(math.fsum(one.could for one in each.open.values()), each.progress)
-            for each in writers
+            _make_waiting(
+                math.fsum(transfer.could for transfer in writer.open.values()), writer.progress
+            )
+            for writer in writers
         ]
         for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
-            parts = [_waiting(each.could, 1.0) for each in writer.open.values()]
+            parts = [_make_waiting(transfer.could, 1.0) for transfer in writer.open.values()]
             dealt = grant(parts, rate, _split)
             for transfer, part in zip(writer.open.values(), dealt, strict=True):
                 transfer.rate = part
 
-    def _renewed(self, now_s: float) -> dict[Key, Grant]:
-        found = {}
-        for key, (_, each) in self._open.items():
-            sent = each.sent
-            rate = None if each.rate == math.inf else each.rate
+    def _renew_grants(self, now_s: float) -> dict[Key, Grant]:
+        grants = {}
+        for key, (_, transfer) in self._open.items():
+            sent = transfer.sent
+            rate = None if transfer.rate == math.inf else transfer.rate
             floor = None if rate is None else self._bandwidth / len(self._open)
-            due = now_s - each.sent_s >= self._terms.lease_s / 2
+            due = now_s - transfer.sent_s >= self._terms.lease_s / 2
             new = Grant(bytes_per_s=rate, floor_bytes_per_s=floor, lasts_s=self._terms.lease_s)
             if due or sent != new:
-                each.sent_s = now_s
-                each.sent = found[key] = new
-        return found
+                transfer.sent_s = now_s
+                transfer.sent = grants[key] = new
+        return grants
 
     def state(self) -> list[Mapping[str, Any]]:
-        """As JSON has it."""
+        """Return the transfers of each job for JSON."""
         return [
             {
                 "job": job,
                 "owner": owner,
                 "transfers": len(writer.open),
-                "bytes": math.fsum(each.bytes for each in writer.open.values()),
-                "moved": math.fsum(each.moved for each in writer.open.values()),
+                "bytes": math.fsum(transfer.bytes for transfer in writer.open.values()),
+                "moved": math.fsum(transfer.moved for transfer in writer.open.values()),
                 "bytes_per_s": None
                 if self._bandwidth == math.inf
-                else math.fsum(each.rate for each in writer.open.values()),
-                "measured": math.fsum(each.taken for each in writer.open.values()),
+                else math.fsum(transfer.rate for transfer in writer.open.values()),
+                "measured": math.fsum(transfer.taken for transfer in writer.open.values()),
                 "progress": writer.progress,
             }
             for (owner, job), writer in self._writers.items()
@@ -243,5 +251,5 @@ class Transfers:
         ]
 
 
-def _waiting(could: float, progress: float) -> Waiting:
+def _make_waiting(could: float, progress: float) -> Waiting:
     return Waiting(bytes_per_s=could, weight=1.0, idle_since_s=0.0, progress=progress)

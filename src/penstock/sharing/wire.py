@@ -1,8 +1,8 @@
-"""What a broker and its jobs say to each other: JSON objects, one a line, on a stream socket.
+"""Wire between a broker and its jobs: JSON objects, one a line, on a stream socket.
 
-Neither side waits for the other, and nothing that came is believed: who says what is too long or
-no object is told apart from who has gone. Over a network, who has not the key is neither heard nor
-answered.
+Neither side waits for the other, and every received line is checked: a line that is too long or no
+object is an error of its own, apart from a connection that has closed. Over a network, connections
+without the key are dropped without a reply.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _caller, _called = b"caller", b"called"
 
 
 class WireError(Exception):
-    """A line that is not taken; `why` is the name of its counter."""
+    """A line that is rejected; `why` is the name of its counter."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
-class Gone(Exception):
-    """The other side has closed the connection, or does not read what it is sent."""
+class ConnectionLost(Exception):
+    """The other side has closed the connection, or does not read the lines that it is sent."""
 
 
 class Lines:
@@ -58,8 +58,8 @@ class Lines:
         self._unsent = bytearray()
 
     @property
-    def proven(self) -> bool:
-        """Whether the other side is who it should be: the kernel knows it of a UNIX socket."""
+    def is_proven(self) -> bool:
+        """True if the other side is who it should be: the kernel knows it of a UNIX socket."""
         return True
 
     def fileno(self) -> int:
@@ -67,65 +67,71 @@ class Lines:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have not gone yet."""
+        """Bytes that have not been sent yet."""
         return len(self._unsent)
 
     def receive(self) -> list[Message]:
-        """What has come since, without waiting. Raises Wrong at a line that is none, Gone at the
-        end."""
+        """Return the messages that have come, without waiting.
+
+        Raises WireError at a line that is rejected, and Gone at the end of the connection.
+        """
         if not self._come(0):  # a quarter of what trying to read would take
             return []
         try:
             count = self._socket.recv_into(self._room)
         except OSError as error:
-            raise Gone(str(error)) from None
+            raise ConnectionLost(str(error)) from None
         if not count:
-            raise Gone("closed")
+            raise ConnectionLost("closed")
         *whole, self._begun = (self._begun + self._room[:count]).split(b"\n")
         if max(map(len, (*whole, self._begun))) > self._most:
             raise WireError("oversized")
-        return self._taken(whole)
+        return self._parse_lines(whole)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Says something, now or as soon as there is room. Raises Gone where too much waits, or the
-        other side has gone."""
+        """Send a message, now or as soon as there is room.
+
+        Raises Gone if too much waits, or the other side has gone.
+        """
         self._put(json.dumps(message, separators=(",", ":")).encode())
         self.flush()
         if self.waiting > limits.broker_waiting_bytes:
-            raise Gone("does not read")
+            raise ConnectionLost("does not read")
 
     def flush(self) -> None:
-        """Sends what waits, as far as there is room."""
+        """Send the bytes that wait, as far as there is room."""
         while self._unsent:
             try:
                 sent = self._socket.send(self._unsent)
             except BlockingIOError:
                 return
             except OSError as error:
-                raise Gone(str(error)) from None
+                raise ConnectionLost(str(error)) from None
             del self._unsent[:sent]
 
     def close(self) -> None:
         self._socket.close()
 
     def _put(self, line: bytes) -> None:
-        """A line that is to be said."""
+        """Queue a line to be sent."""
         self._unsent += line + b"\n"
 
-    def _taken(self, lines: list[bytes]) -> list[Message]:
-        """What lines say that have come."""
-        return [_message(line) for line in lines]
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
+        """Return the messages in lines that have come."""
+        return [_parse_message(line) for line in lines]
 
 
-class Sealed(Lines):
-    """Lines between two who have a key in common, on a network that others reach, too.
+class AuthenticatedLines(Lines):
+    """Lines that are authenticated by a key that both sides have, on a network that others reach
+    too.
 
-    Each side begins with a nonce. Before every line after that stands its code: HMAC-SHA256, by the
-    key, of both nonces, of which side says it, how many lines it has said before, and the line. So
-    a line is Wrong("forged") that was made without the key, was changed, left out, put elsewhere,
-    or said before, on this connection or another. Who listens can read what is said.
+    Each side begins with a nonce. Every line after that begins with its code: HMAC-SHA256, by the
+    key, of both nonces, the side that sends it, the number of lines which that side has sent
+    before, and the line. So WireError("forged") is raised for a line that was made without the key,
+    changed, left out, moved, or sent before, on this connection or another. Lines are not
+    encrypted: others on the network can read them.
 
-    caller:  this side has called the other.
+    caller:  True if this side has called the other.
     """
 
     def __init__(
@@ -145,13 +151,13 @@ class Sealed(Lines):
         super()._put(self._nonces[0])
 
     @property
-    def proven(self) -> bool:
-        """Whether the other side has shown that it has the key."""
+    def is_proven(self) -> bool:
+        """True if the other side has shown that it has the key."""
         return self._counts[1] > 0
 
     @property
-    def answered(self) -> bool:
-        """Whether there is somebody at all who speaks this."""
+    def has_answered(self) -> bool:
+        """True if the other side speaks this protocol at all."""
         return bool(self._nonces[1])
 
     @property
@@ -159,14 +165,14 @@ class Sealed(Lines):
         return super().waiting + sum(map(len, self._held))
 
     def _put(self, line: bytes) -> None:
-        """Sealed, or kept until the other's nonce is there."""
+        """Queue the line with its code, or keep it until the other side's nonce is there."""
         if self._nonces[1]:
-            super()._put(self._code(0, line) + line)
+            super()._put(self._compute_code(0, line) + line)
             self._counts[0] += 1
         else:
             self._held.append(line)
 
-    def _taken(self, lines: list[bytes]) -> list[Message]:
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
         if lines and not self._nonces[1]:
             nonce = lines.pop(0)
             if len(nonce) != _code_bytes or nonce == self._nonces[0]:
@@ -176,24 +182,24 @@ class Sealed(Lines):
             for line in held:
                 self._put(line)
             self.flush()
-        found = []
+        messages = []
         for line in lines:
             code, line = line[:_code_bytes], line[_code_bytes:]
-            if not hmac.compare_digest(code, self._code(1, line)):
+            if not hmac.compare_digest(code, self._compute_code(1, line)):
                 raise WireError("forged")
             self._counts[1] += 1
-            found.append(_message(line))
-        return found
+            messages.append(_parse_message(line))
+        return messages
 
-    def _code(self, side: int, line: bytes) -> bytes:
-        """Of the next line that this side says (0), or the other (1)."""
+    def _compute_code(self, side: int, line: bytes) -> bytes:
+        """Return the code of the next line that this side sends (0), or the other (1)."""
         nonces = self._nonces if self._sides[0] == _caller else self._nonces[::-1]
         count = self._counts[side].to_bytes(8, "big")
         whole = b"".join((*nonces, self._sides[side], count, line))
         return hmac.digest(self._key, whole, "sha256").hex().encode()
 
 
-def _message(line: bytes) -> Message:
+def _parse_message(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -211,18 +217,20 @@ class WirePeer(NamedTuple):
     group: int
 
 
-def peer_of(connection: socket.socket) -> WirePeer:
-    """Who the kernel says is at the other end of a UNIX socket."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return WirePeer(*_PEER.unpack(found))
+def read_peer(connection: socket.socket) -> WirePeer:
+    """Return the process that the kernel names at the other end of a UNIX socket."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return WirePeer(*_PEER.unpack(raw))
 
 
 def find_socket(environ: Mapping[str, str]) -> Path | None:
-    """Where the broker of this user is found, unless it is said elsewhere; None where none is to be
-    looked for: PENSTOCK_BROKER=off."""
-    given = environ.get("PENSTOCK_BROKER")
-    if given:
-        return None if given == "off" else Path(given)
+    """Return the path at which the broker of this user is found; None if none is to be looked for.
+
+    $PENSTOCK_BROKER is another path, or "off" for none.
+    """
+    chosen = environ.get("PENSTOCK_BROKER")
+    if chosen:
+        return None if chosen == "off" else Path(chosen)
     folder = environ.get("XDG_RUNTIME_DIR")
     if folder:
         return Path(folder, "penstock", "broker.sock")

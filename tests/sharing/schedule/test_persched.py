@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.schedule_comparison import compare
 from benchmarks.schedules import BANDWIDTH, SETS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from penstock.sharing.schedule import (
     PeriodicJob,
     Rule,
     Waiting,
-    compare,
     fluid_bounds,
     grant,
     plan_periodic,

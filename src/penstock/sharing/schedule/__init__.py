@@ -1,36 +1,33 @@
 """Schedules of storage that several share: plans made before, and rules for the moment. Pure.
 
-    who shares                           what                           modules
-    jobs that compute, then transfer     `plan_periodic`, online rules, persched online comparison
-                                         and which of them to use
+    sharers                              schedule                       modules
+    jobs that compute, then transfer     `plan_periodic`, online rules  persched online
     readers that ask targets, unordered  `stagger`                      colouring
     tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
 
-Each comes with the bound that no schedule can be below; where it is not always reached, the
+Each comes with the bound that no schedule can be below. If the bound is not always reached, the
 docstring says so. Requests that wait for one engine are another matter: `penstock.engine.queue`.
+The folder knows no clock, no network and no broker: its functions compute.
 """
 
 from __future__ import annotations
 
 from .colouring import stagger
-from .comparison import Comparison, compare
 from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
-from .jobs import Objective, Outcome, PeriodicJob, fluid_bounds
+from .jobs import Objective, PeriodicJob, ScheduleOutcome, fluid_bounds
 from .online import RULES, Rule, Waiting, grant, simulate
-from .persched import Pattern, Stretch, plan_periodic
+from .persched import Pattern, TransferStretch, plan_periodic
 
 __all__ = [
     "RULES",
     "SHARED",
-    "Comparison",
     "Objective",
-    "Outcome",
     "Pattern",
     "PeriodicJob",
     "Rule",
-    "Stretch",
+    "ScheduleOutcome",
+    "TransferStretch",
     "Waiting",
-    "compare",
     "fluid_bounds",
     "grant",
     "list_schedule",

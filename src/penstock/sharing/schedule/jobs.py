@@ -1,9 +1,10 @@
-"""Jobs that compute, then transfer, again and again through one storage, and what that can give.
+"""Jobs that compute, then transfer, again and again through one storage; and bounds of their
+progress.
 
     efficiency   the mean over jobs, by weight, of the fraction of time that they compute
     dilation     of the job that suffers most: how many times longer a cycle takes than alone
 
-Both are bounded by what a fluid would do: bytes of all jobs that flow at once, in any proportion.
+Both are bounded by a fluid schedule: bytes of all jobs that flow at once, in any proportion.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import Literal, NamedTuple, get_args
 from ...errors import UsageError
 
 Objective = Literal["efficiency", "dilation"]
-"""What is to be best: efficiency is wanted high, dilation low."""
+"""Objective of a schedule: efficiency is wanted high, dilation low."""
 
 
-class Outcome(NamedTuple):
-    """What a schedule gives; see above. `dilation` is infinite where a job finishes no cycle."""
+class ScheduleOutcome(NamedTuple):
+    """Efficiency and dilation of a schedule; `dilation` is infinite if a job finishes no cycle."""
 
     efficiency: float
     dilation: float
 
     def score(self, objective: Objective) -> float:
-        """More is better."""
+        """Return the value by an objective; more is better."""
         return self.efficiency if objective == "efficiency" else -self.dilation
 
 
@@ -36,10 +37,10 @@ class PeriodicJob:
 
     compute_s:       between two transfers; 0 for one that only transfers.
     transfer_bytes:  of each transfer.
-    bytes_per_s:     what the job's own nodes can take or give.
+    bytes_per_s:     most that the job's own nodes can take or give.
     weight:          of the job in the efficiency, such as its nodes.
 
-    Raises UsageError where one is absurd.
+    Raises UsageError if one is absurd.
     """
 
     compute_s: float
@@ -55,16 +56,16 @@ class PeriodicJob:
         require("PeriodicJob.transfer_bytes / bytes_per_s", self.transfer_bytes / self.bytes_per_s)
 
     def transfer_s(self, bandwidth: float) -> float:
-        """Seconds of a transfer that has the storage to itself."""
+        """Return the seconds of a transfer that has the storage to itself."""
         return self.transfer_bytes / min(self.bytes_per_s, bandwidth)
 
     def cycle_s(self, bandwidth: float) -> float:
-        """Seconds of a cycle that has the storage to itself."""
+        """Return the seconds of a cycle that has the storage to itself."""
         return self.compute_s + self.transfer_s(bandwidth)
 
 
 def require(name: str, value: object, *, zero: bool = False) -> None:
-    """UsageError unless a value is a finite number above 0, or 0 where that is allowed."""
+    """Raise UsageError unless a value is a finite number above 0, or 0 if that is allowed."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and (value > 0 or (zero and value == 0))):  # type: ignore[arg-type, operator]
         least = "of 0 or above" if zero else "above 0"
@@ -72,7 +73,7 @@ def require(name: str, value: object, *, zero: bool = False) -> None:
 
 
 def require_jobs(jobs: Sequence[PeriodicJob], bandwidth: float) -> None:
-    """UsageError unless there are jobs, and a storage that each of them can use."""
+    """Raise UsageError unless there are jobs, and a storage that each of them can use."""
     require("bandwidth", bandwidth)
     if not jobs:
         raise UsageError("jobs is empty: give one PeriodicJob or more")
@@ -83,29 +84,31 @@ def require_jobs(jobs: Sequence[PeriodicJob], bandwidth: float) -> None:
 
 
 def require_objective(objective: str) -> None:
-    """UsageError unless this is an objective."""
+    """Raise UsageError unless this is an objective."""
     if objective not in get_args(Objective):
         raise UsageError(f"objective is {objective!r}: use one of {', '.join(get_args(Objective))}")
 
 
-def outcome(jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[float]) -> Outcome:
-    """What jobs get whose cycles take so long each, on average; infinite where none ends."""
+def compute_outcome(
+    jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[float]
+) -> ScheduleOutcome:
+    """Return the outcome of jobs whose cycles take so long each, on average; infinite if none
+    ends."""
     computing = sum(
         job.weight * job.compute_s / cycle_s for job, cycle_s in zip(jobs, cycles_s, strict=True)
     )
     dilation = max(
         cycle_s / job.cycle_s(bandwidth) for job, cycle_s in zip(jobs, cycles_s, strict=True)
     )
-    return Outcome(computing / sum(job.weight for job in jobs), dilation)
+    return ScheduleOutcome(computing / sum(job.weight for job in jobs), dilation)
 
 
-def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> Outcome:
-    """The most efficiency and the least dilation that any schedule can have, each by itself.
+def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> ScheduleOutcome:
+    """Return the most efficiency and the least dilation that any schedule can have, each by itself.
 
     Efficiency is a fractional knapsack: x cycles a second of a job compute weight * compute_s * x,
-    take transfer_bytes * x of the bandwidth, and x is 1 / cycle_s at most. With all jobs
-    equally slow, dilation is the bandwidth that they would use alone over the bandwidth that
-    there is.
+    take transfer_bytes * x of the bandwidth, and x is 1 / cycle_s at most. With all jobs equally
+    slow, dilation is the bandwidth that they would use alone over the bandwidth that there is.
     """
     require_jobs(jobs, bandwidth)
     alone = [job.transfer_bytes / job.cycle_s(bandwidth) for job in jobs]
@@ -116,4 +119,4 @@ def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> Outcome:
         left -= taken
         computed += worth[number] * taken
     efficiency = computed / sum(job.weight for job in jobs)
-    return Outcome(efficiency, max(1.0, sum(alone) / bandwidth))
+    return ScheduleOutcome(efficiency, max(1.0, sum(alone) / bandwidth))

@@ -1,8 +1,8 @@
-"""Online rules: whose transfer goes first, decided whenever one begins or ends. Pure.
+"""Online rules: which transfer goes first, decided whenever one begins or ends. Pure.
 
 After Gainaru et al., Scheduling the I/O of HPC Applications under Congestion (IPDPS 2015). `grant`
-is the decision, for whoever shares a storage among running jobs; `simulate` asks it again and
-again, for jobs that keep to their cycles.
+is the decision, for a storage that running jobs share. `simulate` asks it again and again, for jobs
+that keep to their cycles.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from typing import Literal, get_args
 
 from ... import limits
 from ...errors import LimitError, UsageError
-from .jobs import Outcome, PeriodicJob, outcome, require, require_jobs
+from .jobs import PeriodicJob, ScheduleOutcome, compute_outcome, require, require_jobs
 
 RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How bandwidth is granted.
+    """Rule by which bandwidth is granted.
 
-    name:           "round-robin":     first who has waited longest since its last transfer;
-                    "min-dilation":    first who is slowed down most;
-                    "max-efficiency":  first who has most weight, where all are slowed down alike;
-                    "min-max":         the same, but while somebody's progress is below `gamma`,
-                                       first who is slowed down most;
-                    "fair":            to all at once, nobody gets less than another who could do
-                                       with less: what storage does that is left to itself.
+    name:           "round-robin": first the job that has waited longest since its last transfer;
+                    "min-dilation": first the one that is slowed down most; "max-efficiency": first
+                    the one with most weight, if all are slowed down alike; "min-max": the same, but
+                    while a job's progress is below `gamma`, first the one that is slowed down most;
+                    "fair": to all at once, none gets less than another that could do with less: so
+                    does storage that is left to itself.
     gamma:          progress, as in `Waiting`, of 0..1; for "min-max" alone.
-    divisible:      the last one who gets something may get a part of what it could take; without
-                    it, who cannot have all of that waits.
-    started_first:  transfers that have begun go before the others.
+    divisible:      True if the last job that gets something may get a part of the rate that it
+                    could take; else a job that cannot have all of it waits.
+    started_first:  True if transfers that have begun go before the others.
 
-    Raises UsageError where one is something else.
+    Raises UsageError if one is something else.
     """
 
     name: RuleName = "round-robin"
@@ -59,19 +58,21 @@ RULES = (
     Rule("max-efficiency"),
     Rule("min-max", gamma=0.5),
 )
-"""The rules of the paper, with bandwidth that can be divided. On the paper's own jobs that is
-better in both objectives than without, for every rule."""
+"""The rules of the paper, with bandwidth that can be divided.
+
+On the paper's own jobs that is better in both objectives than without, for every rule.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A job that has something to transfer now.
 
-    bytes_per_s:  what it could take.
-    weight:       of the job.
-    idle_since_s: when its last transfer ended, 0 where there was none.
-    progress:     its cycles so far, over those that it could have finished alone: 0..1.
-    started:      a part of this transfer is done.
+    bytes_per_s:   rate that it could take.
+    weight:        of the job.
+    idle_since_s:  end of its last transfer, 0 if there was none.
+    progress:      its cycles so far, over those that it could have finished alone: 0..1.
+    started:       True if a part of this transfer is done.
     """
 
     bytes_per_s: float
@@ -82,13 +83,16 @@ class Waiting:
 
 
 def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[float]:
-    """Bytes/s for each of them: none gets more than it could take, nor all more than `bandwidth`,
-    and with a divisible bandwidth nothing is left while somebody could take it."""
+    """Grant bytes/s to each waiting job.
+
+    None gets more than it could take, nor all more than `bandwidth`. With a divisible bandwidth
+    nothing is left while a job could take it.
+    """
     if rule.name == "fair":
-        return _fair(waiting, bandwidth)
+        return _grant_fairly(waiting, bandwidth)
     rates = [0.0] * len(waiting)
     left = bandwidth
-    for number in _by_rule(waiting, rule):
+    for number in _order_by_rule(waiting, rule):
         wanted = min(waiting[number].bytes_per_s, bandwidth)
         if rule.divisible or wanted <= left * (1 + 1e-9):
             rates[number] = min(wanted, left)
@@ -96,25 +100,25 @@ def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[floa
     return rates
 
 
-def _by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
-    """Who goes first; among equals who is named first."""
+def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
+    """Return the order of the jobs; among equals the first in the list goes first."""
     by_progress = rule.name == "min-dilation" or (
-        rule.name == "min-max" and any(each.progress < rule.gamma for each in waiting)
+        rule.name == "min-max" and any(job.progress < rule.gamma for job in waiting)
     )
 
     def key(number: int) -> tuple[bool, float]:
-        each = waiting[number]
-        behind = rule.started_first and not each.started
+        job = waiting[number]
+        behind = rule.started_first and not job.started
         if rule.name == "round-robin":
-            return behind, each.idle_since_s
+            return behind, job.idle_since_s
         if by_progress:
-            return behind, each.progress
-        return behind, each.progress / each.weight
+            return behind, job.progress
+        return behind, job.progress / job.weight
 
     return sorted(range(len(waiting)), key=key)
 
 
-def _fair(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
+def _grant_fairly(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
     rates = [0.0] * len(waiting)
     left, unserved = bandwidth, len(waiting)
     for number in sorted(range(len(waiting)), key=lambda number: waiting[number].bytes_per_s):
@@ -140,14 +144,13 @@ class _Running:
 
 def simulate(
     jobs: Sequence[PeriodicJob], bandwidth: float, rule: Rule, *, cycles: int | None = None
-) -> Outcome:
-    """What jobs get that all begin to compute at once, over so many of the longest cycles; by
-    default as many as hold `limits.simulated_transfers`, and 20 at least.
+) -> ScheduleOutcome:
+    """Simulate jobs that all begin to compute at once, over so many of the longest cycles.
 
-    A job's cycles count up to the end of its last one, so that what is found may exceed a bound,
-    by one part in `cycles` at most. A few microseconds for each transfer and job that waits
-    meanwhile. Raises LimitError where that would be more than `limits.simulated_transfers_max`
-    transfers.
+    By default there are as many as hold `limits.simulated_transfers`, and 20 at least. A job's
+    cycles count up to the end of its last one, so that the outcome may exceed a bound, by one part
+    in `cycles` at most. Takes a few microseconds for each transfer and job that waits meanwhile.
+    Raises LimitError if that would be more than `limits.simulated_transfers_max` transfers.
     """
     require_jobs(jobs, bandwidth)
     longest_s = max(job.cycle_s(bandwidth) for job in jobs)
@@ -168,55 +171,55 @@ def simulate(
     now_s = 0.0
     while True:
         _decide(running, bandwidth, rule, now_s, tiny_s)
-        next_s = min(_next_s(each, now_s) for each in running)
+        next_s = min(_find_next_s(runner, now_s) for runner in running)
         if next_s > horizon_s:
             break
-        for each in running:
-            if each.left:
-                _advance(each, now_s, next_s, tiny_s)
+        for runner in running:
+            if runner.left:
+                _advance(runner, now_s, next_s, tiny_s)
         now_s = next_s
-    return outcome(
+    return compute_outcome(
         jobs,
         bandwidth,
-        [each.idle_since_s / each.cycles if each.cycles else math.inf for each in running],
+        [runner.idle_since_s / runner.cycles if runner.cycles else math.inf for runner in running],
     )
 
 
 def _decide(
     running: Sequence[_Running], bandwidth: float, rule: Rule, now_s: float, tiny_s: float
 ) -> None:
-    """Who has done computing waits from now on; everybody who waits gets a rate."""
-    for each in running:
-        if not each.left and each.ready_s <= now_s + tiny_s:
-            each.left = each.job.transfer_bytes
-    active = [each for each in running if each.left]
+    """Let jobs that have done computing wait from now on, and give a rate to each that waits."""
+    for runner in running:
+        if not runner.left and runner.ready_s <= now_s + tiny_s:
+            runner.left = runner.job.transfer_bytes
+    active = [runner for runner in running if runner.left]
     elapsed_s = now_s or math.inf
     waiting = [
         Waiting(
-            each.job.bytes_per_s,
-            each.job.weight,
-            each.idle_since_s,
-            each.cycles * each.cycle_s / elapsed_s,
-            each.left < each.job.transfer_bytes,
+            runner.job.bytes_per_s,
+            runner.job.weight,
+            runner.idle_since_s,
+            runner.cycles * runner.cycle_s / elapsed_s,
+            runner.left < runner.job.transfer_bytes,
         )
-        for each in active
+        for runner in active
     ]
-    for each, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
-        each.rate = rate
+    for runner, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
+        runner.rate = rate
 
 
-def _next_s(each: _Running, now_s: float) -> float:
-    """When something happens to a job, as things are."""
-    if not each.left:
-        return each.ready_s
-    return now_s + each.left / each.rate if each.rate else math.inf
+def _find_next_s(running: _Running, now_s: float) -> float:
+    """Return the time of a job's next event, as things are."""
+    if not running.left:
+        return running.ready_s
+    return now_s + running.left / running.rate if running.rate else math.inf
 
 
-def _advance(each: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
-    """A transfer goes on, or ends."""
-    each.left -= each.rate * (next_s - now_s)
-    if each.left <= each.rate * tiny_s:
-        each.left, each.rate = 0.0, 0.0
-        each.cycles += 1
-        each.idle_since_s = next_s
-        each.ready_s = next_s + each.job.compute_s
+def _advance(running: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
+    """Let a transfer go on, or end."""
+    running.left -= running.rate * (next_s - now_s)
+    if running.left <= running.rate * tiny_s:
+        running.left, running.rate = 0.0, 0.0
+        running.cycles += 1
+        running.idle_since_s = next_s
+        running.ready_s = next_s + running.job.compute_s

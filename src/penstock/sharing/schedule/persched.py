@@ -17,17 +17,25 @@ from typing import NamedTuple
 
 from ... import limits
 from ...errors import LimitError, UsageError
-from .jobs import Objective, Outcome, PeriodicJob, outcome, require, require_jobs, require_objective
+from .jobs import (
+    Objective,
+    PeriodicJob,
+    ScheduleOutcome,
+    compute_outcome,
+    require,
+    require_jobs,
+    require_objective,
+)
 
 _gain_min = 1e-6
-"""A longer pattern must be better by this."""
+"""Gain by which a longer pattern must be better."""
 _tie_s = 1e-6
-"""Jobs that are behind by the same to this are equally far behind."""
+"""Difference below which two jobs are equally far behind."""
 _time, _rate, _volume = 1e-11, 1e-9, 1e-9
-"""What counts as nothing: of the period, of the bandwidth, of a transfer."""
+"""Parts of the period, of the bandwidth and of a transfer that count as nothing."""
 
 
-class Stretch(NamedTuple):
+class TransferStretch(NamedTuple):
     """A part of a transfer, at one rate, from `start_s` to `end_s`."""
 
     start_s: float
@@ -37,26 +45,26 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What each job may transfer when, in one period that is repeated.
+    """Transfers of each job in one period that is repeated.
 
     period_s:   its length.
     transfers:  of each job, for each of its cycles, the stretches of the transfer. Times of a job
                 ascend: its first transfer begins within [0, period_s), the last one ends, and
                 `compute_s` more pass, before the first one begins again, a period later.
-    outcome:    what the jobs get from it, repeated for ever.
+    outcome:    of the jobs if it is repeated for ever.
     """
 
     period_s: float
-    transfers: tuple[tuple[tuple[Stretch, ...], ...], ...]
-    outcome: Outcome
+    transfers: tuple[tuple[tuple[TransferStretch, ...], ...], ...]
+    outcome: ScheduleOutcome
 
     @property
     def cycles(self) -> tuple[int, ...]:
-        """Of each job in one period."""
+        """Cycles of each job in one period."""
         return tuple(map(len, self.transfers))
 
     def rates(self, time_s: float) -> tuple[float, ...]:
-        """Bytes/s of each job at a time since the pattern began."""
+        """Return the bytes/s of each job at a time since the pattern began."""
         time_s %= self.period_s
         times = (time_s, time_s + self.period_s)
         return tuple(
@@ -79,18 +87,18 @@ def plan_periodic(
     longest_ratio: float = 10,
     step: float = 0.01,
 ) -> Pattern:
-    """The best pattern that PerSched finds: within the fluid bounds, every job in it once or more.
+    """Find the best pattern by PerSched: within the fluid bounds, every job in it once or more.
 
     bandwidth:      of the storage, bytes/s, shared by any jobs in any proportion.
     objective:      the patterns are compared by; the paper's is efficiency.
-    shortest_s:     where the search of the period begins. By default what the longest cycle takes,
-                    or one transfer of every job, whichever is more.
+    shortest_s:     period at which the search begins. By default the longest cycle, or one transfer
+                    of every job, whichever is more.
     longest_ratio:  the longest period, over the shortest.
     step:           a period is longer by this part than the one before.
 
-    Seconds for ten jobs whose cycles differ by a factor of 100; it grows with that factor, and
-    with the square of the number of jobs. Raises LimitError where a pattern would have more than
-    `limits.pattern_cycles_max` cycles, and UsageError where no period holds every job.
+    Takes seconds for ten jobs whose cycles differ by a factor of 100; it grows with that factor,
+    and with the square of the number of jobs. Raises LimitError if a pattern would have more than
+    `limits.pattern_cycles_max` cycles, and UsageError if no period holds every job.
     """
     require_jobs(jobs, bandwidth)
     require_objective(objective)
@@ -115,41 +123,39 @@ def plan_periodic(
     best: Pattern | None = None
     period_s = shortest_s
     while period_s <= longest_ratio * shortest_s:
-        found = _pattern(jobs, bandwidth, period_s)
-        if found is not None and (
+        pattern = _make_pattern(jobs, bandwidth, period_s)
+        if pattern is not None and (
             best is None
-            or found.outcome.score(objective) > best.outcome.score(objective) + _gain_min
+            or pattern.outcome.score(objective) > best.outcome.score(objective) + _gain_min
         ):
-            best = found
+            best = pattern
         period_s *= 1 + step
     if best is None:
         raise UsageError(
             f"no period of {shortest_s:g}..{longest_ratio * shortest_s:g} s holds a cycle of every"
             " job: use a larger shortest_s or longest_ratio"
         )
-    return _shortened(jobs, bandwidth, best, step)
+    return _shorten(jobs, bandwidth, best, step)
 
 
-def _shortened(
-    jobs: Sequence[PeriodicJob], bandwidth: float, best: Pattern, step: float
-) -> Pattern:
-    """The same cycles in less time, as far as small steps go."""
+def _shorten(jobs: Sequence[PeriodicJob], bandwidth: float, best: Pattern, step: float) -> Pattern:
+    """Shorten the pattern with the same cycles, as far as small steps go."""
     pieces = math.floor(1 / step)
     step_s = (best.period_s - best.period_s / (1 + step)) / pieces
     period_s = best.period_s - step_s
     while period_s > 0:
-        found = _pattern(jobs, bandwidth, period_s)
-        if found is None or found.cycles != best.cycles:
+        pattern = _make_pattern(jobs, bandwidth, period_s)
+        if pattern is None or pattern.cycles != best.cycles:
             break
-        best = found
+        best = pattern
         period_s -= step_s
     return best
 
 
-def _pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> Pattern | None:
-    """A pattern of this length; None where a job has no place in it."""
-    load = _Load(period_s, bandwidth)
-    transfers: list[list[tuple[Stretch, ...]]] = [[] for _ in jobs]
+def _make_pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> Pattern | None:
+    """Make a pattern of this length; None if a job has no place in it."""
+    load = _PeriodLoad(period_s, bandwidth)
+    transfers: list[list[tuple[TransferStretch, ...]]] = [[] for _ in jobs]
 
     def behind(number: int) -> tuple[float, float, int]:
         job = jobs[number]
@@ -160,21 +166,21 @@ def _pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float) -> 
     heapq.heapify(waiting)
     while waiting:
         number = waiting[0][2]
-        found = load.place(jobs[number], transfers[number])
-        if found is not None:
-            load.add(found)
-            transfers[number].append(found)
+        transfer = load.place(jobs[number], transfers[number])
+        if transfer is not None:
+            load.add(transfer)
+            transfers[number].append(transfer)
             heapq.heapreplace(waiting, behind(number))
         elif transfers[number]:
             heapq.heappop(waiting)  # never again: the load only grows
         else:
             return None
-    got = outcome(jobs, bandwidth, [period_s / len(each) for each in transfers])
+    got = compute_outcome(jobs, bandwidth, [period_s / len(cycles) for cycles in transfers])
     return Pattern(period_s, tuple(map(tuple, transfers)), got)
 
 
-class _Load:
-    """What is used of the bandwidth in each part of a period that comes round again.
+class _PeriodLoad:
+    """Use of the bandwidth in each part of a period that is repeated.
 
     Part i lies between _times[i] and _times[i + 1], the last one ends with the period.
     """
@@ -186,38 +192,39 @@ class _Load:
         self._used = [0.0]
 
     def place(
-        self, job: PeriodicJob, earlier: Sequence[tuple[Stretch, ...]]
-    ) -> tuple[Stretch, ...] | None:
-        """The transfer of the job's next cycle after its earlier ones; None where it does not fit.
+        self, job: PeriodicJob, earlier: Sequence[tuple[TransferStretch, ...]]
+    ) -> tuple[TransferStretch, ...] | None:
+        """Place the transfer of the job's next cycle after its earlier ones; None if it does not
+        fit.
 
-        That of its first cycle is where it takes least time, so that not all jobs begin at once;
-        the others are as early as they can be.
+        The transfer of a job's first cycle is placed where it takes least time, so that not all
+        jobs begin at once; the others are as early as they can be.
         """
         if earlier:
             start_s = earlier[-1][-1].end_s + job.compute_s
             first_again_s = earlier[0][0].start_s + self._period_s
-            return self._filled(job, start_s, first_again_s - job.compute_s)
+            return self._fill_transfer(job, start_s, first_again_s - job.compute_s)
         least_s = job.transfer_s(self._bandwidth) * (1 + _volume)
-        best: tuple[Stretch, ...] | None = None
+        best: tuple[TransferStretch, ...] | None = None
         best_s = math.inf
         for start_s in self._times:
-            found = self._filled(job, start_s, start_s + self._period_s - job.compute_s)
-            if found is None:
+            transfer = self._fill_transfer(job, start_s, start_s + self._period_s - job.compute_s)
+            if transfer is None:
                 continue
-            took_s = found[-1].end_s - start_s
+            took_s = transfer[-1].end_s - start_s
             if took_s < best_s * (1 - _volume):
-                best, best_s = found, took_s
+                best, best_s = transfer, took_s
             if best_s <= least_s:
                 break
         return best
 
-    def _filled(
+    def _fill_transfer(
         self, job: PeriodicJob, start_s: float, until_s: float
-    ) -> tuple[Stretch, ...] | None:
-        """The transfer in what is left from `start_s` on; None where it does not end in time."""
+    ) -> tuple[TransferStretch, ...] | None:
+        """Place the transfer in the rest from `start_s` on; None if it does not end in time."""
         tiny_s, tiny_rate = _time * self._period_s, _rate * self._bandwidth
         left = job.transfer_bytes
-        stretches: list[Stretch] = []
+        stretches: list[TransferStretch] = []
         round_s = start_s - start_s % self._period_s
         part = bisect_right(self._times, start_s % self._period_s) - 1
         now_s = start_s
@@ -231,15 +238,15 @@ class _Load:
             if rate > tiny_rate and end_s - now_s > tiny_s:
                 end_s = min(end_s, now_s + left / rate)
                 left -= rate * (end_s - now_s)
-                stretches.append(Stretch(now_s, end_s, rate))
+                stretches.append(TransferStretch(now_s, end_s, rate))
             if end_s > until_s + tiny_s:
                 return None
             now_s = end_s
             part += 1
         return tuple(stretches)
 
-    def add(self, stretches: Sequence[Stretch]) -> None:
-        """Take what a transfer uses."""
+    def add(self, stretches: Sequence[TransferStretch]) -> None:
+        """Subtract the bandwidth that a transfer uses."""
         for start_s, end_s, rate in stretches:
             first = self._cut(start_s % self._period_s)
             last = self._cut(end_s % self._period_s)
@@ -251,7 +258,7 @@ class _Load:
                 self._used[part % len(self._times)] += rate
 
     def _cut(self, time_s: float) -> int:
-        """The part that begins at a time, made where there is none so near."""
+        """Return the part that begins at a time; make one if there is none so near."""
         tiny_s = _time * self._period_s
         part = bisect_right(self._times, time_s) - 1
         if time_s - self._times[part] <= tiny_s:
